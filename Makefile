@@ -1,0 +1,84 @@
+# One environment, a handful of commands; `make help` lists them.
+#
+# The environment is plain `python3 -m venv` and pip. A stamp named after everything that shapes it
+# (pyproject.toml, constraints.txt, the Python version, this folder) makes the next call start at
+# once and work offline. Nothing here needs root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+EXTRAS ?= torch,dev
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+
+MADE_FOR := $(shell $(PYTHON) -VV 2>/dev/null) in $(CURDIR)
+SHAPE := $(shell { cat pyproject.toml constraints.txt; echo '$(EXTRAS) $(MADE_FOR)'; } | sha256sum | cut -c1-16)
+READY := $(VENV)/.ready-$(SHAPE)
+
+, := ,
+say = @printf '\033[1m%s\033[0m\n' '$(1)'
+
+.PHONY: help setup demo test test-slow bench fuzz lint docs checklist clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@echo '  variables: PYTHON (default python3), EXTRAS (default torch,dev); demo: TEXT=PATH, SCENARIO=NAME, SEED=N'
+
+setup: $(READY)  ## make .venv with torch, trimtab and the tools; every other target does this by itself
+
+$(READY):
+	$(call say,Setting up $(VENV): torch first$(,) then trimtab [$(EXTRAS)]. Once; a few minutes on a slow line.)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"trimtab needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; try make PYTHON=python3.12")'
+	@if [ "$$(cat $(VENV)/.made-for 2>/dev/null)" != '$(MADE_FOR)' ]; then \
+	  $(PYTHON) -m venv --clear $(VENV) || { echo 'python3 -m venv failed; on Debian: apt-get install python3-venv'; exit 1; }; \
+	  echo '$(MADE_FOR)' > $(VENV)/.made-for; \
+	fi
+	@rm -f $(VENV)/.ready-*
+	@$(PIP) torch
+	@$(PIP) 'hatchling>=1.26' editables
+	@$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $@
+
+demo: $(READY)  ## train three small runs on real text (healthy, faulty, guarded), read a public log, write runs/demo/report.html
+	$(call say,Demo: a healthy run$(,) one with a fault$(,) the same fault with the guard; then a public log.)
+	@$(PY) -m trimtab lab demo --out runs/demo $(if $(TEXT),--text '$(TEXT)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(if $(SEED),--seed '$(SEED)')
+
+lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports
+	$(call say,Lint: ruff$(,) mypy$(,) import order.)
+	@$(PY) -m ruff check
+	@$(PY) -m ruff format --check
+	@$(PY) -m mypy
+	@$(VENV)/bin/lint-imports
+
+test: lint  ## lint, then every test that takes less than about 5 s
+	$(call say,Tests$(,) without the slow ones.)
+	@$(PY) -m pytest -m 'not slow'
+
+test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmarks in small
+	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
+	@$(PY) -m pytest -m slow
+
+bench: $(READY)  ## what the guard costs per step, with its interval
+	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
+	@$(PY) -m trimtab lab bench
+
+fuzz: $(READY)  ## the property tests again, with fresh seeds and many more examples
+	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
+	@$(PY) -m pytest -m hypothesis --hypothesis-profile=fuzz || { rc=$$?; [ $$rc = 5 ] && echo 'no property tests yet' || exit $$rc; }
+
+docs: $(READY)  ## make the pictures and figures of the documentation anew
+	$(call say,Docs: pictures and figures made anew from commands.)
+	@if [ -f tools/docs.py ]; then $(PY) tools/docs.py; else echo 'nothing to do: tools/docs.py is not there'; fi
+
+checklist: $(READY)  ## which items of docs/checklist.md have a test, and which are open
+	$(call say,Checklist: docs/checklist.md against the tests that claim its items.)
+	@$(PY) tools/checklist.py
+
+clean:  ## remove the environment and every cache; runs/ stays
+	$(call say,Removing $(VENV) and caches; runs/ stays.)
+	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,181 @@
+"""Checkpoints on disk: what is whole, what is healthy, and what comes first after a crash.
+
+A checkpoint is a folder `step-00001200/`. It is written under a name that ends in `.partial`,
+its `manifest.json` (every file with size and SHA-256) is written last, and only then is the folder
+renamed: a process killed at any byte leaves either the whole checkpoint or none. A folder whose
+files do not match its manifest is not a checkpoint.
+
+The grade of a checkpoint is decided by the estimated onset of trouble, not by its age, so it can
+change after the save: it stands in `health.json` beside the manifest.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trimtab.errors import ActError, ReadError
+
+__all__ = [
+    "CheckpointOnDisk",
+    "Grade",
+    "commit",
+    "list_checkpoints",
+    "move_aside",
+    "newest_healthy",
+    "set_grade",
+    "verify",
+]
+
+Grade = Literal["healthy", "suspect", "poisoned"]
+
+_NAME = re.compile(r"^step-(\d{8,})$")
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOnDisk:
+    """One whole checkpoint."""
+
+    step: int
+    """Last step whose update it holds."""
+    attempt: str
+    path: Path
+    grade: Grade
+    pinned: bool
+    why: str
+    """Why it has this grade."""
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _write_json(path: Path, data: Any) -> None:
+    """Write JSON beside `path`, wait until it is on disk, then rename it into place."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(data, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
+    """Turn a fully written folder into a checkpoint: hash, manifest, fsync, rename.
+
+    Raises:
+        ActError: `final` exists already, or the disk refuses.
+    """
+    if final.exists():
+        raise ActError(f"{final}: exists already; move it aside first")
+    try:
+        files = {}
+        for path in sorted(p for p in partial.rglob("*") if p.is_file()):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+            files[path.relative_to(partial).as_posix()] = {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
+        _write_json(partial / "health.json", {"grade": "healthy", "pinned": False, "why": "saved while calm"})
+        _write_json(partial / "manifest.json", {"schema": 1, "step": step, "attempt": attempt, "files": files})
+        partial.rename(final)
+        folder = os.open(final.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+    except OSError as error:
+        raise ActError(f"{partial}: cannot be committed ({error.strerror}); training goes on without this checkpoint") from error
+
+
+def verify(path: Path, *, hashes: bool = True) -> str:
+    """Return why a folder is not a whole checkpoint; an empty string if it is one.
+
+    Args:
+        path: The folder.
+        hashes: Also compare SHA-256 (reads every byte); sizes are always compared.
+    """
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        files = dict(manifest["files"])
+        int(manifest["step"])
+        str(manifest["attempt"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"no readable manifest.json ({type(error).__name__})"
+    for name, known in files.items():
+        file = path / name
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            return f"manifest names a file outside the checkpoint: {name}"
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size != known["size_bytes"]:
+            return f"{name} has {file.stat().st_size} bytes, expected {known['size_bytes']}"
+        if hashes and _sha256(file) != known["sha256"]:
+            return f"{name} does not match its hash"
+    return ""
+
+
+def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointOnDisk, ...]:
+    """Return the whole checkpoints in a folder, oldest first; partial and damaged ones are left out."""
+    found: list[CheckpointOnDisk] = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not _NAME.match(path.name) or not path.is_dir() or verify(path, hashes=hashes):
+            continue
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        grade, pinned, why = _health(path)
+        found.append(
+            CheckpointOnDisk(
+                step=int(manifest["step"]), attempt=str(manifest["attempt"]), path=path, grade=grade, pinned=pinned, why=why
+            )
+        )
+    return tuple(sorted(found, key=lambda c: c.step))
+
+
+def _health(path: Path) -> tuple[Grade, bool, str]:
+    try:
+        data = json.loads((path / "health.json").read_text(encoding="utf-8"))
+        grade = data["grade"]
+        if grade in ("healthy", "suspect", "poisoned"):
+            return grade, bool(data.get("pinned")), str(data.get("why", ""))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return "suspect", False, "health.json is missing or unreadable"
+
+
+def newest_healthy(folder: Path) -> CheckpointOnDisk | None:
+    """Return the newest whole, healthy checkpoint with matching hashes; None if there is none."""
+    for checkpoint in reversed(list_checkpoints(folder)):
+        if checkpoint.grade == "healthy" and not verify(checkpoint.path):
+            return checkpoint
+    return None
+
+
+def set_grade(path: Path, grade: Grade, why: str, *, pinned: bool | None = None) -> None:
+    """Revise the grade of a checkpoint; pinned ones are never removed by retention.
+
+    Raises:
+        ReadError: The folder is not a checkpoint.
+    """
+    problem = verify(path, hashes=False)
+    if problem:
+        raise ReadError(f"{path}: {problem}; it cannot be graded")
+    keep = _health(path)[1] if pinned is None else pinned
+    _write_json(path / "health.json", {"grade": grade, "pinned": keep, "why": why})
+
+
+def move_aside(path: Path, aside: Path) -> Path:
+    """Move a checkpoint out of the way, under a name that is free; nothing is deleted."""
+    aside.mkdir(parents=True, exist_ok=True)
+    target = aside / path.name
+    number = 1
+    while target.exists():
+        number += 1
+        target = aside / f"{path.name}.{number}"
+    shutil.move(path, target)
+    return target

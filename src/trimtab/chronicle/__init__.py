@@ -1,0 +1,1 @@
+"""What happened to a run, written down: journal, run directory, logbook."""

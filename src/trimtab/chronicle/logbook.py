@@ -1,0 +1,252 @@
+"""The journal as a logbook in Markdown: what people once kept by hand.
+
+One section per attempt: where it came from and why, what differs, what happened, what was decided
+and why, what was done and what came of it. Then what worked, what did not, and the learning rate
+as it really was. Derived from the journal alone (and the record, where given); missing fields are
+left out, and text from the run is escaped.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trimtab.chronicle.journal import Event
+from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.record import Attempt, RunRecord
+
+__all__ = ["render_logbook"]
+
+
+@dataclass
+class _Chapter:
+    """One attempt and the events in it."""
+
+    number: str
+    opening: Event | None = None
+    events: list[Event] = field(default_factory=list)
+
+
+def render_logbook(events: Iterable[Event], record: RunRecord | None = None) -> str:
+    """Return the logbook of a run as Markdown.
+
+    Args:
+        events: The journal, in order.
+        record: Samples of the run, for steps, settings and the learning rate in force; None if
+            there are none at hand.
+    """
+    told = tuple(events)
+    blocks = [_title(told, record)]
+    known = {a.number: a for a in record.attempts} if record is not None else {}
+    blocks += [_chapter(c, known) for c in _chapters(told)]
+    blocks.append(_verdicts("What worked", told, ("worked",)))
+    blocks.append(_verdicts("What did not", told, ("did not",)))
+    blocks.append(_verdicts("Unclear", told, ("unclear", "")))
+    blocks.append(_learning_rate(record))
+    return "\n\n".join(b for b in blocks if b) + "\n"
+
+
+def _md(value: object) -> str:
+    """Return text as one line of Markdown in which nothing is markup, HTML included."""
+    line = re.sub(r"([\\`*_{}\[\]<>#|~!])", r"\\\1", plain(value))
+    line = re.sub(r"^([-+=]|\d+[.)])(?=\s|$)", lambda m: m[1][:-1] + "\\" + m[1][-1], line)
+    return line.replace("&", "&amp;")
+
+
+def _title(events: Sequence[Event], record: RunRecord | None) -> str:
+    start = next((e for e in events if e.event == "start"), None)
+    end = next((e for e in reversed(events) if e.event == "end"), None)
+    lines = ["# Logbook" + (f" of {_md(record.source)}" if record is not None else "")]
+    facts = []
+    if events:
+        facts.append(f"{_when(events[0])} to {_when(events[-1])} UTC")
+    if end is not None:
+        reason = f": {_md(end.data['reason'])}" if end.data.get("reason") else ""
+        facts.append(f"ended at step {number(end.data.get('final_step', end.step))}{reason}")
+    elif events:
+        facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
+    else:
+        facts.append("The journal holds no events.")
+    lines.append(" · ".join(facts))
+    if start is not None:
+        for name in ("settings", "environment"):
+            text = values_text(start.data.get(name))
+            if text:
+                lines.append(f"{name.capitalize()}: {_md(text)}")
+    return "\n\n".join(lines)
+
+
+def _when(event: Event) -> str:
+    return _md(event.t[:19].replace("T", " "))
+
+
+def _chapters(events: Iterable[Event]) -> list[_Chapter]:
+    """Group events by the attempt that they name; those of the run as a whole open no chapter."""
+    chapters: dict[str, _Chapter] = {}
+    for event in events:
+        if event.event in ("start", "end"):
+            continue
+        name = (
+            str(event.data.get("number") or event.attempt)
+            if event.event == "attempt"
+            else event.attempt
+        )
+        chapter = chapters.setdefault(name, _Chapter(name))
+        if event.event == "attempt":
+            chapter.opening = event
+        else:
+            chapter.events.append(event)
+    return list(chapters.values())
+
+
+def _chapter(chapter: _Chapter, known: Mapping[str, Attempt]) -> str:
+    opening: Mapping[str, Any] = chapter.opening.data if chapter.opening is not None else {}
+    recorded = known.get(chapter.number)
+    parent = opening.get("parent") or (recorded.parent if recorded else None)
+    parent_step = opening.get("parent_step")
+    if parent_step is None and recorded is not None:
+        parent_step = recorded.parent_step
+    kind = "Trial" if opening.get("trial", recorded is not None and recorded.trial) else "Attempt"
+    at = f" @ {number(parent_step)}" if parent_step is not None else ""
+    parts = [
+        f"## {kind} {_md(chapter.number)}" + (f" (parent {_md(parent)}{at})" if parent else "")
+    ]
+    why = opening.get("why") or (recorded.why if recorded else "")
+    if why:
+        parts.append(f"Why: {_md(why)}")
+    differs = _differences(recorded, known.get(str(parent)))
+    if differs:
+        parts.append(f"{'Same but' if parent else 'Settings'}: {differs}")
+    lines = [line for event in chapter.events for line in _lines(event)]
+    folded = _checkpoints(chapter.events)
+    if folded:
+        lines.append(folded)
+    if lines:
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
+    own = attempt.settings if attempt is not None else {}
+    before = parent.settings if parent is not None else {}
+    return ", ".join(
+        f"{_md(k)} {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
+        for k, v in own.items()
+        if before.get(k) != v
+    )
+
+
+def _lines(event: Event) -> Iterator[str]:
+    """Yield the bullets of one event; findings and checkpoints are counted elsewhere."""
+    d = event.data
+    at = f"- **{number(event.step)}**"
+    if event.event == "incident":
+        yield from _incident(at, d)
+    elif event.event == "decision":
+        yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
+        yield from (f"  - evidence: {_md(e)}" for e in _several(d.get("evidence")))
+    elif event.event == "action":
+        what = " ".join(
+            p for p in (_md(_words(d.get("remedy"))), _md(values_text(d.get("values")))) if p
+        )
+        yield f"{at} done: {what or 'unsaid'}" + _because(d.get("why"))
+    elif event.event == "outcome":
+        yield (
+            f"{at} outcome of {_md(_words(d.get('remedy')) or 'this')}: **{_md(d.get('verdict', 'unclear'))}**"
+            + _because(_result(d))
+        )
+    elif event.event == "fault":
+        where = f" in {_md(d['where'])}" if d.get("where") else ""
+        yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard dropped to observe"
+    elif event.event == "resume":
+        yield f"{at} resumed" + _because(values_text(d))
+    elif event.event == "note":
+        yield f"{at} note: {_md(values_text(d))}"
+
+
+def _incident(at: str, d: Mapping[str, Any]) -> Iterator[str]:
+    headline = _md(d.get("headline") or _words(d.get("kind")) or "incident")
+    if d.get("state") == "closed":
+        yield f"{at} over: {headline}"
+        return
+    severity = f"{_md(d['severity'])}: " if d.get("severity") else ""
+    yield f"{at} {severity}{headline}"
+    if d.get("precursor") is not None:
+        yield f"  - first sign at {number(d['precursor'])}"
+    for cause in _several(d.get("causes")):
+        if isinstance(cause, Mapping):
+            confidence = cause.get("confidence")
+            share = f" ({confidence:.2f})" if isinstance(confidence, int | float) else ""
+            yield f"  - perhaps {_md(_words(cause.get('cause', 'unknown')))}{share}" + _because(
+                "; ".join(plain(e) for e in _several(cause.get("evidence")))
+            )
+
+
+def _several(value: object) -> tuple[Any, ...]:
+    if value is None or value == "":
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _words(value: object) -> str:
+    return plain(value).replace("-", " ") if value else ""
+
+
+def _because(why: object) -> str:
+    return f" — {_md(why)}" if why else ""
+
+
+def _result(d: Mapping[str, Any]) -> str:
+    return "; ".join(p for p in (plain(d.get("text") or ""), values_text(d.get("figures"))) if p)
+
+
+def _checkpoints(events: Sequence[Event]) -> str:
+    saved = [e for e in events if e.event == "checkpoint"]
+    if not saved:
+        return ""
+    grades: dict[str, int] = {}
+    for e in saved:
+        grade = plain(e.data.get("grade") or "ungraded")
+        grades[grade] = grades.get(grade, 0) + 1
+    graded = ", ".join(f"{count} {_md(grade)}" for grade, count in grades.items())
+    return f"- {len(saved)} checkpoint{'s' * (len(saved) != 1)} ({graded}), the last at {number(saved[-1].step)}"
+
+
+def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) -> str:
+    rows = [
+        f"| {_md(_words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} | {_md(_result(e.data)) or '—'} |"
+        for e in events
+        if e.event == "outcome" and plain(e.data.get("verdict") or "") in verdicts
+    ]
+    if not rows:
+        return ""
+    return (
+        f"## {title}\n\n| remedy | attempt @ step | what came of it |\n| --- | --- | --- |\n"
+        + "\n".join(rows)
+    )
+
+
+def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
+    """Return the learning rate in force along the final lineage at a few steps and at every turn."""
+    column = record.columns.get("lr") if record is not None else None
+    if record is None or column is None:
+        return ""
+    rows = record.lineage_rows()
+    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    if not len(rows):
+        return ""
+    shown = {int(i) for i in np.linspace(0, len(rows) - 1, min(num_rows, len(rows)))}
+    shown.add(int(column.values[rows].argmax()))
+    changed = np.flatnonzero(np.diff(record.attempt[rows]))
+    shown.update(int(i) for i in changed)
+    shown.update(int(i) + 1 for i in changed)
+    lines = [
+        f"| {number(float(record.step[rows[i]]))} | {_md(record.attempts[int(record.attempt[rows[i]])].number)} | {number(float(column.values[rows[i]]))} |"
+        for i in sorted(shown)
+    ]
+    return (
+        "## Learning rate as it was\n\n| step | attempt | learning rate |\n| ---: | --- | ---: |\n"
+        + "\n".join(lines)
+    )

@@ -1,0 +1,86 @@
+"""Numbers and log text as people read them; the logbook and every report use the same words."""
+
+import math
+import re
+from collections.abc import Mapping
+
+__all__ = ["number", "plain", "signal_label", "values_text"]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?"
+)
+
+
+def plain(text: object, *, limit: int = 0) -> str:
+    r"""Return text from a log as one harmless line; None is empty.
+
+    Terminal escape sequences, control characters and characters that reorder or hide text are
+    taken out; blanks and line breaks become one blank. `limit` > 0 cuts longer text with an ellipsis.
+
+    Example:
+        >>> plain("loss\x1b[31m red\x1b[0m\r\nnext")
+        'loss red next'
+    """
+    if text is None:
+        return ""
+    cleaned = _ESCAPE.sub("", str(text))
+    cleaned = _INVISIBLE.sub("", _CONTROL.sub(" ", cleaned))
+    cleaned = re.sub(r"\s+", " ", cleaned.encode("utf-8", "replace").decode()).strip()
+    if limit and len(cleaned) > limit:
+        return cleaned[: limit - 1].rstrip() + "…"
+    return cleaned
+
+
+def number(value: object, *, digits: int = 4) -> str:
+    """Return a number for people: long ones in groups of three, about `digits` significant digits.
+
+    Example:
+        >>> number(283384.13), number(48.0), number(6e-05), number(None), number(1e-3)
+        ('283 384', '48', '6e-5', '—', '0.001')
+    """
+    if value is None:
+        return "—"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return plain(value)
+    x = float(value)
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else ("∞" if x > 0 else "\u2212∞")
+    if x == int(x) and abs(x) < 1e15:
+        return _grouped(int(x))
+    if abs(x) >= 10**digits and abs(x) < 1e9:
+        return _grouped(round(x))
+    text = f"{x:.{digits}g}"
+    return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
+
+
+def _grouped(x: int) -> str:
+    """Group from five digits on: a step such as 7220 stays as the log prints it, and greppable."""
+    return f"{x:,}".replace(",", " ") if abs(x) >= 10_000 else str(x)
+
+
+def signal_label(name: str) -> str:
+    """Return the name of a signal in words: `grad_norm` -> `grad norm`."""
+    return plain(name).replace("_", " ")
+
+
+def values_text(values: object) -> str:
+    """Return what is set, as a clause: {"to_step": 3000, "reset": True} -> `to step 3000, reset`."""
+    if not isinstance(values, Mapping):
+        return plain(values) if values not in (None, "") else ""
+    parts = [_value_text(plain(key).replace("_", " "), value) for key, value in values.items()]
+    return ", ".join(p for p in parts if p)
+
+
+def _value_text(key: str, value: object) -> str:
+    if value is None or value is False or value == "":
+        return ""
+    if value is True:
+        return key
+    if isinstance(value, Mapping):
+        return f"{key} ({values_text(value)})"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(number(v) for v in value[:8])
+        return f"{key} {shown}{' …' if len(value) > 8 else ''}"
+    return f"{key} {number(value)}"

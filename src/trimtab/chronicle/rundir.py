@@ -1,0 +1,60 @@
+"""Where things are in a run directory; the one place that knows the names.
+
+runs/NAME/
+  run.toml                 settings as launched
+  journal.jsonl            events: the truth
+  signals/ATTEMPT.jsonl    one JSON object per step: {"step": 12, "loss": 3.4, ...}; also primary
+  checkpoints/step-00001200/
+  aside/                   what rollbacks moved out of the way
+  report.html              derived
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["RunDirectory"]
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run directory."""
+
+    root: Path
+
+    @property
+    def settings(self) -> Path:
+        """Settings as launched, TOML."""
+        return self.root / "run.toml"
+
+    @property
+    def journal(self) -> Path:
+        """Events."""
+        return self.root / "journal.jsonl"
+
+    @property
+    def signals(self) -> Path:
+        """Folder of samples, one file per attempt."""
+        return self.root / "signals"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def aside(self) -> Path:
+        """Folder of what rollbacks moved aside."""
+        return self.root / "aside"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    def signals_of(self, attempt: str) -> Path:
+        """File with the samples of one attempt."""
+        return self.signals / f"{attempt}.jsonl"
+
+    def checkpoint_of(self, step: int) -> Path:
+        """Folder of the checkpoint after `step`."""
+        return self.checkpoints / f"step-{step:08d}"

@@ -1,0 +1,147 @@
+"""What a detector is: settings, a state that is a value, and one rule.
+
+A detector's settings are a frozen dataclass. `start()` gives a state; `update(state, row)` gives a
+new state and perhaps findings, and looks at nothing else, so a record read at once and the same
+record fed step by step give identical findings. The state is a frozen dataclass of numbers and
+arrays: it goes into the checkpoint (`state_to_json`), so a rollback takes the detector back too.
+
+A row carries one value per signal of `Detector.signals` and a mask of those that were logged,
+because missing is not NaN.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import ReadError
+from trimtab.vocabulary import Severity
+
+__all__ = ["Detector", "Finding", "Row", "state_from_json", "state_to_json"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One logged row as a detector sees it: values and present are [n_signals]."""
+
+    index: int
+    step: float
+    values: NDArray[np.float64]
+    present: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One detector's claim.
+
+    A lasting condition is told twice at most: when it opens, and when it closes (`closed`); both
+    tellings share `key`, and the later one replaces the earlier.
+    """
+
+    detector: str
+    kind: str
+    signal: str
+    severity: Severity
+    row: int
+    """Row at which this was said; nothing after it was looked at."""
+    step: float
+    onset_row: int
+    onset: float
+    peak_row: int
+    peak: float
+    end_row: int | None = None
+    """Last row of the condition; None while it lasts."""
+    end: float | None = None
+    value: float
+    """Most extreme value so far, in the signal's unit."""
+    expected: float
+    """What the detector expected instead."""
+    score: float
+    """Distance between the two in the detector's own noise units."""
+    direction: Literal["up", "down"] = "up"
+    closed: bool = False
+    text: str
+    """One clause for people."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Identity of the condition: the same for its opening and its closing."""
+        return (self.detector, self.signal, self.onset_row)
+
+
+StateT = TypeVar("StateT")
+
+
+@runtime_checkable
+class Detector(Protocol[StateT]):
+    """One rule over a few signals."""
+
+    @property
+    def name(self) -> str:
+        """Short name, unique among detectors."""
+        ...
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """Canonical names, in the order of `Row.values`."""
+        ...
+
+    def start(self) -> StateT:
+        """Return the state before any row."""
+        ...
+
+    def update(self, state: StateT, row: Row) -> tuple[StateT, tuple[Finding, ...]]:
+        """Return the state after `row` and what is found there."""
+        ...
+
+
+def state_to_json(state: Any) -> Any:
+    """Return a state as JSON values: arrays as lists, non-finite numbers as strings.
+
+    Exact: `state_from_json(type(state), state_to_json(state))` equals `state` bit for bit.
+    """
+    if dataclasses.is_dataclass(state) and not isinstance(state, type):
+        return {f.name: state_to_json(getattr(state, f.name)) for f in dataclasses.fields(state)}
+    if isinstance(state, np.ndarray):
+        return {"dtype": str(state.dtype), "shape": list(state.shape), "data": [state_to_json(x) for x in state.ravel().tolist()]}
+    if isinstance(state, tuple | list):
+        return [state_to_json(x) for x in state]
+    if isinstance(state, float) and not math.isfinite(state):
+        return "nan" if math.isnan(state) else ("inf" if state > 0 else "-inf")
+    if isinstance(state, Mapping):
+        return {str(k): state_to_json(v) for k, v in state.items()}
+    return state
+
+
+def state_from_json(template: StateT, data: Any) -> StateT:
+    """Return the state that `state_to_json` wrote; `template` is a state of the same detector.
+
+    Raises:
+        ReadError: `data` does not have the shape of `template`.
+    """
+    result: StateT = _from_json(template, data, "state")
+    return result
+
+
+def _from_json(template: Any, data: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(template) and not isinstance(template, type):
+        names = {f.name for f in dataclasses.fields(template)}
+        if not isinstance(data, dict) or set(data) != names:
+            raise ReadError(f"{where}: fields do not match {type(template).__name__}; it was saved by another version; start the detector anew")
+        return type(template)(**{n: _from_json(getattr(template, n), data[n], f"{where}.{n}") for n in names})
+    if isinstance(template, np.ndarray):
+        flat = [float(x) if isinstance(x, str) else x for x in data["data"]]
+        return np.asarray(flat, dtype=np.dtype(data["dtype"])).reshape(data["shape"])
+    if isinstance(template, tuple):
+        if template and dataclasses.is_dataclass(template[0]) and len(template) != len(data):
+            raise ReadError(f"{where}: {len(data)} entries, expected {len(template)}; start the detector anew")
+        if len(template) == len(data):
+            return tuple(_from_json(t, d, f"{where}[{i}]") for i, (t, d) in enumerate(zip(template, data, strict=True)))
+        return tuple(float(x) if isinstance(x, str) and x in ("nan", "inf", "-inf") else x for x in data)
+    if isinstance(template, float) and isinstance(data, str | int | float):
+        return float(data)
+    return data

@@ -1,0 +1,134 @@
+"""The judge: all detectors over one stream of rows, live or from a log.
+
+`Judge` is settings, `JudgeState` a value. The guard feeds it step by step; `judge_record` feeds it
+a record; there is no other path, so both give the same findings. An attempt that continues another
+starts from the judge as it was at the step it resumed from, exactly as a rollback restores it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
+from trimtab.detectors.level import LevelDetector
+from trimtab.detectors.lr_change import LrChangeDetector
+from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.scale_collapse import ScaleCollapseDetector
+from trimtab.detectors.spike import SpikeDetector
+from trimtab.errors import ReadError
+from trimtab.record import RunRecord
+
+__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record"]
+
+DETECTORS: tuple[Detector[Any], ...] = (
+    NonFiniteDetector(),
+    SpikeDetector(),
+    LevelDetector(),
+    ScaleCollapseDetector(),
+    LrChangeDetector(),
+)
+"""The built-in detectors with their default settings."""
+
+
+@dataclass(frozen=True)
+class JudgeState:
+    """The states of all detectors, in the order of `Judge.detectors`."""
+
+    states: tuple[Any, ...]
+
+    def to_json(self, judge: "Judge") -> dict[str, Any]:
+        """Return the state as JSON values, by detector name."""
+        return {d.name: state_to_json(s) for d, s in zip(judge.detectors, self.states, strict=True)}
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A set of detectors."""
+
+    detectors: tuple[Detector[Any], ...] = DETECTORS
+
+    def start(self) -> JudgeState:
+        """Return the state before any row."""
+        return JudgeState(tuple(d.start() for d in self.detectors))
+
+    def update(
+        self, state: JudgeState, index: int, step: float, values: Mapping[str, float]
+    ) -> tuple[JudgeState, tuple[Finding, ...]]:
+        """Judge one row.
+
+        Args:
+            state: The state after the rows before.
+            index: Row number; rises by one per row.
+            step: Position on the log's axis.
+            values: By canonical name; a signal that was not logged has no key, NaN means NaN.
+
+        Returns:
+            The new state, and what was found at this row.
+
+        Cost: 15-60 microseconds on one core with all signals present; no device work.
+        """
+        states: list[Any] = []
+        found: list[Finding] = []
+        for detector, old in zip(self.detectors, state.states, strict=True):
+            raw = [values.get(name) for name in detector.signals]
+            present = np.array([v is not None for v in raw])
+            if not present.any():
+                states.append(old)
+                continue
+            row = Row(index, step, np.array([np.nan if v is None else v for v in raw]), present)
+            new, findings = detector.update(old, row)
+            states.append(new)
+            found += findings
+        return JudgeState(tuple(states)), tuple(found)
+
+    def state_from_json(self, data: Mapping[str, Any]) -> JudgeState:
+        """Return the state that `JudgeState.to_json` gave.
+
+        Raises:
+            ReadError: It was saved by other detectors or another version of them.
+        """
+        missing = [d.name for d in self.detectors if d.name not in data]
+        if missing:
+            raise ReadError(f"judge state: no state of detector {missing[0]!r}; start the judge anew")
+        return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
+
+
+def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:
+    """Return all findings on a record, in row order, each attempt judged from where it resumed."""
+    judge = judge or Judge()
+    forks = _fork_rows(record)
+    kept: dict[int, JudgeState] = {}
+    findings: list[Finding] = []
+    names = sorted({name for d in judge.detectors for name in d.signals} & set(record.columns))
+    state = judge.start()
+    for index, step, values, present in record.rows(names):
+        attempt = int(record.attempt[index])
+        if index == record.attempts[attempt].first_row:
+            state = kept.get(forks[attempt], judge.start())
+        logged = {n: float(v) for n, v, p in zip(names, values, present, strict=True) if p}
+        state, found = judge.update(state, index, step, logged)
+        findings += found
+        if index in forks.values():
+            kept[index] = state
+    return tuple(findings)
+
+
+def _fork_rows(record: RunRecord) -> dict[int, int]:
+    """Return, per attempt, the row of its parent after which it goes on; -1 where there is none."""
+    by_number = {a.number: i for i, a in enumerate(record.attempts)}
+    forks: dict[int, int] = {}
+    for i, attempt in enumerate(record.attempts):
+        forks[i] = -1
+        current = by_number.get(attempt.parent) if attempt.parent is not None else None
+        limit = attempt.parent_step
+        if limit is None and attempt.first_row < attempt.end_row:
+            limit = float(record.step[attempt.first_row]) - 1
+        if current is None or limit is None:
+            continue
+        rows = record.rows_of(current)
+        before = np.flatnonzero(record.step[rows] <= limit)
+        if len(before):
+            forks[i] = rows.start + int(before[-1])
+    return forks

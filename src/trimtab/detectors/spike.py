@@ -1,0 +1,246 @@
+"""Spikes: a signal leaves its recent level within a few rows.
+
+    level[t] = level[t-1] + 0.25 clip(r[t-1], +-4 sigma)        recent level, robust
+    r[t]     = y[t] - level[t]                                  y: loss as is, norms as logarithm
+    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is priced in
+    z[t]     = r[t] / max(sigma, floor)
+
+A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
+in) opens an episode and freezes level and sigma. Two such rows within three make it a spike; a
+single one is a spike only at 5 times that largest |z|, else an outlier, worth a note and no alarm. The episode closes after three
+rows back at the level; after `timeout_rows` the new level is accepted, which is said once.
+
+Blind to a rise that is spread over more than about ten rows: see `level`.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row
+from trimtab.errors import ConfigError
+from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
+
+__all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
+
+_RECENT = 16
+
+
+@dataclass(frozen=True)
+class Calm:
+    """What is known of one signal's normal behaviour."""
+
+    level: float
+    sigma: float
+    tail: float
+    """Largest |z| that calm rows reached; forgets slowly."""
+    num_rows: int
+    residuals: NDArray[np.float64]
+    """float64 [window_rows], ring."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """A departure from the level under way; `stage` 0: none, 1: candidate, 2: reported."""
+
+    stage: int = 0
+    onset_row: int = 0
+    onset: float = 0.0
+    age: int = 0
+    num_over: int = 0
+    last_over_row: int = 0
+    last_over: float = 0.0
+    num_quiet: int = 0
+    peak: float = 0.0
+    peak_row: int = 0
+    peak_step: float = 0.0
+    peak_z: float = 0.0
+    recent: NDArray[np.float64] = field(default_factory=lambda: np.zeros(_RECENT))
+    """float64 [16], ring of the last values, to settle on when the new level is accepted."""
+
+
+@dataclass(frozen=True)
+class SpikeState:
+    """One `Calm` and one `Episode` per signal."""
+
+    calm: tuple[Calm, ...]
+    episodes: tuple[Episode, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpikeDetector:
+    """See the module."""
+
+    name: str = "spike"
+    signals: tuple[str, ...] = (
+        "loss",
+        "grad_norm",
+        "update_norm",
+        "activation_norm",
+        "attention_logit_max",
+    )
+    threshold_sigma: float = 8.0
+    """Six published healthy runs stay below 4.5; chosen with the simulated quiet runs."""
+    calm_sigma: float = 3.0
+    """Below this a row counts as back at its level."""
+    tail_factor: float = 5.0
+    """How far beyond the largest calm |z| a single row must be; chosen on Student-t3 noise."""
+    window_rows: int = 128
+    min_rows: int = 24
+    """Calm rows needed before anything is said."""
+    timeout_rows: int = 200
+    """Rows after which a level that did not come back is accepted as the new one."""
+    smoothing: float = 0.25
+    floor_linear: float = 2e-3
+    """Smallest sigma believed, as a share of the level: log round-off lies below."""
+    floor_log: float = 0.03
+    """Smallest sigma believed of a log-scaled signal."""
+
+    def __post_init__(self) -> None:
+        """Refuse windows that cannot hold a median."""
+        if not 8 <= self.min_rows <= self.window_rows or self.window_rows < 16:
+            raise ConfigError(
+                f"spike: window_rows={self.window_rows}, min_rows={self.min_rows}; "
+                "need 8 <= min_rows <= window_rows and window_rows >= 16"
+            )
+
+    def start(self) -> SpikeState:
+        """Return the state before any row."""
+        calm = Calm(0.0, 0.0, self.threshold_sigma, 0, np.zeros(self.window_rows))
+        n = len(self.signals)
+        return SpikeState((calm,) * n, (Episode(),) * n)
+
+    def update(self, state: SpikeState, row: Row) -> tuple[SpikeState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave their signal as it is."""
+        calms, episodes = list(state.calm), list(state.episodes)
+        findings: list[Finding] = []
+        for i, signal in enumerate(self.signals):
+            if not row.present[i]:
+                continue
+            value = float(row.values[i])
+            log = SIGNAL_BY_NAME[signal].scale == "log"
+            if not math.isfinite(value) or (log and value <= 0):
+                continue
+            y = math.log(value) if log else value
+            calms[i], episodes[i], found = self._judge(i, calms[i], episodes[i], row, value, y)
+            if found is not None:
+                findings.append(found)
+        return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
+
+    def _judge(
+        self, i: int, calm: Calm, episode: Episode, row: Row, value: float, y: float
+    ) -> tuple[Calm, Episode, Finding | None]:
+        if calm.num_rows == 0:
+            calm = replace(calm, level=y)
+        log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
+        floor = self.floor_log if log else max(self.floor_linear * abs(calm.level), 1e-12)
+        spread = max(calm.sigma, floor)
+        residual = y - calm.level
+        z = residual / spread
+        if episode.stage == 0:
+            if calm.num_rows < self.min_rows or z <= self._bar(calm):
+                return self._learn(calm, residual, spread, z), episode, None
+            episode = Episode(
+                stage=1, onset_row=row.index, onset=row.step, peak=value, peak_row=row.index,
+                peak_step=row.step, peak_z=z,
+            )  # fmt: skip
+        return self._follow(i, calm, self._observe(episode, row, value, y, z, self._bar(calm)), row)
+
+    def _bar(self, calm: Calm) -> float:
+        return max(self.threshold_sigma, 0.5 * calm.tail)
+
+    def _learn(self, calm: Calm, residual: float, spread: float, z: float) -> Calm:
+        """Take a calm row into level, spread and tail."""
+        learned = calm.num_rows >= self.min_rows
+        move = min(max(residual, -4 * spread), 4 * spread) if learned else residual
+        residuals = calm.residuals.copy()
+        residuals[calm.num_rows % self.window_rows] = residual
+        n = calm.num_rows + 1
+        sigma = calm.sigma
+        if n % 8 == 0 or n <= self.min_rows:
+            filled = np.abs(residuals[: min(n, self.window_rows)])
+            sigma = 1.4826 * float(np.median(filled))
+        tail = max(calm.tail * 0.9998, abs(z) if learned else 0.0, self.threshold_sigma)
+        return Calm(calm.level + self.smoothing * move, sigma, tail, n, residuals)
+
+    def _observe(
+        self, e: Episode, row: Row, value: float, y: float, z: float, bar: float
+    ) -> Episode:
+        """Take a row of an episode into its counts and its peak."""
+        over = z > bar
+        recent = e.recent.copy()
+        recent[e.age % _RECENT] = y
+        higher = z > e.peak_z
+        return Episode(
+            stage=e.stage,
+            onset_row=e.onset_row,
+            onset=e.onset,
+            age=e.age + 1,
+            num_over=e.num_over + over,
+            last_over_row=row.index if over else e.last_over_row,
+            last_over=row.step if over else e.last_over,
+            num_quiet=e.num_quiet + 1 if z < self.calm_sigma else 0,
+            peak=value if higher else e.peak,
+            peak_row=row.index if higher else e.peak_row,
+            peak_step=row.step if higher else e.peak_step,
+            peak_z=max(z, e.peak_z),
+            recent=recent,
+        )
+
+    def _follow(self, i: int, calm: Calm, e: Episode, row: Row) -> tuple[Calm, Episode, Finding | None]:
+        """Decide what an episode is, or that it is over."""
+        if e.stage == 1:
+            if e.num_over >= 2 or e.peak_z > self.tail_factor * calm.tail:
+                e = replace(e, stage=2)
+                return calm, e, self._finding(i, calm, e, row, "open")
+            if e.age < 3:
+                return calm, e, None
+            tail = max(calm.tail, min(e.peak_z, 2 * calm.tail))
+            return replace(calm, tail=tail), Episode(), self._finding(i, calm, e, row, "outlier")
+        if e.num_quiet >= 3:
+            return calm, Episode(), self._finding(i, calm, e, row, "back")
+        if e.age >= self.timeout_rows:
+            settled = replace(calm, level=float(np.median(e.recent)))
+            return settled, Episode(), self._finding(i, calm, e, row, "accepted")
+        return calm, e, None
+
+    def _finding(self, i: int, calm: Calm, e: Episode, row: Row, how: str) -> Finding:
+        signal = self.signals[i]
+        expected = math.exp(calm.level) if SIGNAL_BY_NAME[signal].scale == "log" else calm.level
+        width = e.last_over_row - e.onset_row + 1
+        kind = {"outlier": "batch-outlier", "accepted": "unrecovered-spike"}.get(how, "spike")
+        ended = how in ("back", "outlier")
+        tail = {
+            "open": "still up",
+            "outlier": "one row",
+            "back": f"back after {width} rows",
+            "accepted": f"not back after {e.age} rows",
+        }[how]
+        return Finding(
+            detector=self.name,
+            kind=kind,
+            signal=signal,
+            severity=_severity(signal, how, width),
+            row=row.index,
+            step=row.step,
+            onset_row=e.onset_row,
+            onset=e.onset,
+            peak_row=e.peak_row,
+            peak=e.peak_step,
+            end_row=e.last_over_row if ended else None,
+            end=e.last_over if ended else None,
+            value=e.peak,
+            expected=expected,
+            score=e.peak_z,
+            closed=how != "open",
+            text=f"{signal} {expected:.4g} → {e.peak:.4g} ({e.peak_z:.0f} sigma), {tail}",
+        )
+
+
+def _severity(signal: str, how: str, width: int) -> Severity:
+    """Only the loss alarms; a spike of a few rows that came back is a note."""
+    if signal != "loss" or how == "outlier" or (how == "back" and width <= 4):
+        return "info"
+    return "critical" if how == "accepted" else "warning"

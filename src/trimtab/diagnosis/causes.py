@@ -1,0 +1,390 @@
+"""The table of causes, as data: how common each is, what speaks for and against it, what to try.
+
+Failure modes keep the numbers F01-F37 under which they stand in the documentation. Priors are ours
+and add up to 1.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trimtab.diagnosis import evidence as e
+from trimtab.diagnosis import sentences as say
+from trimtab.diagnosis.evidence import Rule
+
+__all__ = ["CAUSES", "CAUSE_BY_ID", "UNKNOWN", "CauseEntry"]
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseEntry:
+    """One row of the table."""
+
+    id: str
+    title: str
+    modes: tuple[str, ...]
+    """Failure modes that it covers."""
+    prior: float
+    """Share of incidents before anything is known."""
+    rules: tuple[Rule, ...]
+    look_alikes: tuple[str, ...]
+    """Causes that look the same in a loss curve."""
+    test: str
+    """Cheapest test that would tell."""
+    remedies: tuple[str, ...]
+    """Ids in the table of remedies, in the order to try them."""
+
+
+_NOT_LOSS = Rule(
+    "another-kind", e.other_kind(*e.STATE_KINDS), -5.0, "the loss and the gradients show nothing"
+)
+
+CAUSES: tuple[CauseEntry, ...] = (
+    CauseEntry(
+        id="learning-rate-too-high",
+        title="learning rate, or initialisation, too high for this width",
+        modes=("F04", "F05", "F07", "F12", "F13", "F23", "F24", "F27"),
+        prior=0.16,
+        rules=(
+            Rule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
+            Rule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
+            Rule("other-data", e.failed_on_other_data, 0.6, say.OTHER_DATA),
+            Rule("warm-up-end", e.near_warm_up_end, 0.6, say.NEAR),
+            Rule("gradual", e.gradual, 0.5, "the loss climbed over {f.rise_rows} rows, not in one"),
+            Rule("norm-led", e.norm_led, 0.5, say.LED),
+            Rule(
+                "inner-precursor",
+                e.inner_precursor,
+                0.7,
+                "{f.precursor_names} spoke before the loss",
+            ),
+            Rule(
+                "norm-before-scale",
+                e.scale_fell_after_norm,
+                0.6,
+                "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
+            ),
+            Rule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
+            Rule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
+            Rule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
+            Rule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
+            Rule(
+                "jump",
+                e.jumped,
+                -1.2,
+                "it was sound until the learning rate in force rose {f.lr_jump:.3g} x",
+            ),
+            Rule("short", e.short_and_over, -0.8, say.SHORT),
+            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            _NOT_LOSS,
+        ),
+        look_alikes=("learning-rate-jump", "warm-up-end", "fp16-range", "bad-data-window"),
+        test="replay from before the first sign at half the learning rate, beside a replay that only leaves the data out",
+        remedies=(
+            "roll-back",
+            "lower-lr",
+            "lower-clip",
+            "init-std",
+            "embedding-layernorm",
+            "qk-norm",
+            "adam-beta2",
+        ),
+    ),
+    CauseEntry(
+        id="learning-rate-jump",
+        title="the learning rate in force was raised",
+        modes=("F27", "F29"),
+        prior=0.04,
+        rules=(
+            Rule("jump", e.jumped, 4.0, say.JUMPED),
+            Rule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
+            Rule("cut-held", lambda f: e.jumped(f) * e.cut_held_without_skip(f), 4.0, say.CUT_HELD),
+            Rule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
+            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            _NOT_LOSS,
+        ),
+        look_alikes=("learning-rate-too-high", "code-or-resume-change"),
+        test="replay from before the jump at the learning rate that was in force there",
+        remedies=("roll-back", "restore-lr", "lower-clip"),
+    ),
+    CauseEntry(
+        id="bad-data-window",
+        title="a window of bad data",
+        modes=("F14", "F30"),
+        prior=0.16,
+        rules=(
+            Rule(
+                "abrupt",
+                e.abrupt,
+                0.9,
+                "half of the rise of {f.height:.3g} nats came in its first row",
+            ),
+            Rule("norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"),
+            Rule("short", e.short_and_over, 0.4, say.SHORT),
+            Rule(
+                "outlier",
+                e.of_kind("batch-outlier"),
+                0.8,
+                "a single batch stood out of its neighbours",
+            ),
+            Rule(
+                "same-data",
+                e.failed_on_same_data,
+                0.6,
+                "attempt {f.recurrence.previous.attempt} failed at the same place on the same data",
+            ),
+            Rule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),
+            Rule("skip-held", e.skip_held, 4.0, say.SKIP_HELD),
+            Rule("probe-clean", e.probe_clean, -3.0, say.PROBE_CLEAN),
+            Rule("skip-failed", e.skip_failed, -3.0, say.SKIP_FAILED),
+            Rule("other-data", e.failed_on_other_data, -1.2, say.OTHER_DATA),
+            Rule("norm-led", e.norm_led, -0.7, say.LED),
+            Rule("jump", e.jumped, -1.0, say.JUMPED),
+            Rule("clipped-hard", e.clipped_hard, -0.2, "it was in trouble before: " + say.CLIPPED),
+            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            _NOT_LOSS,
+        ),
+        look_alikes=("benign-noise", "learning-rate-too-high", "hardware-fault"),
+        test="compute the loss of the batches around the onset under a state from before the first sign, forward only",
+        remedies=("roll-back", "skip-data", "skip-update"),
+    ),
+    CauseEntry(
+        id="fp16-range",
+        title="fp16 range: overflow or underflow",
+        modes=("F06", "F31"),
+        prior=0.09,
+        rules=(
+            Rule(
+                "scale-fell-alone",
+                e.scale_fell_alone,
+                2.4,
+                "the loss scale fell by {f.scale_halvings:.0f} halvings while the grad norm stayed flat ({f.gnorm_before_scale:.2g} x)",
+            ),
+            Rule("collapse", e.of_kind("scale-collapse"), 1.2, "the loss scale collapsed"),
+            Rule(
+                "overflow-first",
+                lambda f: e.yes(f.has_loss_scale and f.nonfinite_first == "grads"),
+                1.0,
+                "gradients overflowed while the loss was finite",
+            ),
+            Rule(
+                "fp16-run",
+                lambda f: e.yes(f.has_loss_scale),
+                1.0,
+                "the run is fp16, and this log does not separate its range from its dynamics",
+            ),
+            Rule(
+                "no-scale",
+                lambda f: e.yes(not f.has_loss_scale),
+                -2.5,
+                "no loss scale is logged, so the run is probably not fp16",
+            ),
+            Rule(
+                "scale-still", e.scale_still, -0.3, "the loss scale did not fall before the onset"
+            ),
+            Rule(
+                "norm-before-scale",
+                e.scale_fell_after_norm,
+                -1.3,
+                "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
+            ),
+            Rule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
+            Rule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
+            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            _NOT_LOSS,
+        ),
+        look_alikes=("learning-rate-too-high", "hardware-fault"),
+        test="200 steps in fp32 or bf16 from before the first sign: if they fail too, it is not fp16",
+        remedies=("roll-back", "bf16", "loss-scaler-reset", "stable-attention-scaling", "lower-lr"),
+    ),
+    CauseEntry(
+        id="warm-up-end",
+        title="the end of the learning-rate warm-up",
+        modes=("F04", "F10"),
+        prior=0.05,
+        rules=(
+            Rule("near", e.near_warm_up_end, 1.8, say.NEAR),
+            Rule("moments", e.moment_precursor, 0.8, "Adam's second moment rose before the loss"),
+            Rule(
+                "peak",
+                lambda f: e.near_warm_up_end(f) * e.yes((f.lr_peak_share or 0) > 0.9),
+                0.3,
+                "the learning rate was at {f.lr_peak_share:.0%} of its peak",
+            ),
+            Rule("away", e.away_from_warm_up_end, -3.0, say.NEAR),
+            Rule(
+                "unknown-end",
+                lambda f: e.yes(f.warm_up_ratio is None),
+                -1.0,
+                "the log does not show where the warm-up ended",
+            ),
+            Rule("jump", e.jumped, -1.5, say.JUMPED),
+            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            Rule(
+                "cut-held",
+                lambda f: e.near_warm_up_end(f) * e.cut_held_without_skip(f),
+                3.0,
+                say.CUT_HELD,
+            ),
+            Rule("cuts-failed", e.cuts_failed, -1.5, say.CUTS_FAILED),
+            Rule("short", e.short_and_over, -0.4, say.SHORT),
+            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            _NOT_LOSS,
+        ),
+        look_alikes=("learning-rate-too-high",),
+        test="log the largest element of Adam's second moment: it peaks with the learning rate if the warm-up is to blame",
+        remedies=("roll-back", "lower-lr", "longer-warm-up", "adam-beta2"),
+    ),
+    CauseEntry(
+        id="poisoned-optimizer-state",
+        title="optimizer moments poisoned by an earlier event",
+        modes=("F10", "F11"),
+        prior=0.05,
+        rules=(
+            Rule(
+                "after-another",
+                lambda f: e.yes(f.same_attempt_rows is not None and f.same_attempt_rows <= 200),
+                1.3,
+                "an earlier incident of this attempt ended {f.same_attempt_rows} rows before",
+            ),
+            Rule(
+                "moments", e.moment_precursor, 1.2, "Adam's second moment stood out before the loss"
+            ),
+            Rule(
+                "small-norm",
+                lambda f: e.yes("update_norm" in f.precursors and (f.clip_ratio or 9) < 1),
+                0.9,
+                "the update norm rose while the grad norm stayed below the clip",
+            ),
+            Rule(
+                "same-place",
+                lambda f: e.yes(f.recurrence is not None and (f.resume_rows or 99) <= 20),
+                0.7,
+                "the trouble came back {f.resume_rows} rows after the restart",
+            ),
+            Rule("skip-held", e.skip_held, -2.5, say.SKIP_HELD),
+            Rule("cut-held", e.cut_held_without_skip, -1.0, say.CUT_HELD),
+            Rule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
+            _NOT_LOSS,
+        ),
+        look_alikes=("learning-rate-too-high", "bad-data-window"),
+        test="replay from a checkpoint before the first event of the series; if that goes well, the state was to blame",
+        remedies=("roll-back-further", "optimizer-reset", "adam-beta2", "adam-eps"),
+    ),
+    CauseEntry(
+        id="hardware-fault",
+        title="a hardware fault (silent corruption, or a node in trouble)",
+        modes=("F18", "F19", "F22", "F34"),
+        prior=0.05,
+        rules=(
+            Rule(
+                "sudden",
+                e.sudden_nonfinite,
+                1.7,
+                "{f.nonfinite_first} not finite although the row before was as usual",
+            ),
+            Rule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
+            Rule(
+                "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
+            ),
+            Rule("control-failed", e.control_failed, -4.0, say.CONTROL_FAILED),
+            Rule(
+                "recurs",
+                lambda f: e.yes(f.recurrence is not None),
+                -1.0,
+                "attempt {f.recurrence.previous.attempt} failed in the same way",
+            ),
+            Rule("probe-found", e.probe_found, -2.0, say.PROBE_FOUND),
+            Rule("skip-held", e.skip_held, -1.5, say.SKIP_HELD),
+            Rule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
+        ),
+        look_alikes=("bad-data-window", "fp16-range"),
+        test="replay the same steps from the same state: a fault that does not come back is hardware",
+        remedies=("roll-back", "exclude-node"),
+    ),
+    CauseEntry(
+        id="code-or-resume-change",
+        title="a change of code, settings or state at a restart",
+        modes=("F17", "F21", "F22", "F29", "F33", "F35"),
+        prior=0.06,
+        rules=(
+            Rule(
+                "just-resumed",
+                e.just_resumed,
+                1.8,
+                "the onset lies {f.resume_rows} rows after a restart",
+            ),
+            Rule(
+                "resume-jump",
+                e.of_kind("resume-jump"),
+                2.0,
+                "the curve did not continue where it had been left",
+            ),
+            Rule(
+                "settings",
+                lambda f: e.yes(bool(f.settings_changed) and not e.long_after_resume(f)),
+                0.7,
+                "changed with the restart: {f.changed_names}",
+            ),
+            Rule("repeated", e.of_kind("repeated-data"), 1.5, "data was fed twice"),
+            Rule("no-restart", e.long_after_resume, -2.5, "no restart lies near the onset"),
+            Rule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
+            Rule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
+        ),
+        look_alikes=("learning-rate-jump", "bad-data-window"),
+        test="compare settings, versions and the first loss in force after the load with those at the save; replay ten steps across the restart",
+        remedies=("roll-back", "restore-settings"),
+    ),
+    CauseEntry(
+        id="benign-noise",
+        title="a benign spike that heals by itself",
+        modes=("F01", "F02", "F26"),
+        prior=0.12,
+        rules=(
+            Rule("short", e.short_and_over, 2.0, say.SHORT),
+            Rule("minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"),
+            Rule("grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"),
+            Rule("unrecovered", e.unrecovered, -4.0, "the loss did not come back"),
+            Rule(
+                "recurs",
+                lambda f: e.yes(f.recurrence is not None),
+                -1.5,
+                "attempt {f.recurrence.previous.attempt} failed too",
+            ),
+            Rule(
+                "pre-drift",
+                lambda f: e.yes(len(f.precursors) >= 2),
+                -0.5,
+                "several signals had drifted before",
+            ),
+            Rule("jump", e.jumped, -1.0, say.JUMPED),
+            Rule(
+                "lasts",
+                lambda f: e.yes(f.num_rows is None and not f.kinds & e.MALIGNANT),
+                -0.7,
+                "it lasts to the end of the log",
+            ),
+            Rule("control-failed", e.control_failed, -1.5, say.CONTROL_FAILED),
+            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+        ),
+        look_alikes=("bad-data-window",),
+        test="go on for 50 steps and see whether the loss comes back to its trend",
+        remedies=("patience",),
+    ),
+    CauseEntry(
+        id=UNKNOWN,
+        title="unknown",
+        modes=(),
+        prior=0.22,
+        rules=(),
+        look_alikes=(),
+        test="replay the steps from before the first sign, unchanged; then without the data; then at half the learning rate",
+        remedies=("patience", "roll-back"),
+    ),
+)
+
+CAUSE_BY_ID: Mapping[str, CauseEntry] = {c.id: c for c in CAUSES}

@@ -1,0 +1,225 @@
+"""Rules of evidence: a feature of the incident, how much it weighs, and what to say about it.
+
+A rule's strength is a number from 0 (silent) to 1; times its weight it moves the log-odds of a
+cause, up for a positive weight and down for a negative one. The weights are ours, set by hand so
+that single features stay modest and experiments outweigh them, and checked on simulated faults.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trimtab.diagnosis.features import Features
+from trimtab.diagnosis.history import warm_up_label
+
+__all__ = ["Rule"]
+
+MALIGNANT = frozenset({"unrecovered-spike", "divergence", "non-finite"})
+STATE_KINDS = frozenset(
+    {
+        *MALIGNANT, "spike", "shift", "drift", "batch-outlier", "scale-collapse", "grad-explosion",
+        "grad-spike", "grad-drift", "activation-reversal", "skipped-steps", "resume-jump",
+    }
+)  # fmt: skip
+"""Kinds in which the loss or the gradients speak, and not only the clock or the data."""
+JUMP = 1.5
+"""Rise of the learning rate in force that counts as a jump, ratio; the guard's default too."""
+SHORT_ROWS = 50
+"""A spike over within this many rows counts as short; BLOOM's took about 30 steps."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One piece of evidence."""
+
+    name: str
+    strength: Callable[[Features], float]
+    """From 0, silent, to 1."""
+    weight: float
+    """Log-odds at full strength, nats; negative: speaks against."""
+    text: str
+    """What to say; `{f}` is the features."""
+
+    def say(self, f: Features) -> str:
+        """Return the sentence with this run's numbers."""
+        return self.text.format(f=f)
+
+
+def yes(condition: bool | None) -> float:  # noqa: FBT001
+    """Return 1 for true, 0 for false and for unknown."""
+    return 1.0 if condition else 0.0
+
+
+def clipped_hard(f: Features) -> float:
+    """Nearly every row clipped, and hard: 3 clips begin to speak, 10 speak in full."""
+    if f.clip_share is None or f.clip_ratio is None or f.clip_share < 0.9 or f.clip_ratio < 3:
+        return 0.0
+    return min(1.0, math.log10(f.clip_ratio))
+
+
+def scale_fell_alone(f: Features) -> float:
+    """The loss scale fell by 3 halvings or more while the grad norm stayed flat."""
+    if f.scale_halvings is None or f.scale_halvings < 3 or f.gnorm_before_scale is None:
+        return 0.0
+    return yes(f.gnorm_before_scale < 1.5) * min(1.0, f.scale_halvings / 5)
+
+
+def scale_fell_after_norm(f: Features) -> float:
+    """The loss scale fell, and the grad norm had risen first."""
+    if f.scale_halvings is None or f.scale_halvings < 1 or f.gnorm_before_scale is None:
+        return 0.0
+    return yes(f.gnorm_before_scale >= 1.5)
+
+
+def scale_still(f: Features) -> float:
+    """The loss scale is logged for 50 rows or more and did not fall before the onset."""
+    return yes(f.scale_halvings is not None and f.scale_halvings < 1 and f.rows_seen >= SHORT_ROWS)
+
+
+def jumped(f: Features) -> float:
+    """The learning rate in force jumped: a factor 1.5 begins to speak, 3 speaks in full."""
+    if f.lr_jump is None or f.lr_jump < JUMP:
+        return 0.0
+    return min(1.0, math.log(f.lr_jump) / math.log(3.0))
+
+
+def no_jump(f: Features) -> float:
+    """The learning rate is logged and did not jump."""
+    return yes(f.lr_jump is not None and f.lr_jump < JUMP)
+
+
+def near_warm_up_end(f: Features) -> float:
+    """The onset lies just after the end of warm-up."""
+    return yes(f.warm_up_ratio is not None and warm_up_label(f.warm_up_ratio, 1.0) != "")
+
+
+def away_from_warm_up_end(f: Features) -> float:
+    """The end of warm-up is known and lies elsewhere."""
+    return yes(f.warm_up_ratio is not None and warm_up_label(f.warm_up_ratio, 1.0) == "")
+
+
+def recurs_sooner(f: Features) -> float:
+    """An earlier attempt failed at a later step."""
+    return yes(f.recurrence is not None and f.recurrence.sooner_by > 0)
+
+
+def failed_on_other_data(f: Features) -> float:
+    """An earlier attempt failed too, on other data."""
+    return yes(f.recurrence is not None and f.recurrence.other_data)
+
+
+def failed_on_same_data(f: Features) -> float:
+    """An earlier attempt failed within 2 % of the same step, on the same data."""
+    r = f.recurrence
+    same = r is not None and r.other_data is False and abs(r.sooner_by) <= 0.02 * max(1.0, f.onset)
+    return yes(same)
+
+
+def abrupt(f: Features) -> float:
+    """Half of the rise came in one row, and rows are single steps."""
+    return yes(f.abrupt and not f.averaged)
+
+
+def gradual(f: Features) -> float:
+    """The loss climbed over 3 rows or more."""
+    return yes(f.abrupt is False and (f.rise_rows or 0) >= 3)
+
+
+def short_and_over(f: Features) -> float:
+    """The loss came back within 50 rows."""
+    return yes(f.recovered and f.num_rows is not None and f.num_rows <= SHORT_ROWS)
+
+
+def unrecovered(f: Features) -> float:
+    """The loss did not come back."""
+    return yes(bool(f.kinds & MALIGNANT))
+
+
+def norm_led(f: Features) -> float:
+    """The grad norm stood out at least 2 rows before the loss."""
+    return yes(f.gnorm_lead_rows is not None and f.gnorm_lead_rows >= 2)
+
+
+def norm_with_loss(f: Features) -> float:
+    """The grad norm stood out in the row of the onset or one off."""
+    return yes(f.gnorm_lead_rows is not None and abs(f.gnorm_lead_rows) <= 1)
+
+
+def inner_precursor(f: Features) -> float:
+    """Update norm, activations or attention logits spoke before the loss."""
+    inner = {"update_norm", "activation_norm", "attention_logit_max"}
+    return yes(bool(inner & set(f.precursors)))
+
+
+def moment_precursor(f: Features) -> float:
+    """Adam's second moment spoke before the loss."""
+    return yes(bool({"adam_v_l1", "adam_v_max"} & set(f.precursors)))
+
+
+def just_resumed(f: Features) -> float:
+    """The onset lies within 5 rows of a restart."""
+    return yes(f.resume_rows is not None and f.resume_rows <= 5)
+
+
+def long_after_resume(f: Features) -> float:
+    """The onset lies more than 50 rows after the last restart, or there was none."""
+    return yes(f.resume_rows is None or f.resume_rows > SHORT_ROWS)
+
+
+def sudden_nonfinite(f: Features) -> float:
+    """A value was not finite although the row before was as usual."""
+    return yes(f.nonfinite_first != "" and f.calm_before)
+
+
+def probe_found(f: Features) -> float:
+    """Upcoming batches stood out under the healthy state."""
+    return yes(f.probe is not None and f.probe.num_outliers > 0)
+
+
+def probe_clean(f: Features) -> float:
+    """Upcoming batches were looked at, and none stood out."""
+    return yes(f.probe is not None and f.probe.num_outliers == 0)
+
+
+def skip_held(f: Features) -> float:
+    """Leaving data out, and nothing else, held."""
+    return yes(f.skip_alone is not None and f.skip_alone.held)
+
+
+def skip_failed(f: Features) -> float:
+    """Leaving data out, and nothing else, did not hold."""
+    return yes(f.skip_alone is not None and not f.skip_alone.held)
+
+
+def cut_held_without_skip(f: Features) -> float:
+    """A lower learning rate held; in full where leaving data out had failed."""
+    if f.cut_held is None:
+        return 0.0
+    return 1.0 if skip_failed(f) else 0.5
+
+
+def cuts_failed(f: Features) -> float:
+    """Every cut that was tried failed."""
+    return yes(bool(f.cuts) and f.cut_held is None)
+
+
+def control_held(f: Features) -> float:
+    """The replay that changed nothing held: not reproducible."""
+    return yes(f.control is not None and f.control.held)
+
+
+def control_failed(f: Features) -> float:
+    """The replay that changed nothing failed again: reproducible."""
+    return yes(f.control is not None and not f.control.held)
+
+
+def other_kind(*kinds: str) -> Callable[[Features], float]:
+    """Return a strength that speaks when the incident is none of these kinds."""
+    wanted = frozenset(kinds)
+    return lambda f: yes(not (f.kinds & wanted))
+
+
+def of_kind(*kinds: str) -> Callable[[Features], float]:
+    """Return a strength that speaks when the incident is one of these kinds."""
+    wanted = frozenset(kinds)
+    return lambda f: yes(bool(f.kinds & wanted))

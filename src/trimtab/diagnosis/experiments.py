@@ -1,0 +1,106 @@
+"""The table of tests that tell causes apart, cheapest first.
+
+A test separates two causes when it would come out differently under each. OPT-175B and BigScience
+did these by hand (other data, fp32, an earlier checkpoint); Megatron-LM's rerun state machine does
+the unchanged replay.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["EXPERIMENTS", "Experiment", "cheapest_between"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One test."""
+
+    id: str
+    text: str
+    """What to do and how to read it; `{before}` is the step to start before."""
+    cost: str
+    otherwise: str
+    """Outcome under every cause that `predicts` does not name."""
+    predicts: Mapping[str, str] = field(default_factory=dict)
+    """Outcome by cause, where it differs from `otherwise`."""
+
+    def separates(self, one: str, other: str) -> bool:
+        """Tell whether the outcome differs between two causes."""
+        return self.predicts.get(one, self.otherwise) != self.predicts.get(other, self.otherwise)
+
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        id="compare-settings",
+        text="compare settings, versions and the loss at the first resumed step with those at the save: a difference means the restart changed something",
+        cost="minutes, no GPU",
+        otherwise="same",
+        predicts={"code-or-resume-change": "differs"},
+    ),
+    Experiment(
+        id="data-losses",
+        text="compute the loss of the batches around the onset, forward only, under a state from before {before}: outliers mean bad data",
+        cost="one forward pass per batch",
+        otherwise="no outliers",
+        predicts={"bad-data-window": "outliers"},
+    ),
+    Experiment(
+        id="wait",
+        text="go on for 50 steps: a benign spike comes back to its trend",
+        cost="50 steps, lost if it does not heal",
+        otherwise="stays",
+        predicts={"benign-noise": "heals"},
+    ),
+    Experiment(
+        id="replay",
+        text="replay the steps from before {before}, unchanged: if they go well this time, suspect hardware",
+        cost="as many steps as from there to the onset",
+        otherwise="fails again",
+        predicts={"hardware-fault": "goes well"},
+    ),
+    Experiment(
+        id="old-rate",
+        text="replay from before {before} at the learning rate that was in force before its rise: if that goes well, the rise was to blame",
+        cost="about 50 steps",
+        otherwise="fails again",
+        predicts={"learning-rate-jump": "goes well"},
+    ),
+    Experiment(
+        id="half-rate",
+        text="replay from before {before} at half the learning rate: if that goes well and the same steps at the full rate fail, it is the rate",
+        cost="about 50 steps, twice",
+        otherwise="fails again",
+        predicts={
+            "learning-rate-too-high": "goes well",
+            "learning-rate-jump": "goes well",
+            "warm-up-end": "goes well",
+        },
+    ),
+    Experiment(
+        id="other-precision",
+        text="200 steps in fp32 or bf16 from before {before}: if they fail too, it is not fp16",
+        cost="200 steps, slower in fp32",
+        otherwise="fails again",
+        predicts={"fp16-range": "goes well"},
+    ),
+    Experiment(
+        id="moments",
+        text="log the largest element of Adam's second moment over the warm-up: it peaks with the learning rate if the warm-up is to blame",
+        cost="one scalar a step, from the next restart on",
+        otherwise="no peak",
+        predicts={"warm-up-end": "peaks with the rate"},
+    ),
+    Experiment(
+        id="earlier-state",
+        text="replay the same data from a checkpoint before the first event of the series: if that goes well, the state was to blame",
+        cost="as many steps as from there to the onset",
+        otherwise="fails again",
+        predicts={"poisoned-optimizer-state": "goes well"},
+    ),
+)
+"""Cheapest first."""
+
+
+def cheapest_between(one: str, other: str) -> Experiment | None:
+    """Return the cheapest test that would come out differently under two causes; None if none."""
+    return next((x for x in EXPERIMENTS if x.separates(one, other)), None)

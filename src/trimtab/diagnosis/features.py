@@ -1,0 +1,391 @@
+"""The features of an incident: what speaks for or against a cause, as numbers, before any weighing.
+
+A feature that the log cannot answer is None, and no rule speaks on None. What the log does not
+state but is usual (clip 1.0) is assumed and says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.diagnosis.history import (
+    Recurrence,
+    find_lr_jump,
+    find_recurrence,
+    find_warm_up_end,
+    rows_before,
+)
+from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.incidents import Incident
+from trimtab.record import RunRecord
+
+__all__ = ["Features", "incident_features"]
+
+ASSUMED_CLIP = 1.0
+"""Clip norm where the log states none: the default of Megatron-LM and of most recipes."""
+
+_LEVEL_ROWS = 64
+_AVERAGED_STEPS = 5
+_OUTSTANDING = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """What is known of one incident. None: the log does not say."""
+
+    kinds: frozenset[str]
+    """Kind of the incident and those that came with it."""
+    severity: str
+    axis: str
+    """What positions count: step, epoch or row."""
+    onset: float
+    row_steps: float | None = None
+    """Median distance of rows, steps; above 5 a row is likely a mean and shapes blur."""
+    rows_seen: int = 0
+    """Rows that led to the onset."""
+
+    clip: float = ASSUMED_CLIP
+    clip_assumed: bool = True
+    clip_share: float | None = None
+    """Share of the rows before the onset whose grad norm was above the clip."""
+    clip_ratio: float | None = None
+    """Median grad norm before the onset, in clips."""
+    clip_rows: int = 0
+    gnorm_rise: float | None = None
+    """Highest grad norm of the incident over the median before it."""
+    gnorm_lead_rows: int | None = None
+    """Rows by which the grad norm stood out before the loss did; negative: after it."""
+
+    lr_onset: float | None = None
+    """Learning rate in force at the onset."""
+    lr_peak_share: float | None = None
+    """The same as a share of the highest so far."""
+    lr_jump: float | None = None
+    """How many times the old rate the new one was; 1.0: looked, and found no jump."""
+    lr_before_jump: float | None = None
+    lr_jump_step: float | None = None
+    lr_jump_rows: int | None = None
+    """Rows from the jump to the onset."""
+    warm_up_ratio: float | None = None
+    """Position of the onset over that of the end of warm-up."""
+    warm_up_unit: str = "steps"
+
+    recurrence: Recurrence | None = None
+    same_attempt_rows: int | None = None
+    """Rows since the last incident of the same attempt ended."""
+    resume_rows: int | None = None
+    """Rows from the restart to the onset; None for an attempt without a parent."""
+    settings_changed: tuple[str, ...] = ()
+    """Settings, data apart, in which the attempt differs from its parent."""
+
+    has_loss_scale: bool = False
+    scale_halvings: float | None = None
+    """How far the loss scale stood below its highest before the onset, in factors of two."""
+    gnorm_before_scale: float | None = None
+    """Grad norm before the scale fell for good over its median earlier; 1 is flat."""
+    nonfinite_first: str = ""
+    """loss, grads or both: which was not finite first; empty: all finite."""
+    calm_before: bool | None = None
+    """Whether loss and grad norm were at their usual level in the row before the onset."""
+
+    abrupt: bool | None = None
+    """Whether half of the rise of the loss came in its first row."""
+    rise_rows: int | None = None
+    """Rows from the onset to 90 % of the highest loss."""
+    height: float | None = None
+    """Highest loss of the incident over its level before, nats per token."""
+    num_rows: int | None = None
+    """Rows from onset to end; None while it lasts."""
+    recovered: bool = False
+    precursors: tuple[str, ...] = ()
+    """Signals other than loss that spoke before it."""
+
+    probe: DataProbe | None = None
+    trials: tuple[TrialResult, ...] = field(default=())
+
+    @property
+    def assumed(self) -> str:
+        """How the clip is known, for people."""
+        return f"clip {self.clip:g}" + (" assumed" if self.clip_assumed else "")
+
+    @property
+    def clip_text(self) -> str:
+        """How hard the gradients were clipped before the onset, for people."""
+        if self.clip_rows == 1:
+            rows = "the row before the onset was clipped, its"
+        else:
+            rows = f"{self.clip_share or 0:.0%} of the {self.clip_rows} rows before the onset were clipped, median"
+        return f"{rows} grad norm {self.clip_ratio or 0:.3g} x the clip ({self.assumed})"
+
+    @property
+    def precursor_names(self) -> str:
+        """The precursors, for people."""
+        return ", ".join(self.precursors)
+
+    @property
+    def changed_names(self) -> str:
+        """The changed settings, for people."""
+        return ", ".join(self.settings_changed)
+
+    @property
+    def averaged(self) -> bool:
+        """Whether a row is likely a mean over several steps."""
+        return self.row_steps is not None and self.row_steps >= _AVERAGED_STEPS
+
+    @property
+    def control(self) -> TrialResult | None:
+        """The trial that changed nothing, if one was run."""
+        return next((t for t in self.trials if not t.skipped and t.lr_factor == 1.0), None)
+
+    @property
+    def skip_alone(self) -> TrialResult | None:
+        """The trial that left data out and changed nothing else, if one was run."""
+        return next((t for t in self.trials if t.skipped and t.lr_factor == 1.0), None)
+
+    @property
+    def cuts(self) -> tuple[TrialResult, ...]:
+        """The trials that lowered the learning rate."""
+        return tuple(t for t in self.trials if t.lr_factor < 1.0)
+
+    @property
+    def cut_held(self) -> TrialResult | None:
+        """The mildest cut that held, if one did."""
+        held = [t for t in self.cuts if t.held]
+        return max(held, key=lambda t: t.lr_factor) if held else None
+
+
+def incident_features(
+    record: RunRecord,
+    incident: Incident,
+    *,
+    earlier: Sequence[Incident] = (),
+    probe: DataProbe | None = None,
+    trials: Sequence[TrialResult] = (),
+) -> Features:
+    """Return what the record says about one incident.
+
+    Args:
+        record: What the run logged.
+        incident: The episode; its rows are rows of `record`.
+        earlier: Incidents that came before it, in any attempt of the record.
+        probe: Losses of upcoming batches, where a live run was asked.
+        trials: Short branches already run, in order.
+    """
+    attempt = record.attempt_index(incident.attempt)
+    before = rows_before(record, attempt, incident.onset_row)
+    during = np.arange(incident.onset_row, _last_row(record, incident, attempt) + 1)
+    values: dict[str, object] = {
+        "kinds": frozenset((incident.kind, *incident.also)),
+        "severity": incident.severity,
+        "axis": record.axis,
+        "onset": incident.onset,
+        "rows_seen": len(before),
+        "row_steps": _row_steps(record, attempt, int(during[-1])),
+        "recurrence": find_recurrence(record, incident, earlier),
+        "same_attempt_rows": _since_last(incident, earlier),
+        "precursors": _precursors(incident),
+        "probe": probe,
+        "trials": tuple(trials),
+    }
+    values.update(_clip(record, before))
+    values.update(_learning_rate(record, before, incident))
+    values.update(_restart(record, attempt, incident))
+    collapse = "scale-collapse" in (incident.kind, *incident.also)
+    fell = during[during <= incident.peak_row] if collapse else during[:0]
+    values.update(_loss_scale(record, np.concatenate([before, fell])))
+    values.update(_nonfinite(record, during))
+    values.update(_shape(record, before, during, incident))
+    return Features(**values)  # type: ignore[arg-type]
+
+
+def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:
+    steps = record.step[record.attempts[attempt].first_row : last_row + 1]
+    return float(np.median(np.diff(steps))) if len(steps) > 1 else None
+
+
+def _last_row(record: RunRecord, incident: Incident, attempt: int) -> int:
+    last = record.attempts[attempt].end_row - 1
+    return last if incident.end_row is None else min(last, incident.end_row)
+
+
+def _column(record: RunRecord, name: str, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the logged, finite values of a signal at `rows`, in order."""
+    column = record.columns.get(name)
+    if column is None:
+        return np.zeros(0)
+    values = column.values[rows[column.present[rows]]]
+    return values[np.isfinite(values)]
+
+
+def _level(values: NDArray[np.float64]) -> float | None:
+    return float(np.median(values[-_LEVEL_ROWS:])) if len(values) else None
+
+
+def _since_last(incident: Incident, earlier: Sequence[Incident]) -> int | None:
+    ends = [
+        incident.onset_row - other.end_row
+        for other in earlier
+        if other.attempt == incident.attempt
+        and other.end_row is not None
+        and other.end_row <= incident.onset_row
+        and other.severity != "info"
+    ]
+    return min(ends, default=None)
+
+
+def _precursors(incident: Incident) -> tuple[str, ...]:
+    names = [
+        f.signal
+        for f in incident.findings
+        if f.signal not in ("loss", "lr", "val_loss") and f.onset_row < incident.onset_row
+    ]
+    return tuple(dict.fromkeys(names))
+
+
+def _clip(record: RunRecord, before: NDArray[np.intp]) -> dict[str, object]:
+    clip = record.facts.get("clip")
+    limit = ASSUMED_CLIP if clip is None or clip <= 0 else clip
+    norms = _column(record, "grad_norm", before)[-_LEVEL_ROWS:]
+    values: dict[str, object] = {
+        "clip": limit,
+        "clip_assumed": limit != clip,
+        "clip_rows": len(norms),
+    }
+    if len(norms):
+        values["clip_share"] = float((norms > limit).mean())
+        values["clip_ratio"] = float(np.median(norms) / limit)
+    return values
+
+
+def _learning_rate(
+    record: RunRecord, before: NDArray[np.intp], incident: Incident
+) -> dict[str, object]:
+    rows = np.append(before, incident.onset_row)
+    column = record.columns.get("lr")
+    values: dict[str, object] = {}
+    if column is not None:
+        known = rows[column.present[rows] & np.isfinite(column.values[rows])]
+        lr, step = column.values[known], record.step[known]
+        values.update(_rates(lr, step, known, incident))
+        end = find_warm_up_end(lr)
+        if end is not None and step[end] > 0:
+            values["warm_up_ratio"] = float(incident.onset / step[end])
+    return {**values, **_stated_warm_up(record, incident)}
+
+
+def _rates(
+    lr: NDArray[np.float64], step: NDArray[np.float64], rows: NDArray[np.intp], incident: Incident
+) -> dict[str, object]:
+    if not len(lr) or lr.max() <= 0:
+        return {}
+    values: dict[str, object] = {
+        "lr_onset": float(lr[-1]),
+        "lr_peak_share": float(lr[-1] / lr.max()),
+    }
+    if len(lr) > 3:
+        jump = find_lr_jump(step, lr)
+        values["lr_jump"] = 1.0 if jump is None else jump.ratio
+        if jump is not None:
+            values["lr_before_jump"] = jump.before
+            values["lr_jump_step"] = float(step[jump.index])
+            values["lr_jump_rows"] = int(incident.onset_row - rows[jump.index])
+    return values
+
+
+def _stated_warm_up(record: RunRecord, incident: Incident) -> dict[str, object]:
+    samples, steps = record.facts.get("lr_warmup_samples"), record.facts.get("lr_warmup_iters")
+    column = record.columns.get("samples_seen")
+    if samples and column is not None and column.present[incident.onset_row]:
+        seen = float(column.values[incident.onset_row])
+        return {"warm_up_ratio": seen / samples, "warm_up_unit": "samples"}
+    return {"warm_up_ratio": incident.onset / steps} if steps else {}
+
+
+def _restart(record: RunRecord, attempt: int, incident: Incident) -> dict[str, object]:
+    own = record.attempts[attempt]
+    if own.parent is None:
+        return {}
+    rows = incident.onset_row - own.first_row
+    spacing = _row_steps(record, attempt, own.end_row - 1)
+    if own.parent_step is not None and spacing:  # an excerpt may begin long after the restart
+        rows = max(rows, round((incident.onset - own.parent_step) / spacing))
+    values: dict[str, object] = {"resume_rows": rows}
+    parents = [a for a in record.attempts if a.number == own.parent]
+    if parents:
+        old = parents[0].settings
+        keys = sorted(k for k in {*old, *own.settings} if old.get(k) != own.settings.get(k))
+        values["settings_changed"] = tuple(k for k in keys if "seed" not in k)
+    return values
+
+
+def _loss_scale(record: RunRecord, before: NDArray[np.intp]) -> dict[str, object]:
+    column = record.columns.get("loss_scale")
+    if column is None or not (column.logged() != 1.0).any():  # bf16 runs print a constant 1
+        return {}
+    rows = before[column.present[before] & (column.values[before] > 0)]
+    if len(rows) < 2:
+        return {"has_loss_scale": True}
+    scale = column.values[rows]
+    top = int(len(scale) - 1 - np.argmax(scale[::-1]))
+    halvings = float(np.log2(scale[top] / scale[-1]))
+    values: dict[str, object] = {"has_loss_scale": True, "scale_halvings": halvings}
+    if halvings >= 1 and top + 1 < len(rows):
+        early = _column(record, "grad_norm", before[before <= rows[top]])
+        near, far = early[-8:], early[:-8][-_LEVEL_ROWS:]
+        if len(near) and len(far) >= 8:
+            values["gnorm_before_scale"] = float(np.median(near) / np.median(far))
+    return values
+
+
+def _nonfinite(record: RunRecord, during: NDArray[np.intp]) -> dict[str, object]:
+    first: dict[str, int] = {}
+    for name, label in (("loss", "loss"), ("grad_norm", "grads")):
+        column = record.columns.get(name)
+        if column is not None:
+            bad = during[column.present[during] & ~np.isfinite(column.values[during])]
+            if len(bad):
+                first[label] = int(bad[0])
+    if len(first) == 2 and len(set(first.values())) == 1:
+        return {"nonfinite_first": "both"}
+    return {"nonfinite_first": min(first, key=lambda k: first[k])} if first else {}
+
+
+def _shape(
+    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+) -> dict[str, object]:
+    values: dict[str, object] = {
+        "recovered": incident.end_row is not None
+        and incident.shape != "unrecovered"
+        and not {"unrecovered-spike", "divergence", "non-finite"} & {incident.kind, *incident.also},
+        "num_rows": None if incident.end_row is None else incident.end_row - incident.onset_row + 1,
+    }
+    quiet_loss, quiet_norm = _column(record, "loss", before), _column(record, "grad_norm", before)
+    loss, norm = _column(record, "loss", during), _column(record, "grad_norm", during)
+    level, norm_level = _level(quiet_loss), _level(quiet_norm)
+    if level is not None and len(loss):
+        height = float(loss.max() - level)
+        values["height"] = height
+        if height > 0:
+            values["abrupt"] = bool(loss[0] - level >= 0.5 * height)
+            values["rise_rows"] = int(np.argmax(loss >= level + 0.9 * height))
+    if norm_level and len(norm):
+        values["gnorm_rise"] = float(norm.max() / norm_level)
+    if len(quiet_norm) >= 8 and norm_level:
+        values["gnorm_lead_rows"] = _gnorm_lead(record, before, during, norm_level)
+        recent = quiet_norm[-1] <= 2.0 * norm_level
+        values["calm_before"] = bool(recent and not _precursors(incident))
+    return values
+
+
+def _gnorm_lead(
+    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], level: float
+) -> int | None:
+    """Rows from the first grad norm above 3 times its level to the onset of the loss; None: never."""
+    column = record.columns["grad_norm"]
+    rows = np.concatenate([before[-16:], during[:64]])
+    high = column.present[rows] & (column.values[rows] > _OUTSTANDING * level)
+    if not high.any():
+        return None
+    return len(before[-16:]) - int(np.argmax(high))

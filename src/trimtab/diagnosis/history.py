@@ -1,0 +1,224 @@
+"""What a run did before an incident: its lineage, its learning rate, its earlier failures.
+
+Pure functions over a `RunRecord`; nothing here weighs evidence.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.incidents import Incident
+from trimtab.record import RunRecord
+
+__all__ = [
+    "JUMP_LOOKBACK_ROWS",
+    "LrJump",
+    "Recurrence",
+    "find_lr_jump",
+    "find_recurrence",
+    "find_warm_up_end",
+    "rows_before",
+    "warm_up_label",
+]
+
+JUMP_LOOKBACK_ROWS = 128
+"""A change of learning rate further back than this many rows is not put before an incident. Ours."""
+
+_JUMP_RATIO = 1.3
+_STEEPER = 4.0
+_FLAT_ROWS = 4
+_WARM_UP_BAND = (0.95, 1.4)
+
+
+def rows_before(record: RunRecord, attempt: int, end_row: int) -> NDArray[np.intp]:
+    """Return the rows that led to `end_row`, oldest first, dead branches left out.
+
+    Args:
+        record: What the run logged.
+        attempt: Index of the attempt that `end_row` belongs to.
+        end_row: First row left out.
+    """
+    by_number = {a.number: i for i, a in enumerate(record.attempts)}
+    own = record.attempts[attempt]
+    parts = [np.arange(own.first_row, max(own.first_row, min(end_row, own.end_row)))]
+    seen = {attempt}
+    child = own
+    while child.parent is not None and by_number.get(child.parent, attempt) not in seen:
+        index = by_number[child.parent]
+        seen.add(index)
+        parent = record.attempts[index]
+        rows = np.arange(parent.first_row, parent.end_row)
+        if child.parent_step is not None:
+            rows = rows[record.step[rows] <= child.parent_step]
+        elif child.first_row < child.end_row:
+            rows = rows[record.step[rows] < record.step[child.first_row]]
+        parts.append(rows)
+        child = parent
+    return np.concatenate(parts[::-1]).astype(np.intp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LrJump:
+    """A rise of the learning rate in force that its schedule so far does not explain."""
+
+    index: int
+    """Where it set in, into the arrays that were searched."""
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the old rate the new one is."""
+        return self.after / self.before
+
+
+def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrJump | None:
+    """Return the latest unexplained rise of the learning rate, or None.
+
+    Either the rate rises much faster than in the rows before (slope above 4 times the steepest of
+    the last 16 intervals, which a linear or cosine warm-up never does), or it rises again after it
+    had been level or falling. A warm-up after a restart is neither: it starts with a drop and comes
+    back to a rate that was in force before.
+
+    Args:
+        step: float64 [n], rising.
+        lr: float64 [n], learning rate in force, finite and at least 0.
+    """
+    start = max(1, len(lr) - JUMP_LOOKBACK_ROWS)
+    for i in range(len(lr) - 1, start - 1, -1):
+        if lr[i - 1] <= 0 or lr[i] < _JUMP_RATIO * lr[i - 1] or i < 4:
+            continue
+        slopes = np.abs(np.diff(lr[max(0, i - 17) : i])) / np.diff(step[max(0, i - 17) : i])
+        slope = (lr[i] - lr[i - 1]) / (step[i] - step[i - 1])
+        if slope > _STEEPER * slopes.max() and lr[i] > 1.05 * lr[max(0, i - 17) : i].max():
+            return LrJump(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
+    return _second_rise(lr, start)
+
+
+def _second_rise(lr: NDArray[np.float64], start: int) -> LrJump | None:
+    falling = np.diff(lr) <= 1e-9 * np.abs(lr[:-1])
+    for k in range(len(lr) - 2, max(start, _FLAT_ROWS) - 1, -1):
+        stretch = lr[k - _FLAT_ROWS : k + 1]
+        if not falling[k - _FLAT_ROWS : k].all() or lr[k] <= 0 or stretch[0] > 1.5 * lr[k]:
+            continue
+        after = float(lr[k:].max())
+        if after >= _JUMP_RATIO * lr[k]:
+            return LrJump(index=k + 1, before=float(lr[k]), after=after)
+        return None
+    return None
+
+
+def find_warm_up_end(lr: NDArray[np.float64]) -> int | None:
+    """Return the index at which a warm-up from below half the peak ended; None if none is seen.
+
+    The end is the first row within 0.1 % of the highest rate of the rise, provided that the rise
+    was seen (at least 4 rows, starting below half of it) and had stopped (a later row exists).
+    """
+    if len(lr) < _FLAT_ROWS + 1:
+        return None
+    rising = np.diff(lr) > 0
+    stops = np.flatnonzero(~rising)
+    end = int(stops[0]) if len(stops) else len(lr) - 1
+    if end < _FLAT_ROWS or end == len(lr) - 1 or lr[0] > 0.5 * lr[end]:
+        return None
+    return int(np.flatnonzero(lr[: end + 1] >= 0.999 * lr[end])[0])
+
+
+def warm_up_label(position: float, end: float) -> str:
+    """Return "warm-up end" for an event just after the end of warm-up, else an empty string.
+
+    The three events on public record came at 1.16, 1.17 and 1.21 times the end (BigScience tr1-13B
+    and tr8-104B chronicles); the band around them, 0.95 to 1.4, is ours.
+
+    Example:
+        >>> warm_up_label(252_272, 216_320), warm_up_label(4 * 216_320, 216_320)
+        ('warm-up end', '')
+    """
+    low, high = _WARM_UP_BAND
+    return "warm-up end" if end > 0 and low <= position / end <= high else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrence:
+    """The same trouble in an earlier attempt."""
+
+    count: int
+    """How many earlier attempts failed too."""
+    previous: Incident
+    sooner_by: float
+    """Steps by which it came back earlier; negative when it came later."""
+    resumed_at: float | None
+    """Step that the present attempt resumed from, or its first row where only that is known."""
+    resume_stated: bool
+    """Whether the log states `resumed_at`."""
+    failed_distance: float | None
+    """How far back that was from the earlier failure; it was not enough."""
+    other_data: bool | None
+    """Whether the present attempt saw other data; None where the log does not say."""
+    data_change: str = ""
+    """What changed of the data, such as `seed 42 -> 43`."""
+
+
+_DATA_KEYS = ("seed", "data", "data_seed", "skipped_samples")
+_LATER_TIMES = 4.0
+_WHOLE_ROWS = 30
+"""Shorter attempts may be excerpts, whose first row says nothing of where they resumed."""
+
+
+def find_recurrence(
+    record: RunRecord, incident: Incident, earlier: Sequence[Incident]
+) -> Recurrence | None:
+    """Return what the latest failure of an earlier attempt says about this incident.
+
+    An earlier incident counts when it was more than information, belongs to an attempt that came
+    before, and lies where this attempt could have met it: this attempt resumed before it, and
+    failed no later than 4 times the distance.
+    """
+    here = record.attempt_index(incident.attempt)
+    own = record.attempts[here]
+    resumed_at = own.parent_step
+    num_rows = own.end_row - own.first_row
+    if resumed_at is None and own.parent is not None and num_rows >= _WHOLE_ROWS:
+        first = float(record.step[own.first_row])
+        resumed_at = first if first < incident.onset else None
+    failures: dict[str, Incident] = {}
+    for other in earlier:
+        if other.severity == "info" or other.attempt == incident.attempt:
+            continue
+        if record.attempt_index(other.attempt) < here and _met_again(other, incident, resumed_at):
+            failures[other.attempt] = other
+    if not failures:
+        return None
+    previous = max(failures.values(), key=lambda f: record.attempt_index(f.attempt))
+    other_data, change = _data_change(record, previous.attempt, incident.attempt)
+    return Recurrence(
+        count=len(failures),
+        previous=previous,
+        sooner_by=previous.onset - incident.onset,
+        resumed_at=resumed_at,
+        resume_stated=own.parent_step is not None,
+        failed_distance=None if resumed_at is None else previous.first_step - resumed_at,
+        other_data=other_data,
+        data_change=change,
+    )
+
+
+def _met_again(other: Incident, incident: Incident, resumed_at: float | None) -> bool:
+    if resumed_at is None:
+        return True
+    if resumed_at >= other.onset:
+        return False
+    return incident.onset - resumed_at <= _LATER_TIMES * (other.onset - resumed_at)
+
+
+def _data_change(record: RunRecord, before: str, after: str) -> tuple[bool | None, str]:
+    old = record.attempts[record.attempt_index(before)].settings
+    new = record.attempts[record.attempt_index(after)].settings
+    known = [k for k in _DATA_KEYS if k in old or k in new]
+    changed = [k for k in known if old.get(k) != new.get(k)]
+    if changed:
+        pairs = (f"{k} {old.get(k, 'not stated')} -> {new.get(k, 'not stated')}" for k in changed)
+        return True, ", ".join(pairs)
+    return (False, "") if known else (None, "")

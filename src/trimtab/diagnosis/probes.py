@@ -1,0 +1,39 @@
+"""What a live run can be asked, beyond its log: the losses of data to come, and short branches."""
+
+from dataclasses import dataclass
+
+__all__ = ["DataProbe", "TrialResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataProbe:
+    """Losses of upcoming batches under the healthy state, forward only."""
+
+    num_batches: int
+    num_outliers: int
+    first_sample: int | None = None
+    """First sample id of the outlying range, absolute; None where nothing stood out."""
+    last_sample: int | None = None
+    """Last sample id of that range, included."""
+    median_loss: float
+    """nats per token."""
+    worst_loss: float
+    """nats per token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialResult:
+    """Outcome of one short branch from the restore point."""
+
+    name: str
+    held: bool
+    """Whether its loss stayed on the pre-onset trend."""
+    loss: float
+    """Loss at its end, nats per token; NaN when it was not finite."""
+    expected_loss: float
+    """What the trend expects there, nats per token."""
+    steps: int
+    skipped: bool = False
+    """Whether the suspect data was left out."""
+    lr_factor: float = 1.0
+    """Factor on the learning rate that the schedule asks for."""

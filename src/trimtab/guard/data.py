@@ -1,0 +1,170 @@
+"""The order of the data, owned by the guard so that it can go back and leave data out.
+
+A sample id is the absolute position of a sample in that order: the first sample of the first epoch
+is 0, and ids go on through later epochs. The order is exactly the one that iterating the user's
+DataLoader would give, drawn from the same random state, so in `observe` nothing changes. Batches
+that hold a skipped id are left out whole, and stay out after every restart.
+
+Fetching is done in this process with the loader's own dataset and collate function; worker
+processes of the loader are not used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.data import DataLoader
+
+__all__ = ["DataOrder"]
+
+
+class DataOrder:
+    """A cursor over a DataLoader's batches that can be moved and saved."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        """Take over a loader with a map-style dataset.
+
+        Raises:
+            ConfigError: The loader cannot be rewound (iterable dataset, no batches).
+        """
+        dataset = getattr(loader, "dataset", None)
+        if dataset is None or not hasattr(dataset, "__getitem__") or loader.batch_sampler is None:
+            raise ConfigError(
+                f"data is {type(loader).__name__}: the guard needs a DataLoader over a map-style "
+                "dataset with batches, so that it can go back; in observe mode pass data=None and "
+                "iterate your loader yourself"
+            )
+        self._loader = loader
+        self._skips: list[tuple[int, int]] = []
+        self._epoch = -1
+        self._batches: list[list[int]] = []
+        self._starts: list[int] = []
+        self._cursor = 0
+        self._base = 0
+        self._epoch_rng: torch.Tensor | None = None
+        self._generator_state: torch.Tensor | None = None
+
+    @property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of sample ids that are never fed again."""
+        return tuple(self._skips)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch under way, from 0; -1 before the first batch."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """Sample id that comes next."""
+        if self._cursor < len(self._starts):
+            return self._base + self._starts[self._cursor]
+        return self._base + sum(len(b) for b in self._batches)
+
+    def skip(self, first: int, last: int) -> None:
+        """Never feed the batches that hold sample ids first..last again.
+
+        Raises:
+            ConfigError: The range is empty or negative.
+        """
+        if first < 0 or last < first:
+            raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
+        self._skips.append((first, last))
+
+    def unskip(self, first: int, last: int) -> None:
+        """Undo one `skip`; a range that was not skipped is left alone."""
+        if (first, last) in self._skips:
+            self._skips.remove((first, last))
+
+    def fetch(self) -> tuple[Any, int, int] | None:
+        """Return the next batch with its first and last sample id; None at the end of an epoch."""
+        if self._epoch < 0:
+            self._start_epoch()
+        while self._cursor < len(self._batches):
+            indices = self._batches[self._cursor]
+            first = self._base + self._starts[self._cursor]
+            last = first + len(indices) - 1
+            self._cursor += 1
+            if not any(a <= last and first <= b for a, b in self._skips):
+                return self._load(indices), first, last
+        return None
+
+    def next_epoch(self) -> None:
+        """Go on to the next epoch."""
+        if self._epoch >= 0:
+            self._base += sum(len(b) for b in self._batches)
+        self._start_epoch()
+
+    def batches_between(self, first: int, last: int) -> int:
+        """Return how many batches of this epoch hold sample ids first..last."""
+        return sum(
+            1
+            for start, indices in zip(self._starts, self._batches, strict=True)
+            if self._base + start <= last and first <= self._base + start + len(indices) - 1
+        )
+
+    def _load(self, indices: list[int]) -> Any:
+        dataset, collate = self._loader.dataset, self._loader.collate_fn
+        if hasattr(dataset, "__getitems__"):
+            return collate(dataset.__getitems__(indices))
+        return collate([dataset[i] for i in indices])
+
+    def _start_epoch(self) -> None:
+        self._epoch += 1
+        self._epoch_rng = torch.get_rng_state()
+        generator = self._loader.generator
+        self._generator_state = None if generator is None else generator.get_state()
+        self._draw_order()
+        self._cursor = 0
+
+    def _draw_order(self) -> None:
+        """Draw this epoch's order as the loader would: its base seed first, then its sampler."""
+        torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+        sampler = self._loader.batch_sampler
+        assert sampler is not None
+        self._batches = [list(batch) for batch in _as_iterator(sampler)]
+        if not self._batches:
+            raise ConfigError("data has no batch; check the dataset's length, batch_size and drop_last")
+        self._starts, start = [], 0
+        for batch in self._batches:
+            self._starts.append(start)
+            start += len(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: epoch, cursor, and the random state its order was drawn from."""
+        return {
+            "epoch": self._epoch,
+            "cursor": self._cursor,
+            "base": self._base,
+            "epoch_rng": self._epoch_rng,
+            "generator": self._generator_state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved position; the random state of the process is left as it is."""
+        if state["epoch"] < 0:
+            self._epoch, self._cursor, self._base = -1, 0, 0
+            self._batches, self._starts, self._epoch_rng = [], [], None
+            return
+        same = state["epoch"] == self._epoch and self._epoch_rng is not None
+        if not (same and torch.equal(state["epoch_rng"], self._epoch_rng)):
+            kept = torch.get_rng_state()
+            generator = self._loader.generator
+            torch.set_rng_state(state["epoch_rng"])
+            if generator is not None and state["generator"] is not None:
+                generator.set_state(state["generator"])
+            self._draw_order()
+            torch.set_rng_state(kept)
+        self._epoch, self._cursor, self._base = state["epoch"], state["cursor"], state["base"]
+        self._epoch_rng, self._generator_state = state["epoch_rng"], state["generator"]
+
+
+def _as_iterator(sampler: Any) -> Iterator[Any]:
+    return iter(sampler)

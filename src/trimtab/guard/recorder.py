@@ -1,0 +1,92 @@
+"""Writes a run down while it runs: samples of each attempt, events, and the settings as launched."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from trimtab.chronicle.journal import Journal
+from trimtab.errors import ChronicleError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import BinaryIO
+
+    from trimtab.chronicle.rundir import RunDirectory
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """The only writer of a run directory's journal and signals."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        """Open the run directory for writing; it is made where it does not exist.
+
+        Raises:
+            ChronicleError: It cannot be written.
+        """
+        self.directory = directory
+        self.journal = Journal(directory.journal)
+        self.attempt = ""
+        self._file: BinaryIO | None = None
+
+    def start_attempt(self, number: str, *, step: int, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any) -> None:
+        """Begin a new attempt: its own file of samples, and an event."""
+        self._close_file()
+        self.attempt = number
+        path = self.directory.signals_of(number)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("ab")
+        except OSError as error:
+            raise ChronicleError(f"{path}: cannot be opened for writing ({error.strerror})") from error
+        self.event("attempt", step=step, number=number, parent=parent, parent_step=parent_step, why=why, trial=trial, **more)
+
+    def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
+        """Append one step; NaN and Inf are written as strings, because JSON has none."""
+        row: dict[str, Any] = {"step": step}
+        for name, value in values.items():
+            row[name] = value if math.isfinite(value) else _word(value)
+        row.update(labels)
+        assert self._file is not None
+        self._file.write(orjson.dumps(row) + b"\n")
+        self._file.flush()
+
+    def event(self, event: str, *, step: int, **data: Any) -> None:
+        """Append one event to the journal."""
+        self.journal.append(event, attempt=self.attempt, step=step, **data)
+
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        """Write `run.toml` once; a later launch leaves the first one in place."""
+        path = self.directory.settings
+        if not path.exists():
+            lines = [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    def close(self) -> None:
+        """Close both files."""
+        self._close_file()
+        self.journal.close()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(str(value), ensure_ascii=False)

@@ -1,0 +1,66 @@
+"""Training state to disk and back: tensors through torch's distributed checkpoint, the rest JSON.
+
+The manifest's hashes are compared before a byte is interpreted. Torch's distributed checkpoint
+keeps its own index in a pickle (`.metadata`); it is read only from a folder whose manifest matches,
+written by this user's own run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from trimtab.checkpoints.manifest import commit, verify
+from trimtab.errors import ReadError
+from trimtab.guard.codec import join, split
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["load_state", "save_state"]
+
+
+def save_state(state: Any, final: Path, *, step: int, attempt: str) -> None:
+    """Write a nested state as the checkpoint folder `final`; whole or not at all.
+
+    Raises:
+        ActError: It cannot be saved; training can go on.
+    """
+    partial = final.with_name(final.name + ".partial")
+    if partial.exists():  # left by a process that died in mid-save
+        shutil.rmtree(partial)
+    partial.mkdir(parents=True)
+    tensors, tree = split(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that no process group is initialised
+        dcp.save(tensors, checkpoint_id=str(partial / "tensors"), no_dist=True)
+    (partial / "state.json").write_text(json.dumps(tree), encoding="utf-8")
+    commit(partial, final, step=step, attempt=attempt)
+
+
+def load_state(path: Path) -> Any:
+    """Return the nested state of a checkpoint.
+
+    Raises:
+        ReadError: The folder is not whole; the message says what is wrong with it.
+    """
+    problem = verify(path)
+    if problem:
+        raise ReadError(f"{path}: {problem}; resume from an older checkpoint")
+    tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    reader = dcp.FileSystemReader(str(path / "tensors"))
+    tensors: dict[str, Any] = {}
+    for name, known in reader.read_metadata().state_dict_metadata.items():
+        if not isinstance(known, TensorStorageMetadata):
+            raise ReadError(f"{path}: {name} is not a tensor; this is not a checkpoint of trimtab")
+        tensors[name] = torch.empty(known.size, dtype=known.properties.dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
+    return join(tensors, tree)

@@ -1,0 +1,124 @@
+"""Everything that decides the future of a run, as one value: captured, restored, kept in a ring.
+
+A snapshot holds model, optimizer, scheduler and scaler states, the random states of Python, NumPy
+and torch, the data position, the judge's state and the step counters. What the guard decided (LR
+factor, skipped ids, how often it acted) is not part of it: a rollback must not undo decisions.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from trimtab.errors import ActError
+from trimtab.guard.codec import clone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Snapshot", "SnapshotRing", "Training", "capture_rng", "restore_rng"]
+
+
+@dataclass
+class Training:
+    """The user's objects that hold state, by role; None where there is none."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any | None = None
+    scaler: Any | None = None
+
+    def state(self) -> dict[str, Any]:
+        """Return live states, by role; tensors are not copied."""
+        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
+        return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Put saved states back.
+
+        Raises:
+            ActError: A role is missing in `state`, or the optimizer's settings are not those that
+                this run was started with.
+        """
+        asked = [{k: v for k, v in g.items() if k not in ("params", "lr", "initial_lr")} for g in self.optimizer.param_groups]
+        for role, target in (("model", self.model), ("optimizer", self.optimizer), ("scheduler", self.scheduler), ("scaler", self.scaler)):
+            if target is None:
+                continue
+            if role not in state:
+                raise ActError(f"the saved state has no {role}; it is from a run without one")
+            target.load_state_dict(clone(state[role]))
+        for i, (group, want) in enumerate(zip(self.optimizer.param_groups, asked, strict=True)):
+            for key, value in want.items():
+                if group.get(key) != value:
+                    raise ActError(f"after loading, optimizer group {i} has {key}={group.get(key)!r}, this run asks for {value!r}; set it back, or start a new run directory")
+
+
+def capture_rng() -> dict[str, Any]:
+    """Return the random states of Python, NumPy, torch and, where initialised, CUDA."""
+    state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}  # noqa: NPY002
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Put random states back."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state after the update of `step`."""
+
+    step: int
+    attempt: str
+    sample_id: int
+    """Sample id that comes next."""
+    payload: dict[str, Any]
+    """Copies: training, rng, data, judge, counters."""
+
+
+class SnapshotRing:
+    """Snapshots in memory: the newest ones at every interval, older ones thinned out."""
+
+    def __init__(self, keep: int) -> None:
+        """Keep at most `keep` snapshots."""
+        self._keep = keep
+        self._items: list[Snapshot] = []
+
+    @property
+    def items(self) -> Sequence[Snapshot]:
+        """Snapshots, oldest first."""
+        return tuple(self._items)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add the newest one; where there are too many, thin the older half, keeping the oldest."""
+        self._items.append(snapshot)
+        if len(self._items) <= self._keep:
+            return
+        older = self._items[: self._keep // 2]
+        gaps = [older[i + 1].step - older[i - 1].step for i in range(1, len(older) - 1)]
+        victim = 1 + gaps.index(min(gaps)) if gaps else 0
+        del self._items[victim]
+
+    def before(self, step: int) -> Snapshot | None:
+        """Return the newest snapshot taken at or before `step`; None if there is none."""
+        good = [s for s in self._items if s.step <= step]
+        return good[-1] if good else None
+
+    def drop_after(self, step: int) -> None:
+        """Forget the snapshots taken after `step`: they hold what is rolled back."""
+        self._items = [s for s in self._items if s.step <= step]

@@ -1,0 +1,6 @@
+"""Reproducible instabilities: real text, a small transformer, and faults that real runs meet.
+
+The tables (`scenarios`, `corruption`, `config`) and the text need numpy only; `model`, `data` and
+`train` need the torch extra and are imported from their own modules, so that scenarios can be
+listed on the base install.
+"""

@@ -1,0 +1,167 @@
+"""One scenario, one seed, one guard mode: train, evaluate, compare with the healthy twin."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from trimtab.guard import Guard
+from trimtab.lab.model import next_token_loss
+from trimtab.lab.scenarios import get_scenario, healthy_twin
+from trimtab.lab.train import autocast, build, evaluate, train
+from trimtab.plan.policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from trimtab.lab.scenarios import Scenario
+    from trimtab.lab.text import Text
+    from trimtab.lab.train import StepReport
+
+__all__ = ["GuardMode", "LabResult", "run_guarded", "run_scenario", "run_unguarded"]
+
+GuardMode = Literal["off", "observe", "advise", "act"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabResult:
+    """What came of one run; floats as measured, NaN where a run diverged."""
+
+    scenario: str
+    seed: int
+    guard: GuardMode
+    final_loss: float
+    """Validation loss of the final weights, nats per token."""
+    reference_loss: float
+    """The same of the healthy twin."""
+    wasted_steps: float
+    """Steps not on the final lineage, share of the effective steps."""
+    incidents: int
+    actions: tuple[dict[str, Any], ...]
+    wall_s: float
+    losses: tuple[float, ...] = field(default=(), repr=False)
+    """Train loss of every step that was run, in the order it was run."""
+
+    @property
+    def ratio(self) -> float:
+        """Final over reference loss; NaN for a diverged run."""
+        return self.final_loss / self.reference_loss
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the public form; NaN and Inf as null."""
+        return {
+            "schema": 1, "scenario": self.scenario, "seed": self.seed, "guard": self.guard,
+            "final_loss": _number(self.final_loss), "reference_loss": _number(self.reference_loss),
+            "ratio": _number(self.ratio), "wasted_steps": _number(self.wasted_steps),
+            "incidents": self.incidents, "actions": list(self.actions), "wall_s": self.wall_s,
+        }  # fmt: skip
+
+
+def run_scenario(
+    name: str,
+    seed: int,
+    guard: GuardMode,
+    text: Text,
+    out: Path,
+    *,
+    reference_loss: float | None = None,
+    say: Callable[[str], None] | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> LabResult:
+    """Run a scenario and its healthy twin.
+
+    Args:
+        name: Scenario.
+        seed: Weights, data order and damage.
+        guard: off, observe, advise or act.
+        text: What to train on.
+        out: Run directory of the guarded run; not used with `off`.
+        reference_loss: Validation loss of the twin, where it is known already.
+        say: Shows the guard's lines.
+        on_step: Called with (step, steps of the run, loss).
+
+    Raises:
+        ConfigError: No such scenario.
+    """
+    scenario = get_scenario(name)
+    started = time.perf_counter()
+    if reference_loss is None:
+        reference_loss, _ = run_unguarded(healthy_twin(scenario), seed, text, on_step=on_step)
+    if guard == "off":
+        final, losses = run_unguarded(scenario, seed, text, on_step=on_step)
+        wasted, incidents, actions = 0.0, 0, ()
+    else:
+        final, losses, done = run_guarded(
+            scenario, seed, text, out, guard, say=say, on_step=on_step
+        )
+        wasted, incidents, actions = done.wasted_steps, done.num_incidents, done.actions
+    return LabResult(
+        scenario=name, seed=seed, guard=guard, final_loss=final, reference_loss=reference_loss,
+        wasted_steps=wasted, incidents=incidents, actions=actions,
+        wall_s=time.perf_counter() - started, losses=tuple(losses),
+    )  # fmt: skip
+
+
+def run_unguarded(
+    scenario: Scenario,
+    seed: int,
+    text: Text,
+    *,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> tuple[float, list[float]]:
+    """Return validation loss and train losses of the plain loop."""
+
+    def report(step: StepReport) -> None:
+        if on_step is not None:
+            on_step(step.step, scenario.steps, step.loss)
+
+    parts = build(scenario, seed, text)
+    losses = train(parts, on_step=report)
+    return evaluate(parts.model, text), losses
+
+
+def run_guarded(
+    scenario: Scenario,
+    seed: int,
+    text: Text,
+    out: Path,
+    mode: Literal["observe", "advise", "act"],
+    *,
+    policy: Policy | None = None,
+    say: Callable[[str], None] | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> tuple[float, list[float], Guard]:
+    """Return validation loss, train losses (trials included) and the guard of a guarded run."""
+    parts = build(scenario, seed, text)
+    guard = Guard(
+        parts.model,
+        parts.optimizer,
+        data=parts.loader,
+        scheduler=parts.scheduler,
+        scaler=parts.scaler,
+        clip=scenario.clip_norm,
+        steps=scenario.steps,
+        run=out,
+        mode=mode,
+        policy=policy,
+        say=say or (lambda _line: None),
+    )
+    losses: list[float] = []
+    for batch in guard:
+        with autocast(parts.autocast_dtype):
+            loss = next_token_loss(parts.model, batch["tokens"])
+        guard.backward(loss)
+        probing = guard.phase == "probe"
+        guard.step()
+        if not probing:
+            losses.append(float(loss.detach()))
+            if on_step is not None:
+                on_step(guard.step_number, scenario.steps, losses[-1])
+    return evaluate(parts.model, text), losses, guard
+
+
+def _number(x: float) -> float | None:
+    return x if math.isfinite(x) else None

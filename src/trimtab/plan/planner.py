@@ -1,0 +1,281 @@
+"""Causes -> plan: which remedies, in which order, with which values."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
+from trimtab.diagnosis.diagnose import Diagnosis
+from trimtab.diagnosis.features import Features, incident_features
+from trimtab.incidents import Incident
+from trimtab.plan.flags import TRAPS, dialect, flags_for
+from trimtab.plan.plan import Plan, PlannedRemedy
+from trimtab.plan.remedy_table import REMEDY_BY_ID
+from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
+from trimtab.record import RunRecord
+
+__all__ = ["make_plan", "small_init_std", "suggest_clip"]
+
+Values = Mapping[str, float | str | bool | None]
+
+_STATE_KINDS = frozenset(
+    {
+        "spike", "unrecovered-spike", "divergence", "shift", "drift", "non-finite",
+        "scale-collapse", "grad-explosion", "resume-jump", "batch-outlier",
+    }
+)  # fmt: skip
+"""Kinds that leave the weights in doubt: what to go back for."""
+_SECOND_SHARE = 0.12
+"""From this share on a cause that does not lead has its first remedy planned too. Ours."""
+_MOST = 7
+_ORDER = {"mid-run": 0, "unsure": 1, "from scratch": 2}
+
+
+def suggest_clip(grad_norm: NDArray[np.float64]) -> float | None:
+    """Return a clip from the run's own stable grad norm: 1.5 times its median.
+
+    OPT's late runs stood at about 0.2 and clipped at 0.3.
+
+    Example:
+        >>> suggest_clip(np.array([0.19, 0.2, 0.21, np.nan]))
+        0.3
+    """
+    finite = grad_norm[np.isfinite(grad_norm) & (grad_norm > 0)]
+    return float(f"{1.5 * np.median(finite):.2g}") if len(finite) else None
+
+
+def small_init_std(hidden_size: float) -> float:
+    """Return sqrt(2 / (5 hidden_size)), the initial std that steadied 104B.
+
+    Example:
+        >>> round(small_init_std(11600), 5)
+        0.00587
+
+    References:
+        Nguyen & Salazar (2019), Transformers without Tears, arXiv:1910.05895.
+    """
+    return math.sqrt(2.0 / (5.0 * hidden_size))
+
+
+@dataclass(frozen=True)
+class _Case:
+    record: RunRecord
+    incident: Incident
+    features: Features
+    choice: RollbackChoice
+
+
+def make_plan(
+    record: RunRecord,
+    incident: Incident,
+    diagnosis: Diagnosis,
+    *,
+    earlier: Sequence[Incident] = (),
+    checkpoints: Sequence[CheckpointInfo] = (),
+) -> Plan:
+    """Return what to do about one incident, in the order to do it.
+
+    Args:
+        record: What the run logged.
+        incident: The episode.
+        diagnosis: Its ranked causes.
+        earlier: Incidents that came before it, in any attempt of the record.
+        checkpoints: What could be gone back to; without any, the plan says before which step.
+    """
+    features = incident_features(record, incident, earlier=earlier)
+    case = _Case(record, incident, features, _rollback(incident, features, checkpoints))
+    remedies: dict[str, PlannedRemedy] = {}
+    for name in _wanted(diagnosis, incident, features):
+        planned = _planned(case, name, diagnosis)
+        if planned is not None:
+            remedies.setdefault(planned.remedy, planned)
+    ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
+    return Plan(remedies=tuple(ordered), next_test=diagnosis.next_test)
+
+
+def _rollback(
+    incident: Incident, f: Features, checkpoints: Sequence[CheckpointInfo]
+) -> RollbackChoice:
+    again = f.recurrence
+    return choose_target(
+        checkpoints,
+        incident.first_step,
+        0 if again is None else again.count,
+        failed_distance=None if again is None else again.failed_distance,
+        resumed_at=None if again is None else again.resumed_at,
+        sooner=again is not None and again.sooner_by > 0,
+    )
+
+
+def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
+    """Return ids of remedies: the leading cause's in full, of the others the first that is new."""
+    top = diagnosis.top
+    if incident.severity == "info" or top.cause == "benign-noise":
+        return ["patience"]
+    state = bool(f.kinds & _STATE_KINDS)
+    wanted = ["roll-back"] if state else []
+    if top.cause == UNKNOWN and f.recovered:
+        wanted.append("patience")
+    elif top.cause != UNKNOWN:
+        wanted += CAUSE_BY_ID[top.cause].remedies
+    for cause in diagnosis.causes:
+        if cause.cause not in (UNKNOWN, top.cause) and cause.confidence >= _SECOND_SHARE:
+            own = [r for r in CAUSE_BY_ID[cause.cause].remedies if not r.startswith("roll-back")]
+            wanted += own[:1]
+    if not state:
+        wanted = [r for r in wanted if not r.startswith("roll-back")] or ["patience"]
+    return wanted
+
+
+def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | None:
+    build = _BUILDERS.get(name)
+    if build is None:
+        built: Built = (name, {}, _because(name, diagnosis))
+    else:
+        built = build(case)
+    if built is None:
+        return None
+    remedy, values, why = built
+    log_format = case.record.format
+    flags = flags_for(log_format, remedy, values)
+    trap = TRAPS.get((dialect(log_format), remedy), "") if flags else ""
+    return REMEDY_BY_ID[remedy].planned("; ".join(filter(None, (why, trap))), values, flags=flags)
+
+
+def _because(name: str, diagnosis: Diagnosis) -> str:
+    for cause in diagnosis.causes:
+        if name in CAUSE_BY_ID[cause.cause].remedies:
+            return f"{cause.title} ({cause.confidence:.2f})"
+    return ""
+
+
+Built = tuple[str, Values, str] | None
+
+
+def _roll_back(case: _Case) -> Built:
+    choice, again = case.choice, case.features.recurrence
+    why = [f"the first sign is at {case.incident.first_step:g}"]
+    if again is not None and choice.further_back_than is not None:
+        stated = "resumed at" if again.resume_stated else "resumed at or before"
+        when = "sooner" if again.sooner_by > 0 else "again"
+        why.append(
+            f"attempt {case.incident.attempt} {stated} {choice.further_back_than:g} and failed {when}, so go further back"
+        )
+    elif again is not None:
+        why.append(
+            f"attempt {case.incident.attempt} had gone back before and failed; the log does not say "
+            "how far: go at least twice that"
+        )
+    values: dict[str, float | str | bool | None] = {}
+    if choice.target is not None:
+        values["to_step"] = choice.target.step
+    elif choice.candidates:
+        why.append("no checkpoint given lies before it")
+    if choice.target is None:
+        values["before_step"] = choice.before if again is None else choice.at_most
+    if choice.further_back_than is not None:
+        values["further_back_than"] = choice.further_back_than
+    if len(choice.candidates) > 1:
+        shown = (f"{c.checkpoint.step} ({c.score:.2f})" for c in choice.candidates[:5])
+        why.append(f"candidates: {', '.join(shown)}")
+    return ("roll-back" if again is None else "roll-back-further"), values, "; ".join(why)
+
+
+def _lower_lr(case: _Case) -> Built:
+    f = case.features
+    factor = 0.25 if _was_lowered(case) else 0.5
+    if f.lr_onset is None or not f.lr_peak_share:
+        return "lower-lr", {"factor": factor}, "the log states no learning rate"
+    peak = f.lr_onset / f.lr_peak_share
+    why = f"{f.lr_onset:.3g} was in force at the onset"
+    if f.lr_peak_share < 0.99:
+        why += f", {peak:.3g} at the peak of the schedule"
+    if factor < 0.5:
+        why += "; a smaller cut was tried before"
+    return "lower-lr", {"lr": float(f"{factor * peak:.4g}"), "factor": factor}, why
+
+
+def _was_lowered(case: _Case) -> bool:
+    """Tell whether this attempt ran at a lower rate than the one that failed before it."""
+    again, column = case.features.recurrence, case.record.columns.get("lr")
+    if again is None or column is None or case.features.lr_onset is None:
+        return False
+    old = column.values[again.previous.onset_row]
+    return bool(np.isfinite(old) and case.features.lr_onset < 0.8 * old)
+
+
+def _restore_lr(case: _Case) -> Built:
+    f = case.features
+    if f.lr_before_jump is None or not f.lr_jump:
+        return None
+    values = {"lr": float(f"{f.lr_before_jump:.4g}"), "factor": float(f"{1 / f.lr_jump:.4g}")}
+    return "restore-lr", values, f"it rose {f.lr_jump:.3g} x at {f.lr_jump_step:g}"
+
+
+def _skip_data(case: _Case) -> Built:
+    record, incident = case.record, case.incident
+    own = record.attempts[record.attempt_index(incident.attempt)]
+    first = incident.onset_row
+    last = incident.peak_row if incident.end_row is None else incident.end_row
+    last = min(max(last, first), own.end_row - 1)
+    values: dict[str, float | str | bool | None] = {
+        "first_step": float(
+            record.step[first - 1] + 1 if first > own.first_row else record.step[first]
+        ),
+        "last_step": float(record.step[last]),
+    }
+    seen = record.columns.get("samples_seen")
+    if (
+        seen is not None
+        and first > own.first_row
+        and seen.present[first - 1]
+        and seen.present[last]
+    ):
+        values["first_sample"] = float(seen.values[first - 1])
+        values["last_sample"] = float(seen.values[last] - 1)
+    return (
+        "skip-data",
+        values,
+        "the data of the window from the onset on, if the next test says it is to blame",
+    )
+
+
+def _lower_clip(case: _Case) -> Built:
+    f = case.features
+    if f.clip_ratio is None:
+        return None
+    clip = suggest_clip(np.array([f.clip_ratio * f.clip]))
+    if clip is None or clip >= f.clip:
+        return None
+    return (
+        "lower-clip",
+        {"clip": clip},
+        f"1.5 x the median grad norm before the onset ({f.clip_ratio * f.clip:.3g}); now {f.assumed}",
+    )
+
+
+def _init_std(case: _Case) -> Built:
+    facts = case.record.facts
+    hidden, std = facts.get("hidden_size"), facts.get("init_method_std")
+    if not hidden:
+        text = "sqrt(2 / (5 x hidden size))"
+        return "init-std", {"std": text}, "the log does not state the hidden size; put it in"
+    target = small_init_std(hidden)
+    if std is not None and std <= 1.2 * target:
+        return None
+    why = f"sqrt(2 / (5 x {hidden:g}))" + (f"; {std:g} is {std / target:.3g} x that" if std else "")
+    return "init-std", {"std": float(f"{target:.3g}")}, why
+
+
+_BUILDERS = {
+    "roll-back": _roll_back,
+    "roll-back-further": _roll_back,
+    "lower-lr": _lower_lr,
+    "restore-lr": _restore_lr,
+    "skip-data": _skip_data,
+    "lower-clip": _lower_clip,
+    "init-std": _init_std,
+}

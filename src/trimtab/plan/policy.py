@@ -1,0 +1,190 @@
+"""The settings of the guard: what it may do, how long it waits, how far it goes.
+
+One frozen dataclass, `Policy`, read from TOML with `Policy.from_toml`. A key that is not a setting
+is an error that offers the nearest name; a value that makes no sense is refused when the policy is
+made, not when the run is in trouble.
+"""
+
+import dataclasses
+import difflib
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trimtab.errors import ConfigError
+
+__all__ = ["Mode", "Policy"]
+
+Mode = Literal["observe", "advise", "act"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the guard may do.
+
+    Example:
+        >>> Policy(mode="act").lr_factors[0]
+        0.5
+        >>> Policy(max_rollbacks=-1)
+        Traceback (most recent call last):
+        trimtab.errors.ConfigError: max_rollbacks is -1, expected a whole number of at least 0
+    """
+
+    mode: Mode = "observe"
+    """observe: record and judge; advise: also print plans; act: also carry them out. Ours."""
+
+    patience_steps: int = 8
+    """Steps a spike is trained through before acting, optimizer steps. BLOOM's 2022 spike healed by
+    itself in about 30; shorter because our trials are cheap. Chosen on the lab, seeds 0-9."""
+    snapshot_every_steps: int = 20
+    """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
+    a step, so at 20 it stays below the overhead budget."""
+    snapshots_kept: int = 16
+    """In-memory snapshots in the ring, count. Ours: 16 x 20 steps reach back 320 steps."""
+    checkpoint_every_steps: int = 200
+    """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
+    was unstable."""
+    checkpoints_kept: int = 5
+    """Healthy on-disk checkpoints kept, count; pinned ones do not count. Ours."""
+
+    rollback_margin_steps: int = 2
+    """Steps between the restore point and the first sign, at least. Ours."""
+    max_rollbacks: int = 6
+    """Rollbacks that stayed in force before the guard gives up and only advises, count. Ours."""
+    trial_steps: int = 48
+    """Length of one trial branch, optimizer steps. Chosen on the lab, seeds 0-9."""
+    lr_factors: tuple[float, ...] = (1 / 2, 1 / 4, 1 / 10, 1 / 30)
+    """Learning-rate factors tried, mildest first, no unit. 1/2 as tr8-104B did; the rest ours."""
+    lr_jump_ratio: float = 1.5
+    """Rise of the learning rate in force between restore point and onset above which the old rate
+    is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's distance."""
+    lr_raise_allowed: bool = False
+    """Always False: the guard lowers a learning rate and never raises one. OPT-175B and IDEFICS-80B
+    raised theirs in mid-run, and both counted it as a failure."""
+    better_by: float = 0.01
+    """How much lower a stronger cut must bring the loss to be taken over a milder one that also
+    held, share of the loss. Ours."""
+
+    verify_steps: int = 64
+    """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
+    verify_tolerance: float = 0.01
+    """Distance from the pre-onset trend that counts as back on it, share of the loss. Ours."""
+    cooldown_steps: int = 64
+    """Steps after an action in which no second one is started, optimizer steps; non-finite values
+    are exempt. Ours: the length of one verification."""
+
+    probe_margin_batches: int = 20
+    """Batches looked at on either side of the onset when upcoming data is probed, count. Ours."""
+    max_skip_share: float = 0.1
+    """Most of the planned data that may be left out in all, share of the planned steps. Ours; PaLM
+    left out 200-500 batches at each of about 20 spikes, far less than this."""
+    max_wasted_share: float = 0.6
+    """Most steps that may be off the final lineage, trials included, share of effective steps. Ours."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if self.mode not in get_args(Mode):
+            raise ConfigError(f"mode is {self.mode!r}, expected one of {', '.join(get_args(Mode))}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(
+                    f"{name} is {value!r}, expected a whole number of at least {least}"
+                )
+        for name, (low, high) in _BOUNDS.items():
+            value = getattr(self, name)
+            if not _is_number(value) or not low < value <= high:
+                raise ConfigError(
+                    f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
+                )
+        if self.lr_raise_allowed is not False:
+            raise ConfigError(
+                "lr_raise_allowed must stay false: the guard never raises a learning rate; "
+                "change the schedule yourself and resume"
+            )
+        self._check_factors()
+
+    def _check_factors(self) -> None:
+        factors: object = self.lr_factors
+        if not isinstance(factors, tuple) or not all(_is_number(f) and 0 < f < 1 for f in factors):
+            raise ConfigError(f"lr_factors is {factors!r}, expected numbers between 0 and 1")
+        if not factors or list(factors) != sorted(set(factors), reverse=True):
+            raise ConfigError(f"lr_factors is {factors!r}, expected falling values, mildest first")
+
+    @classmethod
+    def from_mapping(cls, table: Mapping[str, Any], *, source: str = "policy") -> "Policy":
+        """Return the policy that a table of settings describes; what it leaves out is default.
+
+        Args:
+            table: Settings by name; a list is taken where a tuple is meant.
+            source: What to name in an error.
+
+        Raises:
+            ConfigError: A key is no setting, or a value is impossible.
+        """
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in table:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"settings are {', '.join(names)}"
+                raise ConfigError(f"{source}: {key!r} is not a setting; {hint}")
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in table.items()
+        }
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise ConfigError(f"{source}: {error}") from error
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> "Policy":
+        """Return the policy that a TOML file describes: its `[policy]` table, or the whole file.
+
+        Raises:
+            ConfigError: The file cannot be read, is not TOML, or says something impossible.
+        """
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be read ({error.strerror}); give a TOML file"
+            ) from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: is not TOML ({error})") from error
+        inner = table.get("policy", table)
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{path}: 'policy' is {inner!r}, expected a table: [policy]")
+        return cls.from_mapping(inner, source=str(path))
+
+
+_LEAST: Mapping[str, int] = {
+    "patience_steps": 0,
+    "snapshot_every_steps": 1,
+    "snapshots_kept": 1,
+    "checkpoint_every_steps": 1,
+    "checkpoints_kept": 1,
+    "rollback_margin_steps": 0,
+    "max_rollbacks": 0,
+    "trial_steps": 1,
+    "verify_steps": 1,
+    "cooldown_steps": 0,
+    "probe_margin_batches": 0,
+}
+"""Whole-number settings and their least value."""
+
+_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "lr_jump_ratio": (1.0, 1e6),
+    "better_by": (0.0, 1.0),
+    "verify_tolerance": (0.0, 1.0),
+    "max_skip_share": (0.0, 1.0),
+    "max_wasted_share": (0.0, 100.0),
+}
+"""Real-valued settings, each above the first and at most the second."""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,78 @@
+"""What a remedy is, as data: what it changes, what it costs, how to undo it, where it helped.
+
+The table itself is `REMEDIES` in `remedy_table`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trimtab.errors import ConfigError
+from trimtab.plan.plan import PlannedRemedy
+
+__all__ = ["Evidence", "Remedy", "When"]
+
+When = Literal["mid-run", "from scratch", "unsure"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One run in which a remedy was used."""
+
+    run: str
+    source: str
+    """Where it can be read."""
+    note: str = ""
+    """What came of it, a few words."""
+
+    def __str__(self) -> str:
+        """Return it as one clause."""
+        return (
+            f"{self.run}: {self.note} ({self.source})"
+            if self.note
+            else f"{self.run} ({self.source})"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """One kind of change."""
+
+    id: str
+    title: str
+    changes: str
+    """What it sets."""
+    cost: str
+    """What is paid for it; never empty."""
+    undo: str
+    when: When
+    """Whether it may be made in mid-run."""
+    worked: tuple[Evidence, ...] = ()
+    failed: tuple[Evidence, ...] = ()
+    """Runs in which it did not help, or harmed."""
+
+    def __post_init__(self) -> None:
+        """Refuse a remedy that claims to be free or cannot be explained."""
+        for name in ("id", "title", "changes", "cost", "undo"):
+            if not getattr(self, name).strip():
+                raise ConfigError(f"remedy {self.id!r} has no {name}; every remedy states one")
+
+    def planned(
+        self,
+        why: str,
+        values: Mapping[str, float | str | bool | None] | None = None,
+        *,
+        flags: str = "",
+    ) -> PlannedRemedy:
+        """Return this remedy as a step of a plan."""
+        return PlannedRemedy(
+            remedy=self.id,
+            values=dict(values or {}),
+            why=why,
+            cost=self.cost,
+            undo=self.undo,
+            when=self.when,
+            flags=flags,
+            worked=tuple(str(e) for e in self.worked),
+            failed=tuple(str(e) for e in self.failed),
+        )

@@ -1,0 +1,236 @@
+"""What a reader is, and how it sees a file: a sample to recognise it by, lines to read.
+
+A reader turns one log on disk into a `RunRecord`. It says by the content of the file, never by its
+name, how sure it is that the format is its own (`sniff`); the surest one reads (`read`).
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, cast, runtime_checkable
+
+import zstandard
+
+from trimtab.errors import ReadError
+from trimtab.record import RunRecord
+
+__all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
+
+SAMPLE_SIZE_BYTES = 1 << 16
+_CHUNK_SIZE_BYTES = 1 << 20
+_MAGIC: tuple[tuple[bytes, str], ...] = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"BZh", "bzip2"),
+)
+_CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+
+
+@runtime_checkable
+class Reader(Protocol):
+    """One log format."""
+
+    @property
+    def name(self) -> str:
+        """Name of the format, as in `RunRecord.format`."""
+        ...
+
+    @property
+    def looks_for(self) -> str:
+        """What it recognises its format by, as a clause for an error message."""
+        ...
+
+    def sniff(self, sample: "Sample") -> float:
+        """Return how sure it is, 0 to 1, that the file is of its format."""
+        ...
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: Nothing in it can be read, or a line is broken.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The start of a file, decompressed, and a way to look further."""
+
+    path: Path
+    raw: bytes
+    """First `SAMPLE_SIZE_BYTES` bytes."""
+    whole: bool
+    """Whether that is all of it."""
+    found: dict[bytes, bool] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def text(self) -> str:
+        """The bytes as text; what is not text reads as U+FFFD."""
+        return self.raw.decode(_encoding(self.raw), errors="replace").lstrip("\ufeff")
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """Whole lines of the sample that are not blank; one cut off by its end is left out."""
+        lines = re.split(r"\r\n|\r|\n", self.text)
+        if not self.whole and len(lines) > 1:
+            lines.pop()
+        return tuple(line for line in lines if line.strip())
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it cannot be text: NUL bytes, or a tenth of it undecodable."""
+        if not self.raw or _encoding(self.raw) == "utf-16":
+            return False
+        return b"\0" in self.raw or self.text.count("\ufffd") > 0.1 * len(self.text)
+
+    def contains(self, pattern: bytes) -> bool:
+        """Whether the regular expression occurs anywhere in the file, however deep.
+
+        Some logs print megabytes of library noise before their first record. Cost: one pass over
+        the file, remembered per pattern; matches longer than 4 KiB may be missed.
+        """
+        if pattern not in self.found:
+            self.found[pattern] = self._search(re.compile(pattern))
+        return self.found[pattern]
+
+    def _search(self, expression: re.Pattern[bytes]) -> bool:
+        if expression.search(self.raw) is not None:
+            return True
+        if self.whole:
+            return False
+        with open_bytes(self.path) as stream:
+            tail = b""
+            try:
+                while chunk := stream.read1(_CHUNK_SIZE_BYTES):
+                    if expression.search(tail + chunk) is not None:
+                        return True
+                    tail = chunk[-4096:]
+            except _CUT_STREAM:
+                return False
+        return False
+
+
+def take_sample(path: Path) -> Sample:
+    """Return the start of a file.
+
+    Raises:
+        ReadError: The file is missing, unreadable or empty.
+    """
+    with open_bytes(path) as stream:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while size <= SAMPLE_SIZE_BYTES and (
+                part := stream.read1(SAMPLE_SIZE_BYTES + 1 - size)
+            ):
+                parts.append(part)
+                size += len(part)
+        except _CUT_STREAM as error:
+            if not parts:
+                raise ReadError(
+                    f"{path}: its compressed data is damaged ({error}); check the file"
+                ) from error
+    raw = b"".join(parts)
+    if not raw.strip():
+        raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")
+    return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
+
+
+@contextmanager
+def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file for reading, decompressing gzip, zstd, xz and bzip2 as their first bytes say.
+
+    Raises:
+        ReadError: The file is missing or may not be read.
+    """
+    try:
+        raw = path.open("rb")
+    except OSError as error:
+        raise ReadError(
+            f"{path}: cannot be read ({error.strerror}); give the path of a log or of a directory of logs"
+        ) from error
+    with raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        with _decompress(raw, next((kind for m, kind in _MAGIC if magic.startswith(m)), "")) as out:
+            yield out
+
+
+def _decompress(raw: io.BufferedReader, kind: str) -> io.BufferedIOBase:
+    """Return a stream whose `read1` gives what is whole before a break in the compressed data."""
+    if kind == "gzip":
+        return gzip.GzipFile(fileobj=raw)
+    if kind == "zstd":
+        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+        return io.BufferedReader(cast("io.RawIOBase", reader))
+    if kind == "xz":
+        return lzma.LZMAFile(raw)
+    if kind == "bzip2":
+        return bz2.BZ2File(raw)
+    return raw
+
+
+class TextLines:
+    r"""The lines of a text file, one by one; any of `\n`, `\r\n` and a lone `\r` ends one.
+
+    A carriage return is what a progress bar prints before it draws itself again. After the last
+    line, `torn` says whether it had no end (the writer is still at it) and `cut` whether the
+    compressed stream broke off.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Remember the path; nothing is opened yet."""
+        self.path = path
+        self.torn = False
+        self.cut = False
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the lines without their ends.
+
+        Raises:
+            ReadError: The file is missing or may not be read.
+        """
+        with open_bytes(self.path) as stream:
+            encoding = _encoding(_peek(stream))
+            text = io.TextIOWrapper(
+                cast("io.BufferedReader", stream), encoding=encoding, errors="replace"
+            )
+            line = "\n"
+            try:
+                for line in text:
+                    yield line.rstrip("\n")
+            except _CUT_STREAM:
+                self.cut = True
+            finally:
+                text.detach()
+            self.torn = not line.endswith("\n")
+
+    def notes(self) -> list[str]:
+        """What is to be said about the end of the file."""
+        if self.cut:
+            return ["the compressed file breaks off; what came before was read"]
+        return []
+
+
+def _peek(stream: io.BufferedIOBase) -> bytes:
+    peek = getattr(stream, "peek", None)
+    try:
+        return bytes(peek(4)) if peek is not None else b""
+    except _CUT_STREAM:
+        return b""
+
+
+def _encoding(raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    return "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"

@@ -1,0 +1,142 @@
+"""Tables with a header: CSV, TSV and their kin, by their content.
+
+An empty cell is missing. What `nan` means is settled per column (`nan_policy`). Comment lines
+before the header, a header repeated where a run was resumed, and decimal commas beside `;` are
+understood.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
+from trimtab.readers.table import Table, is_known_key
+from trimtab.record import RunRecord
+
+__all__ = ["CsvReader"]
+
+_DELIMITERS = (",", "\t", ";", "|")
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
+
+
+class CsvReader:
+    """Reads tables with a header line."""
+
+    name = "csv"
+    looks_for = "a table with a header (`step,loss,...`; commas, tabs, semicolons or bars)"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.8 where a header with a known name stands over rows of as many cells."""
+        lines = [line for line in sample.lines[:50] if not line.startswith("#")]
+        if sample.is_binary or not lines or max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
+            return 0.0
+        if lines[0].lstrip()[:1] in "{[<":
+            return 0.0
+        delimiter = _delimiter(lines)
+        if delimiter is None:
+            return 0.0
+        header, *rows = (_cells(line, delimiter) for line in lines)
+        names = [name.strip() for name in header]
+        if not all(names[1:]) or any(_is_number(n) for n in names):
+            return 0.0
+        even = sum(len(row) == len(header) for row in rows)
+        if even < 0.9 * (len(rows) - 1):
+            return 0.0
+        numbers = any(_is_number(cell) for row in rows for cell in row)
+        if rows and not numbers:
+            return 0.0
+        return 0.8 if any(is_known_key(n) for n in names) else 0.3
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: A row is broken, there are no rows, or no column is known.
+        """
+        lines = TextLines(path)
+        table = Table(str(path), self.name)
+        header, rows = _open_table(lines, str(path))
+        wanted = [(i, name) for i, name in enumerate(header) if table.role(name) != "nothing"]
+        ragged: list[tuple[int, str]] = []
+        last = 0
+        for number, cells in rows:
+            last = number
+            if len(cells) != len(header):
+                what = f"{len(cells)} cells, expected {len(header)} as in the header"
+                ragged.append((number, what))
+                continue
+            for i, name in wanted:
+                table.put(name, cells[i], number)
+            table.end_row()
+        if ragged and ragged[-1][0] == last:
+            ragged.pop()
+            table.notes.append("the last row was torn in mid-write and left out")
+        if table.num_rows == 0:
+            raise ReadError(
+                f"{path}: a header ({', '.join(header[:6])} ...) and no rows; nothing has been "
+                "logged yet, or it is the wrong file"
+            )
+        table.notes.extend(lines.notes())
+        table.settle_problems(ragged, "a number")
+        return table.to_record(columnar=True)
+
+
+def _open_table(lines: TextLines, source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """Return the header and an iterator of (line number, cells) after it."""
+    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+    head: list[tuple[int, str]] = []
+    for n, line in numbered:
+        if head or not line.startswith("#"):
+            head.append((n, line))
+        if len(head) >= 50:
+            break
+    delimiter = _delimiter([line for _, line in head])
+    if delimiter is None:
+        raise ReadError(f"{source}: no table; looked for {CsvReader.looks_for}")
+    header = [name.strip() for name in _cells(head[0][1], delimiter)]
+
+    def rows() -> Iterator[tuple[int, list[str]]]:
+        for source_of_lines in (iter(head[1:]), numbered):
+            for n, line in source_of_lines:
+                cells = _cells(line, delimiter)
+                if [c.strip() for c in cells] != header:  # a header again: the writer restarted
+                    yield n, cells
+
+    return header, rows()
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    cells = _quoted(line, delimiter) if '"' in line else line.split(delimiter)
+    if delimiter == ";" and "," in line:
+        return [_DECIMAL_COMMA.sub(r"\1.\2", c) if "," in c else c for c in cells]
+    return cells
+
+
+def _quoted(line: str, delimiter: str) -> list[str]:
+    try:
+        return next(csv.reader([line], delimiter=delimiter), [])
+    except csv.Error:  # a cell beyond 128 KiB, or a lone quote at the end
+        return line.split(delimiter)
+
+
+def _delimiter(lines: Sequence[str]) -> str | None:
+    """Return the delimiter that gives the header most cells and the rows as many."""
+    best: tuple[int, str] | None = None
+    for delimiter in _DELIMITERS:
+        counts = [len(_cells(line, delimiter)) for line in lines[:20]]
+        fitting = sum(c == counts[0] for c in counts)
+        if counts[0] < 2 or fitting < 0.8 * len(counts) - 1:
+            continue
+        if best is None or counts[0] > best[0]:
+            best = counts[0], delimiter
+    return None if best is None else best[1]
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True

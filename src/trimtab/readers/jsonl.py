@@ -1,0 +1,106 @@
+"""One JSON object per line, as loggers of every kind write it.
+
+Nested keys are joined with `/`. `NaN`, `Infinity` (also bare `nan`, `inf`, and as strings) are
+values; null is missing. A last line that was torn while it was written is left out and counted.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.table import Table, is_known_key
+from trimtab.record import RunRecord
+
+__all__ = ["JsonlReader", "flatten", "parse_object"]
+
+_BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
+
+
+def parse_object(line: str) -> dict[str, Any] | None:
+    """Return the JSON object on a line, None where there is none."""
+    try:
+        data = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        data = _parse_loosely(line)
+    return data if isinstance(data, dict) else None
+
+
+def _parse_loosely(line: str) -> Any:
+    """Parse JSON with NaN and Infinity, which the standard forbids and loggers write."""
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        return json.loads(line)
+    except ValueError:
+        pass
+    try:
+        return json.loads(_BARE.sub(_spell, line))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _spell(match: re.Match[str]) -> str:
+    sign = "-" if match[1] == "-" else ""
+    return "NaN" if match[2].lower() == "nan" else f"{sign}Infinity"
+
+
+def flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield (key, value) of all scalars of nested objects, keys joined with `/`; lists are left out."""
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}/")
+        elif not isinstance(value, list):
+            yield f"{prefix}{key}", value
+
+
+class JsonlReader:
+    """Reads JSON lines."""
+
+    name = "jsonl"
+    looks_for = 'JSON lines (`{"step": 10, "loss": 2.5}`)'
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.9 where (nearly) every line is an object and some key is known."""
+        lines = sample.lines[:200]
+        if sample.is_binary or not lines or not lines[0].lstrip().startswith("{"):
+            return 0.0
+        objects = [parse_object(line) for line in lines]
+        found = [o for o in objects if o is not None]
+        if not found or len(found) < 0.9 * (len(lines) - 1):
+            return 0.0
+        known = any(is_known_key(k) for o in found for k, _ in flatten(o))
+        return 0.9 if known else 0.3
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: A line is broken, or no key is known.
+        """
+        table = Table(str(path), self.name)
+        lines = TextLines(path)
+        broken: list[tuple[int, str]] = []
+        number = last = 0
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            last = number
+            data = parse_object(line)
+            if data is None:
+                what = f"not a JSON object: {line[:60]!r}, expected one object per line"
+                broken.append((number, what))
+                continue
+            for key, value in flatten(data):
+                table.put(key, value, number)
+            table.end_row()
+        if broken and broken[-1][0] == last:
+            broken.pop()
+            table.notes.append("the last line was torn in mid-write and left out")
+        table.notes.extend(lines.notes())
+        table.settle_problems(broken, "a number")
+        return table.to_record(columnar=False)

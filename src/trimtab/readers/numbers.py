@@ -1,0 +1,76 @@
+"""How a number is written in logs: NaN in its spellings, missing in its spellings, `1/294`."""
+
+import math
+
+__all__ = ["BadNumberError", "counted", "parse_number", "parse_step"]
+
+_MISSING = frozenset({"", "none", "null", "na", "<na>"})
+_SPECIAL = {
+    "nan": math.nan,
+    "-nan": math.nan,
+    "+nan": math.nan,
+    "nan(ind)": math.nan,
+    "-nan(ind)": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
+}
+
+
+class BadNumberError(ValueError):
+    """A value that should be a number is not one; only inside `readers/`."""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, as `1 row` or `2 rows`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def parse_number(value: object) -> float | None:
+    """Return a logged value as a number, None where it says "missing".
+
+    NaN and Inf in any spelling are values; null, the empty string and `None` are missing.
+
+    Raises:
+        BadNumberError: It is neither.
+
+    Example:
+        >>> parse_number("1e-4"), parse_number("-Infinity"), parse_number("None")
+        (0.0001, -inf, None)
+    """
+    if isinstance(value, int | float):
+        return float(value)
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip()
+        try:
+            return float(text) if "_" not in text else _bad(value)
+        except ValueError:
+            lowered = text.lower()
+            if lowered in _MISSING:
+                return None
+            if lowered in _SPECIAL:
+                return _SPECIAL[lowered]
+    return _bad(value)
+
+
+def parse_step(value: object) -> float | None:
+    """Return a logged step as a number; `12/294` is step 12.
+
+    Raises:
+        BadNumberError: It is no finite number.
+    """
+    if isinstance(value, str) and "/" in value:
+        value = value.partition("/")[0]
+    step = parse_number(value)
+    if step is not None and not math.isfinite(step):
+        return _bad(value)
+    return step
+
+
+def _bad(value: object) -> float:
+    raise BadNumberError(repr(value))

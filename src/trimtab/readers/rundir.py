@@ -1,0 +1,175 @@
+"""trimtab's own run directory: signals/ATTEMPT.jsonl, one object per step, and journal.jsonl.
+
+The journal's `attempt` events say how the attempts descend from each other; the samples say what
+was measured. A directory whose journal has no such event is read by its sample files alone. The
+names of the files are those of `trimtab.chronicle`, which stands above the readers and is not
+imported here.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import TextLines
+from trimtab.readers.jsonl import flatten, parse_object
+from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.record import RecordBuilder, RunRecord
+from trimtab.vocabulary import canonical, unit_scale
+
+__all__ = ["is_run_directory", "read_run_directory"]
+
+_CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Branch:
+    """What the journal says of one attempt."""
+
+    number: str
+    parent: str | None = None
+    parent_step: float | None = None
+    why: str = ""
+    trial: bool = False
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_run_directory(path: Path) -> bool:
+    """Whether a directory is a trimtab run."""
+    return (path / "journal.jsonl").is_file() or (path / "signals").is_dir()
+
+
+def read_run_directory(path: Path) -> RunRecord:
+    """Read the samples of all attempts, in the order in which the journal opens them.
+
+    Raises:
+        ReadError: There are no samples, or a sample line is broken.
+    """
+    builder = RecordBuilder(str(path), "trimtab")
+    builder.facts.update(_facts(path / "run.toml", builder.notes))
+    branches = list(_branches(path, builder.notes))
+    num_torn = 0
+    for branch in branches:
+        file = path / "signals" / f"{branch.number}.jsonl"
+        if not file.is_file():
+            continue
+        builder.start_attempt(
+            number=branch.number,
+            parent=branch.parent,
+            parent_step=branch.parent_step,
+            settings=branch.settings,
+            why=branch.why,
+            trial=branch.trial,
+        )
+        num_torn += _read_samples(file, builder)
+    if builder.num_rows == 0:
+        raise ReadError(
+            f"{path}: no samples in signals/*.jsonl; the run has not logged a step yet, or it is "
+            "the wrong directory"
+        )
+    if num_torn:
+        builder.notes.append(f"{counted(num_torn, 'sample line')} torn in mid-write and left out")
+    return builder.build()
+
+
+def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:
+    """Yield the attempts of the journal, then those that only have samples."""
+    seen: set[str] = set()
+    for event in _attempt_events(path / "journal.jsonl", notes):
+        number = str(event.get("number") or event.get("attempt") or "")
+        if number and number not in seen:
+            seen.add(number)
+            yield _branch(number, event)
+    files = (path / "signals").glob("*.jsonl")
+    for stem in sorted((f.stem for f in files), key=_natural):
+        if stem not in seen:
+            yield _Branch(number=stem)
+
+
+def _branch(number: str, event: Mapping[str, Any]) -> _Branch:
+    parent_step = event.get("parent_step")
+    settings = event.get("settings")
+    return _Branch(
+        number=number,
+        parent=str(event["parent"]) if event.get("parent") is not None else None,
+        parent_step=float(parent_step) if isinstance(parent_step, int | float) else None,
+        why=str(event.get("why") or ""),
+        trial=bool(event.get("trial")),
+        settings={k: str(v) for k, v in settings.items()} if isinstance(settings, dict) else {},
+    )
+
+
+def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
+    if not journal.is_file():
+        notes.append("there is no journal.jsonl; how the attempts descend is not known")
+        return
+    for line in TextLines(journal):
+        event = parse_object(line)
+        if event is not None and event.get("event") == "attempt":
+            yield event
+
+
+def _read_samples(file: Path, builder: RecordBuilder) -> int:
+    """Add the rows of one attempt; return how many lines were torn.
+
+    A torn line is one that does not parse: the process died in mid-write, and a later one went on
+    after it.
+    """
+    num_torn = 0
+    for number, line in enumerate(TextLines(file), 1):
+        data = parse_object(line)
+        if data is None:
+            num_torn += bool(line.strip())
+            continue
+        step = data.pop("step", None)
+        if not isinstance(step, int | float):
+            raise ReadError(
+                f"{file}:{number}: step is {step!r}, expected a number; correct the line"
+            )
+        values = {n: v for n, v in _known(data, file, number, builder) if v is not None}
+        builder.add(float(step), values)
+    return num_torn
+
+
+def _known(
+    data: dict[str, Any], file: Path, line: int, builder: RecordBuilder
+) -> Iterator[tuple[str, float | None]]:
+    for key, value in flatten(data):
+        name = canonical(key)
+        if name is None:
+            continue
+        try:
+            number = parse_number(value)
+        except BadNumberError as error:
+            raise ReadError(
+                f"{file}:{line}: {key} is {error}, expected a number; correct the line"
+            ) from error
+        builder.keys.setdefault(name, key)
+        if number is not None and name == "step_time_s":
+            number *= unit_scale(key)
+        yield name, number
+
+
+def _facts(settings: Path, notes: list[str]) -> dict[str, float]:
+    """Return the numbers among the settings as launched, by their last name."""
+    if not settings.is_file():
+        return {}
+    try:
+        data = tomllib.loads(settings.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        notes.append(f"run.toml cannot be read ({error}); its settings are left out")
+        return {}
+    facts: dict[str, float] = {}
+    for key, value in flatten(data):
+        name = key.rpartition("/")[2]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            facts.setdefault("clip" if name in _CLIP_NAMES else name, float(value))
+    return facts
+
+
+def _natural(text: str) -> list[tuple[int, str]]:
+    """Sort key under which 1.10 comes after 1.9."""
+    return [(int(t), "") if t.isdecimal() else (-1, t) for t in re.split(r"(\d+)", text)]

@@ -1,0 +1,372 @@
+"""What a run logged: columns of values keyed by (attempt, step).
+
+Missing is not NaN: a value that was not logged is absent (`Column.present` is False there), while
+NaN in a record means that the run itself logged NaN. Steps that fall back start a new attempt, so
+no two attempts ever overlap on one axis.
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Attempt", "Axis", "Column", "RecordBuilder", "RunRecord"]
+
+Axis = Literal["step", "epoch", "row"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A stretch of rising steps with fixed settings."""
+
+    number: str
+    """`major.minor`, such as `12.16`."""
+    parent: str | None = None
+    """Number of the attempt that it continues; None for the first."""
+    parent_step: float | None = None
+    """Step of the parent that it resumed from, where the log says so."""
+    first_row: int
+    end_row: int
+    """Rows [first_row, end_row) of the record belong to it."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What the log says of its settings (seed, nodes, learning rate ...)."""
+    why: str = ""
+    """Why it was started, where known."""
+    trial: bool = False
+    """A short branch that tests one remedy; on no lineage unless it was kept."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One signal: values float64 [n_rows] and present bool [n_rows]; absent values read as NaN."""
+
+    values: NDArray[np.float64]
+    present: NDArray[np.bool_]
+
+    def logged(self) -> NDArray[np.float64]:
+        """Return the values that were logged, in row order; NaN and Inf included."""
+        return self.values[self.present]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Everything one log says, as columns."""
+
+    source: str
+    """Path as given."""
+    format: str
+    """Name of the reader that understood it."""
+    axis: Axis
+    attempt: NDArray[np.int32]
+    """int32 [n_rows], index into `attempts`."""
+    step: NDArray[np.float64]
+    """float64 [n_rows], position on `axis`; rises strictly within an attempt."""
+    columns: Mapping[str, Column]
+    """By canonical name; keys that no alias knows stay out."""
+    attempts: tuple[Attempt, ...]
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Canonical name -> key as logged."""
+    notes: tuple[str, ...] = ()
+    """What the reader had to assume, convert or leave out; shown to people."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Settings that the log states, such as `clip`."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, validation-only rows included."""
+        return len(self.step)
+
+    @property
+    def num_loss_rows(self) -> int:
+        """Number of records with a train loss, NaN included."""
+        column = self.columns.get("loss")
+        return 0 if column is None else int(column.present.sum())
+
+    def loss_row(self, row: int) -> int:
+        """Return how many train-loss records stand before `row`: its index among them."""
+        column = self.columns.get("loss")
+        return row if column is None else int(column.present[:row].sum())
+
+    def rows_of(self, attempt: int) -> slice:
+        """Return the slice of rows of the attempt with this index."""
+        a = self.attempts[attempt]
+        return slice(a.first_row, a.end_row)
+
+    def attempt_index(self, number: str) -> int:
+        """Return the index of the attempt with this number; KeyError if there is none."""
+        for i, a in enumerate(self.attempts):
+            if a.number == number:
+                return i
+        raise KeyError(number)
+
+    def rows(
+        self, names: Sequence[str]
+    ) -> Iterator[tuple[int, float, NDArray[np.float64], NDArray[np.bool_]]]:
+        """Yield (row, step, values [n_names], present [n_names]) in row order; unknown names are absent."""
+        values = np.full((self.num_rows, len(names)), np.nan)
+        present = np.zeros((self.num_rows, len(names)), dtype=np.bool_)
+        for j, name in enumerate(names):
+            column = self.columns.get(name)
+            if column is not None:
+                values[:, j] = column.values
+                present[:, j] = column.present
+        for i in range(self.num_rows):
+            yield i, float(self.step[i]), values[i], present[i]
+
+    def final_lineage(self) -> tuple[int, ...]:
+        """Return the indices of the attempts that lead to the last one, oldest first."""
+        by_number = {a.number: i for i, a in enumerate(self.attempts)}
+        chain: list[int] = []
+        current: int | None = len(self.attempts) - 1 if self.attempts else None
+        while current is not None and current not in chain:
+            chain.append(current)
+            parent = self.attempts[current].parent
+            current = by_number.get(parent) if parent is not None else None
+        return tuple(reversed(chain))
+
+    def lineage_rows(self) -> NDArray[np.intp]:
+        """Return the rows on the final lineage, in step order, dead branches left out."""
+        chain = self.final_lineage()
+        parts: list[NDArray[np.intp]] = []
+        for here, index in enumerate(chain):
+            a = self.attempts[index]
+            rows = np.arange(a.first_row, a.end_row)
+            if here + 1 < len(chain):
+                child = self.attempts[chain[here + 1]]
+                limit = child.parent_step
+                if limit is None:
+                    limit = (
+                        self.step[child.first_row] - 1
+                        if child.first_row < child.end_row
+                        else math.inf
+                    )
+                rows = rows[self.step[rows] <= limit]
+            parts.append(rows)
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.intp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    """What is known of an attempt when it starts."""
+
+    row: int = 0
+    number: str | None = None
+    parent: str | None = None
+    parent_step: float | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    trial: bool = False
+
+
+class _Cells:
+    """One growing column: (row, value) pairs in row order, and the few that came late."""
+
+    __slots__ = ("late", "rows", "values")
+
+    def __init__(self) -> None:
+        self.rows = array("q")
+        self.values = array("d")
+        self.late: dict[int, float] = {}
+
+    def put(self, row: int, value: float) -> bool:
+        """Store a value; False where the row has one already."""
+        rows = self.rows
+        if not rows or row > rows[-1]:
+            rows.append(row)
+            self.values.append(value)
+            return True
+        at = bisect_left(rows, row)
+        if rows[at] == row or row in self.late:
+            return False
+        self.late[row] = value
+        return True
+
+    def column(self, num_rows: int) -> Column:
+        values = np.full(num_rows, np.nan)
+        present = np.zeros(num_rows, dtype=np.bool_)
+        index = np.frombuffer(self.rows, dtype=np.int64) if self.rows else np.zeros(0, np.int64)
+        values[index] = np.frombuffer(self.values, dtype=np.float64) if self.rows else 0.0
+        present[index] = True
+        for row, value in self.late.items():
+            values[row], present[row] = value, True
+        return Column(values, present)
+
+
+class RecordBuilder:
+    """Collects rows in file order and turns falling steps into attempts.
+
+    A row at the same step as the last one is merged into it (a validation line, a second rank);
+    where both name the same signal the first value stands and the row is counted as a duplicate.
+    A row at a lower step starts a new attempt, unless it is only a validation value that came
+    late. `start_attempt` starts one on purpose.
+    """
+
+    def __init__(self, source: str, format_name: str, *, axis: Axis = "step") -> None:
+        """Start with no rows.
+
+        Args:
+            source: Path as given by the user.
+            format_name: Name of the reader.
+            axis: What the steps count.
+        """
+        self.source = source
+        self.format_name = format_name
+        self.axis: Axis = axis
+        self.keys: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.facts: dict[str, float] = {}
+        self.num_duplicates = 0
+        self._steps = array("d")
+        self._data: dict[str, _Cells] = {}
+        self._starts: list[_Start] = []
+        self._pending: _Start | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows so far."""
+        return len(self._steps)
+
+    @property
+    def last_step(self) -> float | None:
+        """Step of the last row; None before the first."""
+        return self._steps[-1] if self._steps else None
+
+    def start_attempt(
+        self,
+        *,
+        number: str | None = None,
+        parent: str | None = None,
+        parent_step: float | None = None,
+        settings: Mapping[str, str] | None = None,
+        why: str = "",
+        trial: bool = False,
+    ) -> None:
+        """Let the next row start a new attempt, with what is known of it."""
+        self._pending = _Start(
+            number=number,
+            parent=parent,
+            parent_step=parent_step,
+            settings=dict(settings or {}),
+            why=why,
+            trial=trial,
+        )
+
+    def add(self, step: float, values: Mapping[str, float]) -> None:
+        """Add one row; `values` are by canonical name, in canonical units; NaN means logged NaN."""
+        row = self._row_for(step, values)
+        for name, value in values.items():
+            cells = self._data.get(name)
+            if cells is None:
+                cells = self._data[name] = _Cells()
+            if not cells.put(row, value):
+                self.num_duplicates += 1
+
+    def extend(self, steps: NDArray[np.float64], columns: Mapping[str, Column]) -> None:
+        """Add many rows; the same as `add` for each of them, and fast where the steps rise.
+
+        Args:
+            steps: float64 [n].
+            columns: By canonical name, each [n].
+        """
+        begins_attempt = self._pending is not None or not self._steps
+        rises = len(steps) > 0 and bool(np.all(np.diff(steps) > 0))
+        if rises and (begins_attempt or steps[0] > self._steps[-1]):
+            self._extend_rising(steps, columns)
+            return
+        for i, step in enumerate(steps.tolist()):
+            self.add(step, {n: float(c.values[i]) for n, c in columns.items() if c.present[i]})
+
+    def _extend_rising(self, steps: NDArray[np.float64], columns: Mapping[str, Column]) -> None:
+        first = len(self._steps)
+        if self._pending is not None or not first:
+            self._begin(self._pending)
+        self._steps.frombytes(np.ascontiguousarray(steps, dtype=np.float64).tobytes())
+        for name, column in columns.items():
+            index = np.flatnonzero(column.present).astype(np.int64)
+            if len(index):
+                cells = self._data.setdefault(name, _Cells())
+                cells.rows.frombytes((index + first).tobytes())
+                cells.values.frombytes(column.values[index].astype(np.float64).tobytes())
+
+    def _begin(self, start: _Start | None) -> None:
+        self._starts.append(replace(start or _Start(), row=len(self._steps)))
+        self._pending = None
+
+    def _row_for(self, step: float, values: Mapping[str, float]) -> int:
+        steps = self._steps
+        if self._pending is not None or not steps:
+            self._begin(self._pending)
+        elif step == steps[-1]:
+            return len(steps) - 1
+        elif step < steps[-1]:
+            first = self._starts[-1].row
+            if _LATE.issuperset(values) and step >= steps[first]:  # no restart: a late validation
+                return bisect_left(steps, step, first)
+            self._begin(None)
+        steps.append(step)
+        return len(steps) - 1
+
+    def build(self) -> RunRecord:
+        """Return the record of all rows added so far."""
+        n = len(self._steps)
+        attempts = tuple(self._attempts(n))
+        notes = list(self.notes)
+        if self.num_duplicates:
+            notes.append(f"values repeated at the same step: {self.num_duplicates} left out")
+        if len(attempts) > max(10, n // 10):
+            notes.append(
+                f"the step falls back {len(attempts) - 1} times in {n} rows: several runs or ranks "
+                "may be mixed in one file"
+            )
+        lengths = [a.end_row - a.first_row for a in attempts]
+        return RunRecord(
+            source=self.source,
+            format=self.format_name,
+            axis=self.axis,
+            attempt=np.repeat(np.arange(len(attempts), dtype=np.int32), lengths),
+            step=np.array(self._steps, dtype=np.float64),
+            columns={name: cells.column(n) for name, cells in self._data.items()},
+            attempts=attempts,
+            keys=dict(self.keys),
+            notes=tuple(notes),
+            facts=dict(self.facts),
+        )
+
+    def _attempts(self, num_rows: int) -> Iterator[Attempt]:
+        bounds = [s.row for s in self._starts] + [num_rows]
+        taken = {s.number for s in self._starts if s.number}
+        previous: str | None = None
+        for start, end_row in zip(self._starts, bounds[1:], strict=True):
+            number = start.number or _next_number(previous, taken)
+            taken.add(number)
+            yield Attempt(
+                number=number,
+                parent=start.parent or previous,
+                parent_step=start.parent_step,
+                first_row=start.row,
+                end_row=end_row,
+                settings=start.settings,
+                why=start.why,
+                trial=start.trial,
+            )
+            previous = number
+
+
+_LATE = frozenset({"val_loss", "perplexity"})
+"""Signals that a log may print after rows of later steps."""
+
+
+def _next_number(previous: str | None, taken: Set[str | None]) -> str:
+    """Return the number after `previous` (`2.0` -> `2.1`) that no attempt carries."""
+    if previous is None:
+        return "1.0"
+    major, _, minor = previous.partition(".")
+    following = int(minor) + 1 if minor.isdecimal() else 1
+    while f"{major}.{following}" in taken:
+        following += 1
+    return f"{major}.{following}"

@@ -1,0 +1,1 @@
+"""The account of a run, told: terminal, one HTML page, static pictures."""

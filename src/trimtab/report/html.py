@@ -1,0 +1,197 @@
+"""The page: one file that opens offline, shows the run, and lets a reader zoom into an incident.
+
+Everything that comes from a log passes `sections.text` (HTML), `_embedded` (JSON inside a script
+element) or `textContent` (in the browser). The policy in the page forbids every request and runs
+only the one script whose hash it names.
+"""
+
+import base64
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab import __version__
+from trimtab.chronicle.prose import number, plain
+from trimtab.report.account import RunAccount
+from trimtab.report.deeds import event_sentence
+from trimtab.report.panels import Panel, Stretch, bands, make_panels, step_range
+from trimtab.report.picture import render_picture
+from trimtab.report.sections import (
+    cards_html,
+    chronicle_html,
+    decisions_html,
+    legend_html,
+    lineage_html,
+    notes_html,
+    text,
+)
+from trimtab.report.telling import (
+    axis_word,
+    header_sentence,
+    read_time,
+    standing,
+    state_sentence,
+)
+
+__all__ = ["page_data", "render_html"]
+
+
+def render_html(account: RunAccount, *, title: str) -> str:
+    """Return the report of one run as one self-contained HTML page.
+
+    The same account and title give the same bytes.
+    """
+    style = "".join(_static(name) for name in ("colours.css", "plot.css", "page.css"))
+    script = _static("chart.js") + _static("page.js")
+    data = page_data(account)
+    return Template(_static("page.html")).substitute(
+        policy=_policy(style, script),
+        version=__version__,
+        title=text(title),
+        style=style,
+        facts=text(f"{header_sentence(account)} · {read_time(account.read_s)}"),
+        severity=standing(account),
+        state=text(state_sentence(account)),
+        legend=legend_html(account),
+        layout="" if account.incidents else "solo",
+        picture=render_picture(account, standalone=False),
+        cards=cards_html(account),
+        sections=_sections(account),
+        footer=text(_footer(account, data)),
+        data=_embedded(data),
+        script=script,
+    )
+
+
+def _static(name: str) -> str:
+    return (files("trimtab.report") / "static" / name).read_text(encoding="utf-8")
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
+
+
+def _embedded(data: Any) -> str:
+    """Return JSON that no HTML parser can mistake for the end of its script element."""
+    raw = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _sections(account: RunAccount) -> str:
+    parts = (
+        lineage_html(account),
+        decisions_html(account.events),
+        chronicle_html(account.events),
+        notes_html(account.notes),
+    )
+    return "\n".join(p for p in parts if p)
+
+
+def _footer(account: RunAccount, data: dict[str, Any]) -> str:
+    record = account.record
+    drawn = max((sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]), default=0)
+    rows = f"{number(record.num_rows)} rows"
+    if drawn < record.num_rows:
+        rows += f", up to {number(drawn)} drawn per signal: of each few rows the lowest and the highest, around alarms all"
+    return f"{rows} · {plain(record.source)} · trimtab {__version__}"
+
+
+def page_data(account: RunAccount) -> dict[str, Any]:
+    """Return what the script draws, as JSON values; stretches name their steps by index into `xs`."""
+    record = account.record
+    steps = _Steps()
+    panels = [_panel(p, steps) for p in make_panels(account)]
+    return {
+        "axis": axis_word(record),
+        "range": list(step_range(record)),
+        "attempts": [{"number": plain(a.number), "trial": a.trial} for a in record.attempts],
+        "panels": panels,
+        "xs": steps.arrays,
+        "bands": [
+            {
+                "letter": b.letter,
+                "a": b.attempt,
+                "severity": b.severity,
+                "precursor": b.precursor,
+                "onset": b.onset,
+                "peak": b.peak,
+                "end": b.end,
+                "left": b.left,
+                "headline": plain(b.headline),
+            }
+            for b in bands(account)
+        ],
+        "events": _actions(account),
+    }
+
+
+def _actions(account: RunAccount) -> list[dict[str, Any]]:
+    """Return what was done, one entry per step."""
+    by_step: dict[int, list[str]] = {}
+    for e in account.events:
+        if e.event == "action":
+            by_step.setdefault(e.step, []).append(
+                f"{plain(e.attempt)} @ {number(e.step)}: {event_sentence(e)}"
+            )
+    return [{"step": step, "text": "\n".join(texts)} for step, texts in by_step.items()]
+
+
+class _Steps:
+    """Arrays of steps, each kept once: signals logged together share theirs."""
+
+    def __init__(self) -> None:
+        self.arrays: list[list[float | int]] = []
+        self._index: dict[bytes, int] = {}
+
+    def index(self, x: NDArray[np.float64]) -> int:
+        key = x.tobytes()
+        if key not in self._index:
+            self._index[key] = len(self.arrays)
+            self.arrays.append([int(v) if v == int(v) else v for v in x.tolist()])
+        return self._index[key]
+
+
+def _panel(panel: Panel, steps: _Steps) -> dict[str, Any]:
+    return {
+        "name": panel.name,
+        "title": panel.title,
+        "unit": panel.unit,
+        "scale": panel.scale,
+        "note": panel.note,
+        "mark": panel.mark,
+        "stretches": _stretches(panel.stretches, steps),
+        "dots": _stretches(panel.dots, steps),
+    }
+
+
+def _stretches(stretches: Sequence[Stretch], steps: _Steps) -> list[dict[str, Any]]:
+    return [
+        {
+            "a": s.attempt,
+            "live": s.live,
+            "trial": s.trial,
+            "x": steps.index(s.x),
+            "y": [_value(v) for v in s.y.tolist()],
+            "bad": [float(x) for x, y in zip(s.x, s.y, strict=True) if not math.isfinite(y)],
+        }
+        for s in stretches
+    ]
+
+
+def _value(value: float) -> float | None:
+    """Return a value with 9 digits, enough for perplexity to 1e-5; NaN and Inf as None."""
+    return float(f"{value:.9g}") if math.isfinite(value) else None

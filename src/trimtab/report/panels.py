@@ -1,0 +1,295 @@
+"""What is drawn: panels of signals over one step axis, cut into stretches of attempts."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.chronicle.prose import number
+from trimtab.record import Column, RunRecord
+from trimtab.report.account import RunAccount
+from trimtab.report.downsample import extreme_rows
+from trimtab.report.telling import axis_word, left_behind, letters
+from trimtab.vocabulary import SIGNAL_BY_NAME
+
+__all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """How one signal is drawn."""
+
+    name: str
+    title: str
+    scale: str = "linear"
+    main: bool = False
+    """Shown even where the log has no such signal."""
+
+
+SPECS = (
+    Spec(name="loss", title="Loss", main=True),
+    Spec(name="grad_norm", title="Gradient norm", scale="log", main=True),
+    Spec(name="activation_norm", title="Activation norm", scale="log", main=True),
+    Spec(name="loss_scale", title="Loss scale", scale="log", main=True),
+    Spec(name="lr", title="Learning rate"),
+    Spec(name="clip_frequency", title="Clip frequency"),
+    Spec(name="adam_v_l1", title="Adam variance, L1 norm", scale="log"),
+    Spec(name="adam_v_max", title="Adam variance, largest element", scale="log"),
+    Spec(name="attention_logit_max", title="Largest attention logit", scale="log"),
+    Spec(name="update_norm", title="Update norm", scale="log"),
+    Spec(name="step_time_s", title="Step time", scale="log"),
+)
+"""Loss first, then the other main signals, then what was recorded of the rest."""
+
+POINTS = 20_000
+"""Points per signal in the page; a log with fewer rows is there whole. Ours: keeps 150 k steps at about 3 MB."""
+
+DETAIL_ROWS = 1_000
+"""Rows kept whole on either side of an alarm's first sign, onset, peak and end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """Consecutive rows of one attempt, all on or all off the final lineage."""
+
+    attempt: int
+    live: bool
+    """On the final lineage."""
+    trial: bool
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    """NaN and Inf are as logged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One plot."""
+
+    name: str
+    title: str
+    unit: str
+    scale: str
+    stretches: tuple[Stretch, ...]
+    dots: tuple[Stretch, ...] = ()
+    """Sparse values drawn as points: validation loss."""
+    note: str = ""
+    """One clause for the reader; where the largest value is, or that nothing was recorded."""
+    mark: tuple[float, float] | None = None
+    """(step, value) of an annotated point."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing was recorded."""
+        return not self.stretches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band:
+    """One incident on the axis; positions on the record's axis."""
+
+    letter: str
+    severity: str
+    attempt: int
+    """Index into the record's attempts; -1 where it has none of that number."""
+    precursor: float | None
+    onset: float
+    peak: float
+    end: float
+    """Last step of the incident, of its attempt where it never ended."""
+    headline: str
+    left: bool
+    """On a branch that was given up."""
+
+
+def step_range(record: RunRecord) -> tuple[float, float]:
+    """Return the limits that all panels share; never of zero width."""
+    if not record.num_rows:
+        return (0.0, 1.0)
+    low, high = float(record.step.min()), float(record.step.max())
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def bands(account: RunAccount) -> tuple[Band, ...]:
+    """Return the incidents as bands, in the order of the axis."""
+    record = account.record
+    found = []
+    for letter, ia in zip(letters(account), account.incidents, strict=True):
+        inc = ia.incident
+        end = inc.end if inc.end is not None else _attempt_end(record, inc.attempt, inc.peak)
+        found.append(
+            Band(
+                letter=letter,
+                severity=inc.severity,
+                attempt=next(
+                    (i for i, a in enumerate(record.attempts) if a.number == inc.attempt), -1
+                ),
+                precursor=inc.precursor,
+                onset=inc.onset,
+                peak=inc.peak,
+                end=max(end, inc.onset),
+                headline=inc.headline,
+                left=left_behind(record, inc),
+            )
+        )
+    return tuple(sorted(found, key=lambda b: (len(b.letter), b.letter)))
+
+
+def _attempt_end(record: RunRecord, attempt: str, fallback: float) -> float:
+    try:
+        rows = record.rows_of(record.attempt_index(attempt))
+    except KeyError:
+        return fallback
+    return float(record.step[rows][-1]) if rows.stop > rows.start else fallback
+
+
+def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ...]:
+    """Return the panels to draw: the main four always, others where something was recorded.
+
+    Args:
+        account: The run.
+        points: About how many points each signal may have; extremes and the surroundings of
+            alarms are never left out.
+    """
+    record = account.record
+    live = np.zeros(record.num_rows, dtype=np.bool_)
+    live[record.lineage_rows()] = True
+    keep = _detail_rows(account)
+    panels = []
+    for spec in SPECS:
+        column = _column(record, spec.name)
+        stretches = (
+            tuple(_stretches(record, column, live, keep, points)) if column is not None else ()
+        )
+        if not stretches and not spec.main:
+            continue
+        dots: tuple[Stretch, ...] = ()
+        if spec.name == "loss" and "val_loss" in record.columns:
+            dots = tuple(_stretches(record, record.columns["val_loss"], live, keep, points))
+        note, mark = _annotation(record, spec, column)
+        unit = SIGNAL_BY_NAME[spec.name].unit
+        panels.append(
+            Panel(
+                name=spec.name,
+                title=spec.title,
+                unit=("" if unit == "1" else unit) + (" · ○ validation" if dots else ""),
+                scale=_scale(spec, stretches),
+                stretches=stretches,
+                dots=dots,
+                note=note if stretches else "not recorded",
+                mark=mark,
+            )
+        )
+    return tuple(panels)
+
+
+def _column(record: RunRecord, name: str) -> Column | None:
+    column = record.columns.get(name)
+    if column is not None and column.present.any():
+        return column
+    flags = record.columns.get("clipped")
+    if name == "clip_frequency" and flags is not None and flags.present.any():
+        return _running_mean(flags)
+    return None
+
+
+def _running_mean(flags: Column) -> Column:
+    """Return the running mean of the clip flags, NaN flags left out."""
+    usable = flags.present & np.isfinite(flags.values)
+    total = np.cumsum(np.where(usable, flags.values, 0.0))
+    mean = total / np.maximum(np.cumsum(usable), 1)
+    return Column(np.where(usable, mean, np.nan), usable)
+
+
+def _detail_rows(account: RunAccount) -> NDArray[np.bool_]:
+    keep = np.zeros(account.record.num_rows, dtype=np.bool_)
+    for ia in account.incidents:
+        if ia.incident.severity == "info":
+            continue
+        inc = ia.incident
+        for row in (inc.first_row, inc.onset_row, inc.peak_row, inc.end_row):
+            if row is not None:
+                keep[max(0, row - DETAIL_ROWS) : row + DETAIL_ROWS] = True
+    return keep
+
+
+def _stretches(
+    record: RunRecord, column: Column, live: NDArray[np.bool_], keep: NDArray[np.bool_], points: int
+) -> Iterator[Stretch]:
+    share = points / max(int(column.present.sum()), 1)
+    for index, attempt in enumerate(record.attempts):
+        rows = np.arange(attempt.first_row, attempt.end_row)
+        rows = rows[column.present[rows]]
+        for part, is_live in _parts(rows, live):
+            y = column.values[part]
+            drawn = extreme_rows(y, budget=max(64, math.ceil(share * len(part))), keep=keep[part])
+            yield Stretch(
+                attempt=index,
+                live=is_live,
+                trial=attempt.trial,
+                x=record.step[part][drawn],
+                y=y[drawn],
+            )
+
+
+def _parts(
+    rows: NDArray[np.intp], live: NDArray[np.bool_]
+) -> Iterator[tuple[NDArray[np.intp], bool]]:
+    """Cut rows where they leave or join the final lineage; a dead part starts at its last live row."""
+    if not len(rows):
+        return
+    flags = live[rows]
+    cuts = [0, *(np.flatnonzero(np.diff(flags)) + 1).tolist(), len(rows)]
+    for first, end in pairwise(cuts):
+        is_live = bool(flags[first])
+        yield rows[first if is_live else max(first - 1, 0) : end], is_live
+
+
+def _scale(spec: Spec, stretches: Sequence[Stretch]) -> str:
+    """Return the scale on which a reader can see something; logs only where all is positive."""
+    if not stretches:
+        return spec.scale
+    y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches])
+    if not len(y) or y.min() <= 0:
+        return "linear" if not len(y) or y.min() < 0 or spec.scale == "linear" else "log"
+    if spec.name == "loss" and y.max() / max(float(np.median(y)), 1e-12) > 20:
+        return "log"
+    return spec.scale
+
+
+def _annotation(
+    record: RunRecord, spec: Spec, column: Column | None
+) -> tuple[str, tuple[float, float] | None]:
+    if column is None or spec.name not in ("adam_v_l1", "adam_v_max", "lr"):
+        return "", None
+    top = _argmax(record, column)
+    if top is None:
+        return "", None
+    step, value = top
+    axis = axis_word(record)
+    if spec.name == "lr":
+        return f"peak {number(value)} at {axis} {number(step)}", (step, value)
+    text = f"largest {number(value)} at {axis} {number(step)}"
+    lr = _argmax(record, record.columns["lr"]) if "lr" in record.columns else None
+    if lr is None:
+        return f"{text}; no learning rate recorded to compare with", (step, value)
+    distance = step - lr[0]
+    side = "at" if distance == 0 else ("after" if distance > 0 else "before")
+    where = (
+        "at the LR peak"
+        if distance == 0
+        else f"{number(abs(distance))} {axis}s {side} the LR peak ({number(lr[0])})"
+    )
+    return f"{text}, {where}", (step, value)
+
+
+def _argmax(record: RunRecord, column: Column) -> tuple[float, float] | None:
+    """Return (step, value) of the largest finite value on the final lineage, the first of equals."""
+    rows = record.lineage_rows()
+    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    if not len(rows):
+        return None
+    row = int(rows[int(column.values[rows].argmax())])
+    return float(record.step[row]), float(column.values[row])

@@ -1,0 +1,262 @@
+"""The panels as one static SVG: for Markdown, for paper, and for a browser without scripts."""
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.chronicle.prose import number, plain
+from trimtab.report.account import RunAccount
+from trimtab.report.panels import Band, Panel, Stretch, bands, make_panels, step_range
+from trimtab.report.telling import axis_word
+
+__all__ = ["NUM_COLOURS", "nice_ticks", "render_picture"]
+
+NUM_COLOURS = 6
+"""Attempts take colours in turn; the style sheet has as many."""
+
+LEFT, RIGHT, TOP, GAP = 64.0, 16.0, 22.0, 10.0
+TALL, LOW = 190.0, 92.0
+POINTS = 1_600
+"""Per signal: two for each pixel column of the usual width."""
+
+
+def nice_ticks(low: float, high: float, *, count: int = 4) -> list[float]:
+    """Return round numbers within [low, high], about `count` of them.
+
+    Example:
+        >>> nice_ticks(0, 1200, count=3), nice_ticks(2.1, 2.9, count=3)
+        ([0.0, 500.0, 1000.0], [2.2, 2.4, 2.6, 2.8])
+    """
+    raw = (high - low) / max(count, 1)
+    if not math.isfinite(raw) or raw <= 0:
+        return [low]
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = power * next(
+        (m for m, limit in ((1, 1.5), (2, 3.5), (5, 7.5)) if raw < limit * power), 10
+    )
+    first = math.ceil(low / step - 1e-9)
+    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+class _Scale:
+    """Maps values to pixels, top down."""
+
+    def __init__(self, panel: Panel, top: float, height: float) -> None:
+        parts = [s.y[np.isfinite(s.y)] for s in (*panel.stretches, *panel.dots)]
+        y = np.concatenate(parts) if parts else np.zeros(0)
+        self.log = panel.scale == "log"
+        if self.log:
+            y = y[y > 0]
+        low, high = (float(y.min()), float(y.max())) if len(y) else (0.0, 1.0)
+        self.low, self.high = (
+            (math.log10(low), math.log10(high)) if self.log and len(y) else (low, high)
+        )
+        pad = (self.high - self.low) * 0.06 or max(abs(self.high) * 0.05, 1e-12)
+        self.low, self.high = self.low - pad, self.high + pad
+        self.top, self.height = top, height
+
+    def __call__(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            v = np.log10(np.where(y > 0, y, np.nan)) if self.log else y
+        pixels: NDArray[np.float64] = self.top + self.height * (self.high - v) / (
+            self.high - self.low
+        )
+        return pixels
+
+    def ticks(self) -> list[float]:
+        if not self.log:
+            return nice_ticks(self.low, self.high, count=3)
+        decades = range(max(-300, math.ceil(self.low)), min(300, math.floor(self.high)) + 1)
+        if len(decades) >= 2:
+            stride = -(-len(decades) // 4)
+            return [10.0**d for d in decades][::stride]
+        return [t for t in nice_ticks(10**self.low, 10**self.high, count=3) if t > 0]
+
+
+def render_picture(
+    account: RunAccount,
+    *,
+    signals: Sequence[str] | None = None,
+    width: int = 900,
+    standalone: bool = True,
+) -> str:
+    """Return the panels of an account as one SVG image; all share the same step limits.
+
+    Args:
+        account: The run.
+        signals: Canonical names of the panels wanted, in order; None for all that a page has.
+        width: Pixels.
+        standalone: Put the style sheet in, light and dark; without it the page's own is used.
+    """
+    panels = _chosen(account, signals)
+    limits = step_range(account.record)
+    found = bands(account)
+    y, body = 4.0, []
+    for panel in panels:
+        height = TALL if panel.name == "loss" else LOW
+        body.append(_panel(panel, found, limits, y, height, float(width)))
+        y += TOP + height + GAP
+    body.append(_axis(limits, y, float(width), axis_word(account.record)))
+    total = y + 26
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {total:.0f}" role="img" aria-label="Signals of {escape(plain(account.record.source))}">'
+    style = f"<style>{_style()}</style>" if standalone else ""
+    return head + style + "".join(body) + "</svg>"
+
+
+def _style() -> str:
+    """Return the colours and the rules for plots; colours follow the reader's light or dark."""
+    static = files("trimtab.report") / "static"
+    return "".join(
+        (static / name).read_text(encoding="utf-8") for name in ("colours.css", "plot.css")
+    )
+
+
+def _chosen(account: RunAccount, signals: Sequence[str] | None) -> tuple[Panel, ...]:
+    panels = make_panels(account, points=POINTS)
+    if signals is None:
+        return panels
+    by_name = {p.name: p for p in panels}
+    return tuple(by_name[s] for s in signals if s in by_name)
+
+
+def _panel(
+    panel: Panel,
+    found: Iterable[Band],
+    limits: tuple[float, float],
+    top: float,
+    height: float,
+    width: float,
+) -> str:
+    plot_top = top + TOP
+    parts = [
+        f'<g data-panel="{panel.name}" data-x0="{limits[0]:g}" data-x1="{limits[1]:g}">',
+        f'<text class="title" x="{LEFT}" y="{top + 14}">{escape(panel.title)}</text>',
+        f'<text class="unit" x="{width - RIGHT}" y="{top + 14}" text-anchor="end">{escape(plain(panel.note or panel.unit))}</text>',
+        f'<rect class="plot" x="{LEFT}" y="{plot_top}" width="{width - LEFT - RIGHT}" height="{height}"/>',
+    ]
+    if panel.empty:
+        parts.append(
+            f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}" text-anchor="middle">not recorded</text></g>'
+        )
+        return "".join(parts)
+    scale = _Scale(panel, plot_top, height)
+    for band in found:
+        parts.append(_band(band, limits, plot_top, height, width, letter=panel.name == "loss"))
+    ticks = scale.ticks()
+    for value, pixel in zip(ticks, scale(np.asarray(ticks)), strict=True):
+        if plot_top - 1 <= pixel <= plot_top + height + 1:
+            parts.append(
+                f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{pixel:.1f}" y2="{pixel:.1f}"/>'
+            )
+            parts.append(
+                f'<text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}" text-anchor="end">{number(value)}</text>'
+            )
+    for stretch in sorted(panel.stretches, key=lambda s: s.live):
+        parts.append(_curve(stretch, scale, limits, width))
+    for stretch in panel.dots:
+        parts.append(_dots(stretch, scale, limits, width, "dot"))
+    if panel.mark is not None:
+        point = Stretch(
+            attempt=0,
+            live=True,
+            trial=False,
+            x=np.asarray(panel.mark[:1]),
+            y=np.asarray(panel.mark[1:]),
+        )
+        parts.append(_dots(point, scale, limits, width, "mark"))
+    return "".join(parts) + "</g>"
+
+
+def _pixels(
+    x: NDArray[np.float64], limits: tuple[float, float], width: float
+) -> NDArray[np.float64]:
+    pixels: NDArray[np.float64] = LEFT + (width - LEFT - RIGHT) * (x - limits[0]) / (
+        limits[1] - limits[0]
+    )
+    return pixels
+
+
+def _curve(stretch: Stretch, scale: _Scale, limits: tuple[float, float], width: float) -> str:
+    xs, ys = _pixels(stretch.x, limits, width), scale(stretch.y)
+    pen, commands, bad = "M", [], []
+    for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
+        if math.isfinite(y):
+            commands.append(f"{pen}{x:.1f} {y:.1f}")
+            pen = "L"
+        else:
+            pen = "M"
+            bad.append(
+                f'<line class="bad" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.top}" y2="{scale.top + 8}"/>'
+            )
+    name = f"curve a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}{' trial' if stretch.trial else ''}"
+    path = f'<path class="{name}" d="{"".join(commands)}"/>' if commands else ""
+    dots = (
+        _dots(
+            stretch,
+            scale,
+            limits,
+            width,
+            f"point a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}",
+        )
+        if len(xs) <= 40
+        else ""
+    )
+    return path + dots + "".join(bad)
+
+
+def _dots(
+    stretch: Stretch, scale: _Scale, limits: tuple[float, float], width: float, name: str
+) -> str:
+    xs, ys = _pixels(stretch.x, limits, width).tolist(), scale(stretch.y).tolist()
+    return "".join(
+        f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>'
+        for x, y in zip(xs, ys, strict=True)
+        if math.isfinite(y)
+    )
+
+
+def _band(
+    band: Band,
+    limits: tuple[float, float],
+    top: float,
+    height: float,
+    width: float,
+    *,
+    letter: bool,
+) -> str:
+    x0, x1 = (float(v) for v in _pixels(np.asarray([band.onset, band.end]), limits, width))
+    first = (
+        x0
+        if band.precursor is None
+        else float(_pixels(np.asarray([band.precursor]), limits, width)[0])
+    )
+    name = band.severity + (" left" if band.left else "")
+    parts = [
+        f'<rect class="band {name}" x="{x0:.1f}" y="{top}" width="{max(x1 - x0, 2):.1f}" height="{height}"/>'
+    ]
+    if first < x0:
+        parts.append(
+            f'<rect class="band before {name}" x="{first:.1f}" y="{top}" width="{x0 - first:.1f}" height="{height}"/>'
+        )
+    if letter:
+        parts.append(
+            f'<text class="letter {band.severity}" x="{x0 + 3:.1f}" y="{top + 13}">{band.letter}</text>'
+        )
+    return "".join(parts)
+
+
+def _axis(limits: tuple[float, float], top: float, width: float, word: str) -> str:
+    parts = []
+    for value in nice_ticks(*limits, count=8):
+        x = float(_pixels(np.asarray([value]), limits, width)[0])
+        parts.append(
+            f'<text class="tick" x="{x:.1f}" y="{top + 8}" text-anchor="middle">{number(value)}</text>'
+        )
+    parts.append(
+        f'<text class="unit" x="{width - RIGHT}" y="{top + 22}" text-anchor="end">{word}</text>'
+    )
+    return "".join(parts)

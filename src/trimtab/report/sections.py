@@ -1,0 +1,304 @@
+"""Pieces of the page that need no script: cards, lineage, decisions, chronicle, notes."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from trimtab.chronicle.journal import Event
+from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.record import Attempt, RunRecord
+from trimtab.report.account import RunAccount
+from trimtab.report.deeds import event_sentence
+from trimtab.report.panels import step_range
+from trimtab.report.picture import NUM_COLOURS
+from trimtab.report.telling import (
+    PLAN_ROWS,
+    CauseTelling,
+    IncidentTelling,
+    RemedyTelling,
+    axis_word,
+    tell,
+)
+
+__all__ = [
+    "cards_html",
+    "chronicle_html",
+    "decisions_html",
+    "legend_html",
+    "lineage_html",
+    "notes_html",
+    "text",
+]
+
+MAX_EVENTS = 2_000
+"""Rows of a table of events; the journal itself has all."""
+
+
+def text(value: object) -> str:
+    """Return log text as harmless HTML; digits grouped by blanks stay together on a line."""
+    return escape(re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "\u202f", plain(value)), quote=True)
+
+
+def cards_html(account: RunAccount) -> str:
+    """Return the incident cards, newest first; those that need no action are folded away."""
+    order = sorted(
+        zip(tell(account), account.incidents, strict=True),
+        key=lambda pair: (pair[1].incident.onset_row, pair[1].incident.peak_row),
+        reverse=True,
+    )
+    alarms = [_card(t) for t, _ in order if t.alarm]
+    quiet = [_card(t) for t, _ in order if not t.alarm]
+    if not alarms and not quiet:
+        return '<p class="quiet">No incident.</p>'
+    fold = ""
+    if quiet:
+        many = "s" if len(quiet) > 1 else ""
+        fold = f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no action</summary>{''.join(quiet)}</details>"
+    lead = "" if alarms else '<p class="quiet">No incident that needs action.</p>'
+    return lead + "".join(alarms) + fold
+
+
+def _card(t: IncidentTelling) -> str:
+    same = f"as for {t.same_as}" if t.same_as else ""
+    rows = [
+        *([("do", same)] if same else _plan_rows(t)),
+        ("what", text(t.what)),
+        ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
+        ("together", text(t.together)),
+        ("because", same or (_causes(t.causes) if t.alarm or t.causes else "")),
+        ("next test", "" if same else text(t.next_test)),
+        ("done", _list(t.done)),
+    ]
+    body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
+    severity = text(t.severity)
+    return (
+        f'<article class="card {severity}" id="incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
+        f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span></header>'
+        f"<h3>{text(t.headline)}</h3><dl>{body}</dl></article>"
+    )
+
+
+def _causes(causes: tuple[CauseTelling, ...]) -> str:
+    if not causes:
+        return "unknown"
+    minor = ", ".join(f"{c.title} {c.confidence}" for c in causes if c.minor)
+    rest = f'<li class="why">hardly: {text(minor)}</li>' if minor else ""
+    return "<ol>" + "".join(_cause(c) for c in causes if not c.minor) + rest + "</ol>"
+
+
+def _cause(c: CauseTelling) -> str:
+    share = 0.0 if c.confidence == "—" else min(max(float(c.confidence), 0.0), 1.0) * 100
+    bar = f'<svg viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="3"/><rect class="fill" width="{share:.0f}" height="3"/></svg>'
+    why = f'<span class="why">{text(c.details)}</span>' if c.details else ""
+    return f'<li class="cause"><b>{text(c.title)}</b><span>{c.confidence}</span>{bar}{why}</li>'
+
+
+def _plan_rows(t: IncidentTelling) -> list[tuple[str, str]]:
+    if not t.remedies:
+        return [("do", "no remedy is known for this; watch it" if t.alarm else "")]
+    rows = []
+    for label, when in PLAN_ROWS:
+        remedies = [r for r in t.remedies if r.when == when]
+        if remedies:
+            rows.append((label, f"<ol>{''.join(_remedy(r) for r in remedies)}</ol>"))
+    return rows
+
+
+def _remedy(r: RemedyTelling) -> str:
+    why = f' <span class="why">{text(r.why)}</span>' if r.why else ""
+    flags = f'<code class="flags">{text(r.flags)}</code>' if r.flags else ""
+    costs = " · ".join(
+        p for p in (f"cost: {r.cost}" if r.cost else "", f"undo: {r.undo}" if r.undo else "") if p
+    )
+    lines = [
+        costs,
+        *(f"worked for {w}" for w in r.worked),
+        *(f"did not help {f}" for f in r.failed),
+    ]
+    summary = text(r.history or "cost and undo")
+    fold = f"<details><summary>{summary}</summary>{_list(lines)}</details>" if any(lines) else ""
+    return f"<li>{r.rank} <b>{text(r.text)}</b>{why}{flags}{fold}</li>"
+
+
+def _list(lines: Iterable[str]) -> str:
+    items = "".join(f"<li>{text(line)}</li>" for line in lines if line)
+    return f"<ul>{items}</ul>" if items else ""
+
+
+def legend_html(account: RunAccount) -> str:
+    """Return which colour is which attempt, where there are several, and what faint lines are."""
+    attempts = account.record.attempts
+    if len(attempts) < 2:
+        return ""
+    live = set(account.record.final_lineage())
+    items = []
+    for i, a in enumerate(attempts[:12]):
+        fate = "" if i in live else (" trial" if a.trial else " dead")
+        items.append(
+            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{" dead" if fate else ""}{" trial" if a.trial else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{text(a.number)}{" (trial)" if a.trial else ""}</i>'
+        )
+    more = f"<i>and {len(attempts) - 12} more</i>" if len(attempts) > 12 else ""
+    return (
+        f'<span class="legend">{"".join(items)}{more}<i>faint: not on the final lineage</i></span>'
+    )
+
+
+def lineage_html(account: RunAccount) -> str:
+    """Return the tree of attempts as a table: parent, steps, why, and what was set differently."""
+    record = account.record
+    if len(record.attempts) < 2 and not any(a.settings or a.why for a in record.attempts):
+        return ""
+    live, limits = set(record.attempt[record.lineage_rows()].tolist()), step_range(record)
+    by_number = {a.number: a for a in record.attempts}
+    rows = []
+    for i, a in enumerate(record.attempts):
+        depth = _depth(a, by_number)
+        branch = "  " * max(depth - 1, 0) + ("└ " if depth else "")
+        parent = (
+            "—"
+            if a.parent is None
+            else text(a.parent)
+            + (f" @ {text(number(a.parent_step))}" if a.parent_step is not None else "")
+        )
+        first, last = _ends(record, a)
+        rows.append(
+            f'<tr><td class="nowrap"><span class="tree">{branch}</span><b>{text(a.number)}</b></td><td class="nowrap">{parent}</td>'
+            f'<td class="n">{text(number(first))}\u2013{text(number(last))}</td><td class="bars">{_bar(i, (first, last), limits, a, live=i in live)}</td>'
+            f"<td>{text(_fate(record, i))}</td><td>{text(a.why)}</td>"
+            f"<td>{text(_differences(a, by_number.get(a.parent or '')))}</td></tr>"
+        )
+    head = f'<tr><th>attempt</th><th>parent</th><th class="n">{axis_word(record)}s</th><th class="bars"></th><th>fate</th><th>why</th><th>set differently</th></tr>'
+    return f'<h2>Lineage</h2><table id="lineage">{head}{"".join(rows)}</table>'
+
+
+def _fate(record: RunRecord, index: int) -> str:
+    """Return whether an attempt is on the final lineage, and up to where."""
+    rows = record.lineage_rows()
+    rows = rows[record.attempt[rows] == index]
+    attempt = record.attempts[index]
+    if not len(rows):
+        return "trial" if attempt.trial else "given up"
+    if rows[-1] + 1 < attempt.end_row:
+        return f"kept to {number(float(record.step[rows[-1]]))}, then given up"
+    return "final lineage"
+
+
+def _depth(a: Attempt, by_number: Mapping[str, Attempt]) -> int:
+    seen = {a.number}
+    parent = by_number.get(a.parent or "")
+    while parent is not None and parent.number not in seen and len(seen) < 12:
+        seen.add(parent.number)
+        parent = by_number.get(parent.parent or "")
+    return len(seen) - 1
+
+
+def _ends(record: RunRecord, a: Attempt) -> tuple[float | None, float | None]:
+    if a.end_row <= a.first_row:
+        return None, None
+    return float(record.step[a.first_row]), float(record.step[a.end_row - 1])
+
+
+def _bar(
+    index: int,
+    ends: tuple[float | None, float | None],
+    limits: tuple[float, float],
+    a: Attempt,
+    *,
+    live: bool,
+) -> str:
+    first, last = ends
+    if first is None or last is None:
+        return ""
+    span = limits[1] - limits[0]
+    x0, x1 = (1000 * (v - limits[0]) / span for v in (first, last))
+    name = f"bar a{index % NUM_COLOURS}{'' if live else ' dead'}"
+    height = 4 if a.trial else 8
+    return f'<svg viewBox="0 0 1000 14" preserveAspectRatio="none" aria-hidden="true"><line class="rail" x1="0" x2="1000" y1="7" y2="7"/><rect class="{name}" x="{x0:.1f}" y="{7 - height / 2:g}" width="{max(x1 - x0, 4):.1f}" height="{height}"/></svg>'
+
+
+def _differences(a: Attempt, parent: Attempt | None) -> str:
+    before = parent.settings if parent is not None else {}
+    changed = [
+        f"{k} {f'{before[k]} → ' if k in before else ''}{v}"
+        for k, v in a.settings.items()
+        if before.get(k) != v
+    ]
+    return ", ".join(plain(c) for c in changed)
+
+
+def decisions_html(events: Sequence[Event]) -> str:
+    """Return the table of decisions: what, why, evidence, what was done, what came of it."""
+    groups: list[list[Event]] = []
+    for event in events:
+        if event.event == "decision" or (event.event in ("action", "outcome") and not groups):
+            groups.append([event])
+        elif event.event in ("action", "outcome"):
+            groups[-1].append(event)
+    if not groups:
+        return ""
+    head = '<tr><th>attempt</th><th class="n">step</th><th>decided</th><th>why</th><th>done</th><th>came of it</th></tr>'
+    return f'<h2>Decisions</h2><table id="decisions">{head}{"".join(_decision(g) for g in groups)}</table>'
+
+
+def _decision(group: Sequence[Event]) -> str:
+    first = group[0]
+    d = first.data if first.event == "decision" else {}
+    evidence = d.get("evidence") or ()
+    why = "; ".join(
+        [
+            plain(d.get("why", "")),
+            *(plain(e) for e in (evidence if isinstance(evidence, list | tuple) else [evidence])),
+        ]
+    ).strip("; ")
+    done = "<br>".join(text(event_sentence(e)) for e in group if e.event == "action")
+    outcome = "<br>".join(_outcome(e) for e in group if e.event == "outcome")
+    return (
+        f'<tr><td class="nowrap">{text(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
+        f"<td>{text(why)}</td><td>{done}</td><td>{outcome}</td></tr>"
+    )
+
+
+def _outcome(event: Event) -> str:
+    verdict = plain(event.data.get("verdict", "unclear"))
+    name = {"worked": "worked", "did not": "did-not"}.get(verdict, "unclear")
+    figures = values_text(event.data.get("figures"))
+    parts = (
+        plain(event.data.get("remedy", "")).replace("-", " "),
+        plain(event.data.get("text", "")),
+        figures,
+    )
+    return f'<b class="{name}">{text(verdict)}</b> {text(" · ".join(p for p in parts if p))}'
+
+
+def chronicle_html(events: Sequence[Event]) -> str:
+    """Return the journal as a table; findings and checkpoints are folded away."""
+    if not events:
+        return ""
+    main = [e for e in events if e.event not in ("finding", "checkpoint")]
+    rest = [e for e in events if e.event in ("finding", "checkpoint")]
+    fold = (
+        f"<details><summary>{number(len(rest))} findings and checkpoints</summary>{_events(rest)}</details>"
+        if rest
+        else ""
+    )
+    return f'<h2>Chronicle</h2><div id="chronicle">{_events(main)}</div>{fold}'
+
+
+def _events(events: Sequence[Event]) -> str:
+    rows = "".join(
+        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{text(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
+        f"<td>{text(e.event)}</td><td>{text(plain(event_sentence(e), limit=600))}</td></tr>"
+        for e in events[-MAX_EVENTS:]
+    )
+    left = (
+        f'<p class="quiet">The last {number(MAX_EVENTS)} of {number(len(events))}; the journal has all.</p>'
+        if len(events) > MAX_EVENTS
+        else ""
+    )
+    return f'{left}<table><tr><th>time (UTC)</th><th>attempt</th><th class="n">step</th><th>event</th><th></th></tr>{rows}</table>'
+
+
+def notes_html(notes: Iterable[str]) -> str:
+    """Return what the reader of the log had to assume, convert or leave out."""
+    items = "".join(f"<li>{text(n)}</li>" for n in notes)
+    return f'<h2>Notes on the log</h2><ul class="notes">{items}</ul>' if items else ""

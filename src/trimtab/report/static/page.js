@@ -1,0 +1,193 @@
+"use strict";
+// The page around the panels: zoom, selection of incidents, keyboard, read-out under the pointer.
+(() => {
+  const root = document.documentElement;
+  const errors = [];
+  const fail = (message) => { errors.push(String(message)); root.dataset.errors = errors.join(" | "); };
+  window.addEventListener("error", (event) => fail(event.message));
+  root.dataset.errors = "";
+
+  const data = JSON.parse(document.getElementById("data").textContent);
+  for (const panel of data.panels) {
+    for (const s of [...panel.stretches, ...panel.dots]) s.x = data.xs[s.x];
+  }
+  const full = data.range;
+  const state = { range: full, selected: null };
+  const host = document.getElementById("panels");
+  const frames = data.panels.map(buildFrame);
+  const byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
+  const cards = [...document.querySelectorAll("[data-letter]")];
+
+  function buildFrame(panel) {
+    const section = document.createElement("section");
+    section.className = "panel";
+    const head = document.createElement("header");
+    const title = document.createElement("h3"), note = document.createElement("span"), readout = document.createElement("output");
+    title.textContent = panel.title;
+    note.textContent = panel.note || panel.unit;
+    note.className = "note";
+    const canvas = document.createElement("div");
+    head.append(title, note, readout);
+    section.append(head, canvas);
+    return { panel, section, canvas, readout, drawn: null };
+  }
+
+  function drawAll(paper) {
+    const width = paper || Math.max(320, host.clientWidth);
+    frames.forEach((frame, index) => {
+      const loss = frame.panel.name === "loss", empty = !frame.panel.stretches.length;
+      frame.drawn = trimtabChart.draw(frame.canvas, frame.panel, {
+        width, height: loss ? 230 : empty ? 34 : 96, range: state.range, bands: data.bands, selected: state.selected,
+        events: data.events, labels: loss || index === frames.length - 1, word: data.axis, onPick: select,
+      });
+    });
+    root.dataset.x0 = state.range[0];
+    root.dataset.x1 = state.range[1];
+    root.dataset.selected = state.selected || "";
+    document.getElementById("reset").hidden = state.range === full && !state.selected;
+  }
+
+  // From well before the first sign to well after the peak: what a reader wants to see first.
+  function windowOf(band) {
+    const first = band.precursor === null ? band.onset : Math.min(band.precursor, band.onset);
+    const loss = data.panels[0].stretches.flatMap((s) => s.x).filter((x) => x >= first - 1e-9).slice(0, 8);
+    const spacing = loss.length > 1 ? (loss[loss.length - 1] - loss[0]) / (loss.length - 1) : 1;
+    const core = Math.max(Math.max(band.peak, band.onset) - first, 12 * spacing, (full[1] - full[0]) * 2e-4);
+    const end = Math.min(band.end, Math.max(band.peak, band.onset) + 1.2 * core);
+    return [Math.max(full[0], first - 0.9 * core), Math.min(full[1], Math.max(end, first + core) + 0.9 * core)];
+  }
+
+  function zoom(range) {
+    const low = Math.max(full[0], range[0]), high = Math.min(full[1], range[1]);
+    if (!(high > low)) return;
+    state.range = [low, high];
+    drawAll();
+  }
+
+  function select(letter) {
+    const band = byLetter[letter];
+    if (!band) return;
+    state.selected = letter;
+    for (const card of cards) card.classList.toggle("selected", card.dataset.letter === letter);
+    const card = cards.find((c) => c.dataset.letter === letter);
+    if (card) {
+      const fold = card.closest("details");
+      if (fold) fold.open = true;
+      const list = document.getElementById("cards");
+      if (list && list.scrollHeight > list.clientHeight) list.scrollTop = card.offsetTop - list.offsetTop - 8;
+    }
+    history.replaceState(null, "", `#incident=${letter}`);
+    zoom(windowOf(band));
+  }
+
+  function reset() {
+    state.range = full;
+    state.selected = null;
+    for (const card of cards) card.classList.remove("selected");
+    history.replaceState(null, "", "#");
+    drawAll();
+  }
+
+  function step(by) {
+    if (!data.bands.length) return;
+    const at = data.bands.findIndex((b) => b.letter === state.selected);
+    const next = at < 0 ? (by > 0 ? 0 : data.bands.length - 1) : (at + by + data.bands.length) % data.bands.length;
+    select(data.bands[next].letter);
+  }
+
+  function valueText(panel, y) {
+    const f = trimtabChart.format;
+    if (y === null) return "NaN or Inf";
+    return panel.name === "loss" ? `${f(y)}  ppl ${f(Math.exp(y))}` : f(y);
+  }
+
+  function showReadout(at) {
+    for (const { panel, readout, drawn } of frames) {
+      const found = trimtabChart.nearest(panel, at);
+      const x = found.length ? found[0].x : at;
+      drawn.hair.setAttribute("x1", drawn.X(x));
+      drawn.hair.setAttribute("x2", drawn.X(x));
+      const texts = found.slice(0, 3).map((p, i) => {
+        const who = data.attempts.length > 1 ? `${data.attempts[p.a].number}: ` : "";
+        return (i ? "" : `${data.axis} ${trimtabChart.format(p.x, 7)}   `) + who + valueText(panel, p.y);
+      });
+      readout.textContent = texts.join("   ");
+    }
+    host.classList.add("reading");
+  }
+
+  function hideReadout() {
+    for (const { readout, drawn } of frames) {
+      readout.textContent = "";
+      for (const end of ["x1", "x2"]) drawn.hair.setAttribute(end, -9);
+    }
+    host.classList.remove("reading");
+  }
+
+  let drag = null;
+  function position(event) {  // SVG may be scaled: from client pixels to its own
+    const svg = frames[0].drawn.svg, box = svg.getBoundingClientRect();
+    return ((event.clientX - box.left) / box.width) * svg.viewBox.baseVal.width;
+  }
+  host.addEventListener("pointerdown", (event) => {
+    if (event.button === 0 && event.target.closest("svg")) drag = position(event);
+  });
+  host.addEventListener("pointermove", (event) => {
+    if (!event.target.closest("svg") && drag === null) { hideReadout(); return; }
+    const { left, right, toX } = frames[0].drawn;
+    const here = Math.min(right, Math.max(left, position(event)));
+    showReadout(toX(here));
+    if (drag === null) return;
+    for (const { drawn } of frames) {
+      drawn.brush.setAttribute("x", Math.min(drag, here));
+      drawn.brush.setAttribute("width", Math.abs(here - drag));
+    }
+  });
+  window.addEventListener("pointerup", (event) => {
+    if (drag === null) return;
+    const here = position(event), from = drag, { left, right, toX } = frames[0].drawn;
+    drag = null;
+    for (const { drawn } of frames) drawn.brush.setAttribute("width", 0);
+    if (Math.abs(here - from) < 6) return;
+    const clamp = (pixel) => toX(Math.min(right, Math.max(left, pixel)));
+    zoom([clamp(Math.min(from, here)), clamp(Math.max(from, here))]);
+  });
+  host.addEventListener("pointerleave", hideReadout);
+  host.addEventListener("dblclick", reset);
+  document.getElementById("reset").addEventListener("click", reset);
+  for (const card of cards) {
+    card.addEventListener("click", (event) => {
+      if (!event.target.closest("summary, a") && !String(getSelection())) select(card.dataset.letter);
+    });
+    card.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target === card) select(card.dataset.letter); });
+  }
+  window.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (event.key === "n") step(1);
+    else if (event.key === "p") step(-1);
+    else if (event.key === "0" || event.key === "Escape") reset();
+  });
+  window.addEventListener("resize", () => drawAll());
+  window.addEventListener("beforeprint", () => drawAll(760));  // about the width of a page, so that the type keeps its size
+  window.addEventListener("afterprint", () => drawAll());
+  function fromHash() {
+    const asked = /^#incident=([A-Z]+)$/.exec(location.hash);
+    if (asked && asked[1] !== state.selected) select(asked[1]);
+  }
+  window.addEventListener("hashchange", fromHash);
+
+  // For tests and for the console: what is shown, and one row read back.
+  window.trimtab = {
+    data, state, select, reset, step, zoom, errors,
+    readout(at) {
+      const loss = data.panels.find((p) => p.name === "loss"), found = loss ? trimtabChart.nearest(loss, at) : [];
+      return found.length ? { step: found[0].x, loss: found[0].y, perplexity: found[0].y === null ? null : Math.exp(found[0].y) } : null;
+    },
+  };
+
+  host.replaceChildren(...frames.map((f) => f.section));
+  drawAll();
+  fromHash();
+  root.dataset.requests = performance.getEntriesByType("resource").length;
+  root.dataset.ready = "yes";
+})();

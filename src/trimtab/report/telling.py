@@ -1,0 +1,388 @@
+"""An account in words: the sentences that the terminal, the page and the picture share."""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.chronicle.prose import number, plain, signal_label, values_text
+from trimtab.incidents import Incident
+from trimtab.plan.plan import Plan, PlannedRemedy
+from trimtab.plan.remedy_table import REMEDY_BY_ID
+from trimtab.record import RunRecord
+from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.deeds import done_after
+
+__all__ = [
+    "MAIN_SIGNALS",
+    "PLAN_ROWS",
+    "CauseTelling",
+    "IncidentTelling",
+    "RemedyTelling",
+    "axis_word",
+    "confidence_word",
+    "final_loss",
+    "header_sentence",
+    "info_sentence",
+    "left_behind",
+    "letters",
+    "read_time",
+    "standing",
+    "state_sentence",
+    "tell",
+]
+
+PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
+"""The label under which remedies stand, by when they can be taken."""
+
+MINOR = 0.05
+"""Causes believed less than this are named in one line after the others. Ours."""
+
+MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseTelling:
+    """One cause in words."""
+
+    rank: int
+    title: str
+    confidence: str
+    evidence: tuple[str, ...]
+    against: tuple[str, ...]
+    test: str
+    minor: bool
+    """Little believed: named, but not argued."""
+
+    @property
+    def details(self) -> str:
+        """Evidence for and against in one line."""
+        parts = [
+            "; ".join(self.evidence),
+            f"against: {'; '.join(self.against)}" if self.against else "",
+        ]
+        return "; ".join(p for p in parts if p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemedyTelling:
+    """One remedy in words."""
+
+    rank: int
+    text: str
+    why: str
+    flags: str
+    cost: str
+    undo: str
+    when: str
+    """mid-run, from scratch or unsure."""
+    worked: tuple[str, ...]
+    """Runs where it helped, with what happened and the source."""
+    failed: tuple[str, ...]
+    """Runs where it did not."""
+
+    @property
+    def history(self) -> str:
+        """Runs where it helped and where it did not, by name."""
+        parts = [
+            f"{label} {_names(runs)}"
+            for label, runs in (("worked for", self.worked), ("did not help", self.failed))
+            if runs
+        ]
+        return " · ".join(parts)
+
+
+def _names(runs: tuple[str, ...]) -> str:
+    return ", ".join(dict.fromkeys(run.split(": ")[0] for run in runs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentTelling:
+    """One incident in words."""
+
+    letter: str
+    severity: str
+    alarm: bool
+    headline: str
+    attempt: str
+    what: str
+    first: str
+    together: str
+    causes: tuple[CauseTelling, ...]
+    remedies: tuple[RemedyTelling, ...]
+    next_test: str
+    same_as: str
+    """Letter of the incident told before that has the same causes and plan; usually empty."""
+    done: tuple[str, ...]
+
+
+def axis_word(record: RunRecord) -> str:
+    """Return what the axis counts, singular."""
+    return {"step": "step", "epoch": "epoch", "row": "row"}[record.axis]
+
+
+def confidence_word(confidence: float) -> str:
+    """Return a confidence as a word; the words' limits are ours."""
+    for limit, word in ((0.95, "very sure"), (0.8, "sure"), (0.6, "likely"), (0.4, "uncertain")):
+        if confidence >= limit:
+            return word
+    return "weak"
+
+
+def letters(account: RunAccount) -> tuple[str, ...]:
+    """Return the letter of each incident of the account: A is the first on the axis, then B ... AA."""
+    order = sorted(
+        range(len(account.incidents)), key=lambda i: _place(account.incidents[i].incident)
+    )
+    result = [""] * len(order)
+    for rank, index in enumerate(order):
+        result[index] = _letter(rank)
+    return tuple(result)
+
+
+def _place(incident: Incident) -> tuple[int, int]:
+    return (incident.onset_row, incident.peak_row)
+
+
+def _letter(rank: int) -> str:
+    text = ""
+    rank += 1
+    while rank:
+        rank, rest = divmod(rank - 1, 26)
+        text = chr(65 + rest) + text
+    return text
+
+
+def header_sentence(account: RunAccount) -> str:
+    """Return format, attempts, range and signals in one line."""
+    record = account.record
+    parts = [plain(record.format)]
+    trials = sum(a.trial for a in record.attempts)
+    attempts = len(record.attempts) - trials
+    parts.append(
+        f"{attempts} attempt{'s' * (attempts != 1)}"
+        + (f" and {trials} trial{'s' * (trials != 1)}" if trials else "")
+    )
+    if record.num_rows:
+        first, last = float(np.min(record.step)), float(np.max(record.step))
+        parts.append(f"{axis_word(record)}s {number(first)}\u2013{number(last)}")
+    count = len(record.columns)
+    parts.append(f"{count} signal{'s' * (count != 1)}")
+    return " · ".join(parts)
+
+
+def read_time(seconds: float) -> str:
+    """Return how long the reading took, in words."""
+    return (
+        f"read in {seconds:.1f} s"
+        if seconds >= 0.1
+        else f"read in {max(1, round(1000 * seconds))} ms"
+    )
+
+
+def final_loss(record: RunRecord) -> tuple[float, float] | None:
+    """Return (step, loss) of the last train loss on the final lineage, NaN included."""
+    column = record.columns.get("loss")
+    rows = record.lineage_rows()
+    if column is None:
+        return None
+    rows = rows[column.present[rows]]
+    return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
+
+
+def state_sentence(account: RunAccount) -> str:
+    """Return the run's state in one sentence."""
+    record = account.record
+    if not record.num_rows:
+        return "Nothing to judge: the log holds no rows."
+    last = final_loss(record)
+    where = (
+        "No train loss is recorded"
+        if last is None
+        else f"Loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
+    )
+    if len(record.attempts) > 1:
+        where += f", attempt {plain(record.attempts[-1].number)}"
+    here = [ia for ia in _alarms(account) if not left_behind(record, ia.incident)]
+    gone = [ia for ia in _alarms(account) if left_behind(record, ia.incident)]
+    parts = [f"{where}."]
+    if not here:
+        parts.append(
+            "No incident that needs action."
+            if not gone
+            else "No incident that needs action on the final lineage."
+        )
+    else:
+        parts.append(_alarm_sentence(here, lasting=True))
+    if gone:
+        parts.append(_alarm_sentence(gone, lasting=False, cause=not here))
+    return " ".join(parts)
+
+
+def standing(account: RunAccount) -> str:
+    """Return the worst severity on the final lineage, or `good`."""
+    here = {
+        ia.incident.severity
+        for ia in _alarms(account)
+        if not left_behind(account.record, ia.incident)
+    }
+    return next((s for s in ("critical", "warning") if s in here), "good")
+
+
+def left_behind(record: RunRecord, incident: Incident) -> bool:
+    """Tell whether an incident began on a branch that was given up."""
+    chain = record.final_lineage()
+    try:
+        at = chain.index(record.attempt_index(incident.attempt))
+    except (KeyError, ValueError):
+        return bool(chain)
+    if at + 1 == len(chain):
+        return False
+    limit = record.attempts[chain[at + 1]].parent_step
+    return limit is not None and incident.onset > limit
+
+
+def _alarms(account: RunAccount) -> list[IncidentAccount]:
+    return [ia for ia in account.incidents if ia.incident.severity != "info"]
+
+
+def _alarm_sentence(alarms: list[IncidentAccount], *, lasting: bool, cause: bool = True) -> str:
+    count = Counter(ia.incident.severity for ia in alarms)
+    counted = ", ".join(f"{count[s]} {s}" for s in ("critical", "warning") if count[s])
+    noun = "incident" if len(alarms) == 1 else "incidents"
+    worst = alarms[0]
+    causes = worst.diagnosis.causes
+    lead = (
+        f"; most likely cause: {plain(causes[0].title)} ({causes[0].confidence:.2f})"
+        if causes and cause
+        else ""
+    )
+    which = "it" if len(alarms) == 1 else "the worst"
+    began = f"{which} began at {number(worst.incident.onset)}"
+    if not lasting:
+        return f"{counted} {noun} on branches that were given up: {began}{lead}."
+    return f"{counted} {noun}: {began}{' and lasts to the end' if worst.incident.end_row is None else ''}{lead}."
+
+
+def info_sentence(account: RunAccount) -> str:
+    """Return the incidents that need no action, counted by kind, in one line; empty if none."""
+    by_kind: dict[str, list[Incident]] = {}
+    for ia in account.incidents:
+        if ia.incident.severity == "info":
+            by_kind.setdefault(ia.incident.kind, []).append(ia.incident)
+    parts = []
+    for kind, incidents in by_kind.items():
+        steps = ", ".join(number(i.onset) for i in sorted(incidents, key=_place)[:3])
+        more = ", …" if len(incidents) > 3 else ""
+        name = plain(kind).replace("-", " ")
+        parts.append(
+            f"{len(incidents)} {name}{'' if len(incidents) == 1 or name.endswith('s') else 's'} ({axis_word(account.record)} {steps}{more})"
+        )
+    return " · ".join(parts)
+
+
+def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
+    """Return every incident in words, in the order of the account."""
+    done = done_after(account)
+    tellings: list[IncidentTelling] = []
+    explained: dict[tuple[object, object], str] = {}
+    for i, (letter, ia) in enumerate(zip(letters(account), account.incidents, strict=True)):
+        remedies = _remedies(ia.plan)
+        known = explained.setdefault((ia.diagnosis, remedies), letter)
+        telling = IncidentTelling(
+            letter=letter,
+            severity=ia.incident.severity,
+            alarm=ia.incident.severity != "info",
+            headline=_headline(ia.incident, account.record),
+            attempt=plain(ia.incident.attempt),
+            what=_what(ia.incident),
+            first=_first(ia.incident, account.record),
+            together=_together(ia.incident),
+            causes=_causes(ia),
+            remedies=remedies,
+            next_test=plain(ia.diagnosis.next_test or ia.plan.next_test),
+            same_as=known if known != letter and ia.diagnosis.causes else "",
+            done=done.get(i, ()),
+        )
+        tellings.append(telling)
+    return tuple(tellings)
+
+
+def _headline(incident: Incident, record: RunRecord) -> str:
+    parts = [plain(incident.headline)]
+    if len(record.attempts) > 1:
+        gone = " (given up)" if left_behind(record, incident) else ""
+        parts.append(f"attempt {plain(incident.attempt)}{gone}")
+    if incident.severity != "info":
+        parts.append(confidence_word(incident.confidence))
+    return " · ".join(parts)
+
+
+def _what(incident: Incident) -> str:
+    kinds = (incident.kind, *incident.also)
+    texts = [
+        f.text for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row
+    ]
+    texts = texts or [f.text for f in incident.findings]
+    told = dict.fromkeys(plain(t) for t in texts[:6])
+    return " · ".join([t for t in told if t not in plain(incident.headline)][:4])
+
+
+def _first(incident: Incident, record: RunRecord) -> str:
+    if incident.precursor is None or incident.precursor_row is None:
+        return ""
+    ahead = incident.onset - incident.precursor
+    when = f"{axis_word(record)} {number(incident.precursor)}"
+    if ahead > 0:
+        when += f", {number(ahead)} before the onset"
+    early = [f for f in incident.findings if f.onset_row == incident.precursor_row]
+    text = " · ".join(dict.fromkeys(plain(f.text) for f in early[:2]))
+    return f"{when}: {text}" if text else when
+
+
+def _together(incident: Incident) -> str:
+    return " · ".join(
+        f"{signal_label(a)} and {signal_label(b)} \u03c1 {rho:.2f}".replace("-", "\u2212")
+        for a, b, rho in incident.correlations
+    )
+
+
+def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
+    return tuple(
+        CauseTelling(
+            rank=rank,
+            title=plain(c.title or c.cause),
+            confidence=f"{c.confidence:.2f}" if math.isfinite(c.confidence) else "—",
+            evidence=tuple(plain(e) for e in c.evidence),
+            against=tuple(plain(e) for e in c.against),
+            test=plain(c.test),
+            minor=rank > 1 and c.confidence < MINOR,
+        )
+        for rank, c in enumerate(ia.diagnosis.causes, start=1)
+    )
+
+
+def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
+    return tuple(
+        RemedyTelling(
+            rank=rank,
+            text=_remedy_text(r),
+            why=plain(r.why),
+            flags=plain(r.flags),
+            cost=plain(r.cost),
+            undo=plain(r.undo),
+            when=r.when,
+            worked=tuple(plain(w) for w in r.worked),
+            failed=tuple(plain(f) for f in r.failed),
+        )
+        for rank, r in enumerate(plan.remedies, start=1)
+    )
+
+
+def _remedy_text(remedy: PlannedRemedy) -> str:
+    known = REMEDY_BY_ID.get(remedy.remedy)
+    text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
+    said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
+    values = values_text(said)
+    return f"{text}: {values}" if values else text

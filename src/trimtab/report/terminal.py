@@ -1,0 +1,243 @@
+"""The account on a terminal: first what happened, then what to do, then the evidence.
+
+All text is built from `rich.text.Text`, never from markup, and log text passes `plain`, so a log
+cannot colour, move or clear the reader's terminal. Without a tty rich prints no colour at all.
+"""
+
+import io
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.chronicle.prose import number, plain, signal_label
+from trimtab.report.account import RunAccount
+from trimtab.report.telling import (
+    MAIN_SIGNALS,
+    PLAN_ROWS,
+    CauseTelling,
+    IncidentTelling,
+    RemedyTelling,
+    axis_word,
+    final_loss,
+    header_sentence,
+    info_sentence,
+    read_time,
+    tell,
+)
+
+__all__ = ["TerminalReport", "render_terminal", "terminal_text"]
+
+_STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+_WIDE = 110
+"""From this width on, evidence stands beside its cause instead of under it."""
+
+
+class TerminalReport:
+    """The account of one run as something rich can print, laid out for the width it is given."""
+
+    def __init__(self, account: RunAccount, *, report: str | None = None) -> None:
+        """Keep the account.
+
+        Args:
+            account: What to tell.
+            report: Path of the HTML report, where one was written.
+        """
+        self.account = account
+        self.report = report
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines: header, alarms, one line of the rest, notes."""
+        if (
+            options.ascii_only
+        ):  # such as LC_ALL=C: signs that cannot be written would stop the print
+            for segment in console.render(Group(*self._lines(options)), options):
+                yield segment._replace(text=_ascii(segment.text))
+        else:
+            yield from self._lines(options)
+
+    def _lines(self, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
+        yield _header(self.account)
+        tellings = [t for t in tell(self.account) if t.alarm]
+        for telling in tellings:
+            yield Text()
+            yield _first_line(telling)
+            yield Padding(_body(telling, wide=options.max_width >= _WIDE), (0, 0, 0, 2))
+        if tellings:
+            yield Text()
+        yield from _rest(self.account, healthy=not tellings)
+        if self.report:
+            yield _labelled("report", Text(plain(self.report)))
+
+
+def render_terminal(account: RunAccount, *, report: str | None = None) -> TerminalReport:
+    """Return the account for `rich.print`; `report` names the HTML file to point to."""
+    return TerminalReport(account, report=report)
+
+
+def terminal_text(account: RunAccount, *, width: int = 100, report: str | None = None) -> str:
+    """Return the account as plain text of at most `width` columns, without colour."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=width, color_system=None, force_terminal=False, highlight=False
+    )
+    console.print(render_terminal(account, report=report))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+_ASCII = str.maketrans(
+    {
+        "●": "*",
+        "○": "o",
+        "·": "|",
+        "—": "-",
+        "\u2013": "-",
+        "\u2212": "-",
+        "\u00d7": "x",
+        "→": ">",
+        "…": "~",
+        "∞": "I",
+        "\u03c1": "r",
+    }
+)
+
+
+def _ascii(text: str) -> str:
+    """Return text in ASCII, one column for one column."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
+
+
+def _header(account: RunAccount) -> Table:
+    line = Table.grid(expand=True, padding=(0, 2))
+    line.add_column(ratio=1)
+    line.add_column(justify="right", no_wrap=True)
+    line.add_row(
+        Text(header_sentence(account), style="bold"), Text(read_time(account.read_s), style="dim")
+    )
+    return line
+
+
+def _first_line(telling: IncidentTelling) -> Text:
+    return Text.assemble(
+        ("● ", _STYLE[telling.severity]),
+        (telling.severity.upper(), _STYLE[telling.severity]),
+        ("  " + telling.letter + "  ", "bold"),
+        (telling.headline, "bold"),
+    )
+
+
+def _labelled(label: str, content: Text | Table, *, style: str = "dim") -> Table:
+    line = Table.grid(padding=(0, 1))
+    line.add_column(width=9, no_wrap=True)
+    line.add_column(ratio=1)
+    line.add_row(Text(label, style=style), content)
+    return line
+
+
+def _body(telling: IncidentTelling, *, wide: bool) -> Table:
+    body = Table.grid(padding=(0, 1))
+    body.add_column(width=9, no_wrap=True)
+    body.add_column(ratio=1)
+
+    def row(label: str, content: Text | Table) -> None:
+        body.add_row(Text(label, style="dim"), content)
+
+    if telling.same_as:
+        row("do", Text(f"as for {telling.same_as}"))
+    else:
+        for label, when in PLAN_ROWS:
+            remedies = tuple(r for r in telling.remedies if r.when == when)
+            if remedies:
+                row(label, _plan(remedies, brief=when != "mid-run"))
+        if not telling.remedies:
+            row("do", Text("no remedy is known for this; watch it"))
+    if telling.what:
+        row("what", Text(telling.what))
+    row("first", Text(telling.first or "no sign before the onset in the signals logged"))
+    if telling.together:
+        row("together", Text(telling.together))
+    if telling.same_as:
+        row("because", Text(f"as for {telling.same_as}"))
+    else:
+        row("because", _causes(telling.causes, wide=wide) if telling.causes else Text("unknown"))
+        if telling.next_test:
+            row("next test", Text(telling.next_test))
+    if telling.done:
+        row("done", Text("\n".join(telling.done)))
+    return body
+
+
+def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(min_width=24, max_width=46 if wide else None, ratio=None if wide else 1)
+    table.add_column(justify="right", no_wrap=True)
+    if wide:
+        table.add_column(ratio=1)
+    for cause in (c for c in causes if not c.minor):
+        rank, title = (
+            Text(str(cause.rank)),
+            Text(cause.title, style="bold" if cause.rank == 1 else ""),
+        )
+        confidence, details = Text(cause.confidence), Text(cause.details, style="dim")
+        if wide:
+            table.add_row(rank, title, confidence, details)
+        else:
+            table.add_row(rank, title, confidence)
+            if cause.details:
+                table.add_row(Text(), details, Text())
+    minor = [f"{c.title} {c.confidence}" for c in causes if c.minor]
+    if not minor:
+        return table
+    both = Table.grid()
+    both.add_row(table)
+    both.add_row(Text(f"hardly: {', '.join(minor)}", style="dim"))
+    return both
+
+
+def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(ratio=1)
+    for remedy in remedies:
+        line = Text(remedy.text, style="" if brief else "bold")
+        if remedy.why and not brief:
+            line.append(f" — {remedy.why}", style="not bold")
+        if remedy.flags and brief:
+            line.append(f"  {remedy.flags}", style="green")
+        table.add_row(Text(str(remedy.rank)), line)
+        if remedy.flags and not brief:
+            table.add_row(Text(), Text(remedy.flags, style="green"))
+        if remedy.history:
+            table.add_row(Text(), Text(remedy.history, style="dim"))
+    return table
+
+
+def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
+    record = account.record
+    infos = info_sentence(account)
+    if not healthy:
+        if infos:
+            yield Text.assemble(("○ info    ", _STYLE["info"]), infos)
+        for note in account.notes:
+            yield _labelled("○ note", Text(plain(note)))
+        return
+    last = final_loss(record)
+    ending = (
+        f"loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
+        if last
+        else "no train loss logged"
+    )
+    verdict = "nothing to judge" if not record.num_rows else "healthy"
+    yield Text.assemble(
+        (f"○ {verdict}", "bold green"), "   no incident that needs action · ", ending
+    )
+    missing = ", ".join(signal_label(s) for s in MAIN_SIGNALS if s not in record.columns)
+    parts = [
+        infos,
+        f"not logged: {missing}" if missing else "all four main signals logged",
+        *(plain(n) for n in account.notes),
+    ]
+    yield _labelled("○ info", Text(" · ".join(p for p in parts if p)))

@@ -1,0 +1,395 @@
+"""The words of the field: canonical signals, their units, their bad direction, their aliases.
+
+One table, `SIGNALS`. A reader asks `canonical(key)` what a logged key means; a detector asks a
+`Signal` which direction is bad and on which scale its noise lives; the incident grouping asks how
+far ahead of the loss a signal can speak (`lead_rows`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+__all__ = [
+    "KINDS",
+    "SIGNALS",
+    "SIGNAL_BY_NAME",
+    "Severity",
+    "Signal",
+    "canonical",
+    "normalise",
+    "unit_scale",
+]
+
+Severity = Literal["info", "warning", "critical"]
+
+KINDS = (
+    "spike",
+    "unrecovered-spike",
+    "divergence",
+    "shift",
+    "drift",
+    "plateau",
+    "too-good",
+    "non-finite",
+    "scale-collapse",
+    "skipped-steps",
+    "grad-explosion",
+    "grad-spike",
+    "grad-drift",
+    "activation-reversal",
+    "slowdown",
+    "stall",
+    "hang",
+    "resume-jump",
+    "repeated-data",
+    "frozen-signal",
+    "grokking",
+    "batch-outlier",
+)
+"""Kinds of findings and incidents: a closed list, part of the public JSON format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """One canonical signal."""
+
+    name: str
+    """Canonical name; what every part of trimtab calls it."""
+    unit: str
+    """Unit after reading; readers convert to it."""
+    bad: Literal["up", "down", "both", "none"]
+    """Direction that is bad news."""
+    scale: Literal["linear", "log"] = "linear"
+    """Scale on which its noise is roughly even: norms live on a log scale."""
+    lead_rows: int = 0
+    """How many rows before the loss it can be believed as a first sign; 0: never one."""
+    doc: str
+    """One line for people."""
+    aliases: tuple[str, ...] = ()
+    """Keys that frameworks use, matched after `normalise`."""
+
+
+SIGNALS: tuple[Signal, ...] = (
+    Signal(
+        name="loss",
+        unit="nats/token",
+        bad="up",
+        doc="Training loss as logged; often a mean over the log interval.",
+        aliases=(
+            "lm loss",
+            "train loss",
+            "train/loss",
+            "training loss",
+            "loss/train",
+            "lm-loss",
+            "train/lm_loss",
+            "train_loss",
+            "train/cross_entropy_loss",
+            "train/ce_loss",
+            "nll_loss",
+            "lm_loss",
+            "global_avg_loss",
+            "loss_metrics/global_avg_loss",
+            "train_inner/loss",
+            "reduced_train_loss",
+            "metrics/train/loss",
+            "cross_entropy_loss",
+            "train_loss_step",
+            "train/loss_step",
+            "training/loss",
+            "total_loss",
+            "train/total_loss",
+            "loss/total",
+            "step_loss",
+        ),
+    ),
+    Signal(
+        name="val_loss",
+        unit="nats/token",
+        bad="up",
+        doc="Validation loss.",
+        aliases=(
+            "validation loss",
+            "valid loss",
+            "valid_loss",
+            "eval_loss",
+            "eval/loss",
+            "val/loss",
+            "validation/loss",
+            "lm loss value",
+            "test loss",
+            "loss/val",
+            "val_loss",
+            "test/loss",
+            "val_loss_epoch",
+            "loss/validation",
+            "valid/loss",
+        ),
+    ),
+    Signal(
+        name="grad_norm",
+        unit="L2 norm before clipping",
+        bad="up",
+        scale="log",
+        lead_rows=200,
+        doc="Global gradient norm before clipping, with the loss scale divided out.",
+        aliases=(
+            "grad norm",
+            "gradient norm",
+            "gnorm",
+            "grad_norm",
+            "train/grad_norm",
+            "norm",
+            "total_grad_norm",
+            "optim/total_grad_norm",
+            "gradient_norm",
+            "global_grad_norm",
+            "grad-norm",
+            "train/gradient_norm",
+            "grad_norm_total",
+            "train/gnorm",
+        ),
+    ),
+    Signal(
+        name="lr",
+        unit="1",
+        bad="up",
+        scale="log",
+        lead_rows=64,
+        doc="Learning rate in effect (first parameter group, factors of the guard included).",
+        aliases=(
+            "learning rate",
+            "learning_rate",
+            "learning-rate",
+            "train/learning_rate",
+            "lr",
+            "train/lr",
+            "optim/learning_rate_group0",
+            "lr-adam",
+            "lr-adamw",
+            "lr-adamw/pg1",
+            "optim/lr",
+            "lrate",
+        ),
+    ),
+    Signal(
+        name="loss_scale",
+        unit="1",
+        bad="down",
+        scale="log",
+        lead_rows=4000,
+        doc="fp16 loss scale.",
+        aliases=(
+            "loss scale",
+            "loss_scale",
+            "loss-scale",
+            "grad_scale",
+            "train/loss_scale",
+            "scale",
+        ),
+    ),
+    Signal(
+        name="update_norm",
+        unit="L2 norm",
+        bad="up",
+        scale="log",
+        lead_rows=64,
+        doc="Norm of the applied parameter update.",
+        aliases=("update_norm", "update norm", "optim/update_norm", "param_update_norm"),
+    ),
+    Signal(
+        name="activation_norm",
+        unit="root mean square",
+        bad="up",
+        scale="log",
+        lead_rows=200,
+        doc="Norm of the last hidden state before the output softmax.",
+        aliases=("activation_norm", "activation norm", "act_norm", "actv_norm", "act_rms"),
+    ),
+    Signal(
+        name="adam_v_l1",
+        unit="L1 norm",
+        bad="up",
+        scale="log",
+        doc="L1 norm of Adam's second moment over all parameters (variance norm).",
+        aliases=("adam_v_l1", "variance_l1", "variance_norm", "optimizer/variance_l1"),
+    ),
+    Signal(
+        name="adam_v_max",
+        unit="1",
+        bad="up",
+        scale="log",
+        doc="Largest element of Adam's second moment.",
+        aliases=("adam_v_max", "variance_max", "optimizer/variance_abs_max"),
+    ),
+    Signal(
+        name="attention_logit_max",
+        unit="1",
+        bad="up",
+        scale="log",
+        lead_rows=200,
+        doc="Largest attention logit before the softmax.",
+        aliases=(
+            "attention_logit_max",
+            "max_attention_logit",
+            "max_logit",
+            "attn_logit_max",
+            "attn_max",
+        ),
+    ),
+    Signal(
+        name="clipped",
+        unit="0 or 1",
+        bad="up",
+        doc="Whether gradient clipping changed this step; its mean is the clip share.",
+        aliases=("clipped", "clip_fraction", "clip", "pct_clipped"),
+    ),
+    Signal(
+        name="clip_frequency",
+        unit="share of steps so far",
+        bad="up",
+        doc="Running mean of the clip flags.",
+        aliases=("clip_frequency",),
+    ),
+    Signal(
+        name="skipped",
+        unit="share of the row's steps: 0 or 1 where each step is logged",
+        bad="up",
+        doc="Whether the optimizer step was skipped; over a log interval, the share that was.",
+        aliases=("skipped", "optim/step_skipped", "number of skipped iterations", "skipped_iters"),
+    ),
+    Signal(
+        name="nonfinite",
+        unit="count in the row's steps",
+        bad="up",
+        doc="Non-finite losses or gradients this step.",
+        aliases=("nonfinite", "number of nan iterations", "nan_iters"),
+    ),
+    Signal(
+        name="num_zeros",
+        unit="count",
+        bad="up",
+        doc="Gradient elements that are exactly zero.",
+        aliases=("num zeros", "num_zeros", "num-zeros"),
+    ),
+    Signal(
+        name="step_time_s",
+        unit="s",
+        bad="up",
+        scale="log",
+        doc="Wall time of the step.",
+        aliases=(
+            "step_time_s",
+            "step time",
+            "step_time",
+            "iteration_time",
+            "iteration-time",
+            "elapsed time per iteration (s)",
+            "iter_time",
+            "time/step",
+            "time_per_step",
+            "train_speed(s/it)",
+            "train_speed_s_per_it",
+            "seconds_per_step",
+            "sec/step",
+        ),
+    ),
+    Signal(
+        name="tokens_seen",
+        unit="tokens",
+        bad="none",
+        doc="Tokens consumed since the start of the run.",
+        aliases=(
+            "tokens_seen",
+            "consumed tokens",
+            "consumed_tokens",
+            "num_input_tokens_seen",
+            "tokens",
+        ),
+    ),
+    Signal(
+        name="samples_seen",
+        unit="samples",
+        bad="none",
+        doc="Samples consumed since the start of the run.",
+        aliases=("samples_seen", "consumed samples", "consumed_samples"),
+    ),
+    Signal(
+        name="batch_size",
+        unit="samples",
+        bad="none",
+        doc="Global batch size.",
+        aliases=("batch_size", "global batch size", "global_batch_size", "batch-size", "gbs"),
+    ),
+    Signal(
+        name="perplexity",
+        unit="1",
+        bad="up",
+        scale="log",
+        doc="exp(loss); Inf where it would overflow.",
+        aliases=("perplexity", "ppl", "lm loss ppl", "train/ppl"),
+    ),
+)
+
+SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
+
+
+def normalise(key: str) -> str:
+    """Return a key in the form in which keys are compared: lower case, one blank for `_ - `."""
+    return re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'").lower()).strip()
+
+
+_ALIASES: Mapping[str, str] = {
+    normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
+}
+
+_UNIT_SUFFIXES: tuple[tuple[str, float], ...] = (
+    (r"\s*\(ms\)$|[ /]ms(?:ec)?$", 1e-3),
+    (r"\s*\((?:s|sec|seconds)\)$|[ /]s(?:ec(?:onds)?)?$", 1.0),
+)
+_TIME_KEYS = frozenset(
+    {
+        "elapsed time per iteration",
+        "time per iteration",
+        "step time",
+        "iter time",
+        "iteration time",
+        "time per step",
+        "train step time",
+        "step",
+        "dt",
+    }
+)
+
+
+def unit_scale(key: str) -> float:
+    """Return the factor that turns values under a time key into seconds (1.0 where it is silent)."""
+    text = normalise(key)
+    for pattern, factor in _UNIT_SUFFIXES:
+        if re.search(pattern, text):
+            return factor
+    return 1.0
+
+
+@lru_cache(maxsize=4096)
+def canonical(key: str) -> str | None:
+    """Return the canonical name of a logged key, or None for a key that no alias knows.
+
+    Matching is exact after `normalise`; a time key may carry its unit
+    (`elapsed time per iteration (ms)`), which `unit_scale` turns into a factor.
+
+    Example:
+        >>> canonical("lm loss"), canonical("elapsed time per iteration (ms)"), canonical("foo")
+        ('loss', 'step_time_s', None)
+    """
+    text = normalise(key)
+    name = _ALIASES.get(text)
+    if name is not None:
+        return name
+    for pattern, _ in _UNIT_SUFFIXES:
+        stem = re.sub(pattern, "", text)
+        if stem != text and stem in _TIME_KEYS:
+            return "step_time_s"
+    return None

@@ -1,0 +1,66 @@
+"""Skips for what a machine lacks (torch, a GPU, a browser), and the two hypothesis profiles."""
+
+import shutil
+from collections.abc import Generator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+HAS_TORCH = find_spec("torch") is not None
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+# `make test` gives the same answer every time; `make fuzz` looks for new ones.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("fuzz", deadline=None, max_examples=2000, print_blob=True)
+settings.load_profile("repeatable")
+
+
+@cache
+def has_gpu() -> bool:
+    """Tell whether torch sees a CUDA device; asked only when a test needs one."""
+    if not HAS_TORCH:
+        return False
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+@cache
+def has_browser() -> bool:
+    """Tell whether a headless Chromium is on the path."""
+    return any(shutil.which(name) for name in BROWSERS)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, and so count, the tests that this machine cannot run."""
+    for item in items:
+        if item.get_closest_marker("torch") and not HAS_TORCH:
+            item.add_marker(pytest.mark.skip(reason="needs the torch extra"))
+        if item.get_closest_marker("gpu") and not has_gpu():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+        if item.get_closest_marker("browser") and not has_browser():
+            item.add_marker(pytest.mark.skip(reason=f"needs one of {', '.join(BROWSERS)}"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Skip a whole file that is marked `torch` and imports it at the top, where torch is absent.
+
+    A file without the marker still fails: base tests may not reach torch by accident.
+    """
+    report = yield
+    if (
+        not HAS_TORCH
+        and report.failed
+        and isinstance(collector, pytest.Module)
+        and "No module named 'torch'" in str(report.longrepr)
+        and "pytest.mark.torch" in Path(collector.path).read_text(encoding="utf-8")
+    ):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 1, "Skipped: needs the torch extra")
+    return report

@@ -1,0 +1,229 @@
+"""The guard's next step, as a function of what is known."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.errors import PlanError
+from trimtab.plan.ladder import (
+    Commit,
+    GiveUp,
+    GoBack,
+    NextStep,
+    Situation,
+    Trial,
+    Wait,
+    next_step,
+)
+from trimtab.plan.policy import Policy
+
+ACT = Policy(mode="act")
+BAD = DataProbe(
+    num_batches=40, num_outliers=5, first_sample=1000, last_sample=1039, median_loss=3.0, worst_loss=9.0
+)  # fmt: skip
+CLEAN = DataProbe(num_batches=40, num_outliers=0, median_loss=3.0, worst_loss=3.2)
+
+
+def situation(**changes: object) -> Situation:
+    base = Situation(
+        kind="divergence",
+        nonfinite=False,
+        lr_now=1e-3,
+        lr_restore=1e-3,
+        policy=ACT,
+        window=(640, 703),
+    )
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def outcome(trial: Trial, *, held: bool, loss: float = 3.0) -> TrialResult:
+    return TrialResult(
+        name=trial.name, held=held, loss=loss, expected_loss=3.0, steps=48,
+        skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+    )  # fmt: skip
+
+
+def play(
+    s: Situation, judge: Callable[[Trial], tuple[bool, float]]
+) -> tuple[list[Trial], NextStep]:
+    """Run trials until something else is decided; `judge` says (held, loss) of a trial."""
+    tried: list[Trial] = []
+    while True:
+        step = next_step(s)
+        if not isinstance(step, Trial):
+            return tried, step
+        assert len(tried) < 20
+        tried.append(step)
+        held, loss = judge(step)
+        s = dataclasses.replace(s, trials=(*s.trials, outcome(step, held=held, loss=loss)))
+
+
+def test_data_that_stood_out_is_left_out_first_and_kept_out() -> None:
+    tried, step = play(situation(probe=BAD), lambda t: (t.skip is not None, 3.0))
+    assert [t.skip for t in tried] == [(1000, 1039)]
+    assert isinstance(step, Commit)
+    assert step.trial.lr_factor == 1.0
+    assert "without samples 1000-1039 held for 48 steps" in step.reason
+
+
+def test_leaving_data_out_is_tried_before_any_cut_even_when_nothing_stood_out() -> None:
+    tried, _ = play(situation(probe=CLEAN), lambda t: (t.lr_factor <= 0.25, 3.0))
+    assert tried[0] == Trial(name="without samples 640-703", skip=(640, 703))
+    assert [t.lr_factor for t in tried[1:]] == [0.5, 0.25, 0.1]
+    assert all(t.skip is None for t in tried[1:])  # that data is not to blame, so it is fed
+
+
+def test_the_mildest_cut_that_holds_wins() -> None:
+    _, step = play(situation(), lambda t: (t.lr_factor <= 0.25, 3.0))
+    assert isinstance(step, Commit)
+    assert step.trial.lr_factor == 0.25
+    assert "failed: without samples 640-703, LR x 0.5" in step.reason
+
+
+def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
+    losses = {0.5: 3.4, 0.25: 3.2, 0.1: 3.19, 1 / 30: 2.0}
+    tried, step = play(situation(), lambda t: (t.lr_factor < 1, losses.get(t.lr_factor, 9.0)))
+    assert isinstance(step, Commit)
+    assert step.trial.lr_factor == 0.25  # 0.1 is not better by 1 %, so 1/30 is not even tried
+    assert [t.lr_factor for t in tried] == [1.0, 0.5, 0.25, 0.1]
+
+
+def test_a_rate_that_jumped_goes_back_to_that_of_the_restore_point_first() -> None:
+    s = situation(lr_now=9e-3, lr_restore=3e-4)
+    tried, step = play(s, lambda t: (t.lr_factor < 1, 3.0))
+    assert [t.lr_factor for t in tried] == [1.0, pytest.approx(1 / 30)]
+    assert isinstance(step, Commit)
+    assert step.trial.name.startswith("LR back to 0.0003")
+
+
+def test_where_that_is_not_enough_cuts_count_from_the_sound_rate() -> None:
+    s = situation(lr_now=4e-3, lr_restore=1e-3)
+    tried, _ = play(s, lambda t: (t.lr_factor <= 0.1, 3.0))
+    assert [t.lr_factor for t in tried[:4]] == [1.0, 0.25, 0.125, 0.0625]
+
+
+def test_a_schedule_that_moves_a_little_is_no_jump() -> None:
+    tried, _ = play(situation(lr_now=1.4e-3), lambda t: (False, 9.0))
+    assert [t.lr_factor for t in tried] == [1.0, *ACT.lr_factors]
+
+
+def test_cuts_keep_bad_data_out() -> None:
+    tried, step = play(situation(probe=BAD), lambda t: (t.lr_factor <= 0.5, 3.0))
+    assert all(t.skip == (1000, 1039) for t in tried)
+    assert isinstance(step, Commit)
+    assert step.trial.skip == (1000, 1039)
+
+
+def test_a_value_out_of_nothing_is_replayed_unchanged_first() -> None:
+    tried, step = play(situation(nonfinite=True, kind="non-finite"), lambda t: (True, 3.0))
+    assert tried == [Trial(name="as it was")]
+    assert isinstance(step, Commit)
+    tried, _ = play(situation(nonfinite=True, probe=BAD), lambda t: (True, 3.0))
+    assert tried[0].skip == (1000, 1039)
+
+
+def test_after_all_fail_further_back_twice_as_far_each_time_then_give_up() -> None:
+    times = []
+    for depth in range(10):
+        _, step = play(situation(depth=depth), lambda t: (False, 9.0))
+        if isinstance(step, GiveUp):
+            assert "the policy allows 6 rollbacks" in step.reason
+            break
+        assert isinstance(step, GoBack)
+        times.append(step.times)
+    assert times == [2, 4, 8, 16, 32, 64]
+    _, step = play(situation(older_restore_point=False), lambda t: (False, 9.0))
+    assert isinstance(step, GiveUp)
+    assert "nothing lies further back" in step.reason
+    _, step = play(situation(recurrences=1), lambda t: (False, 9.0))
+    assert isinstance(step, GoBack)
+    assert step.times == 4
+
+
+def test_limits_are_kept() -> None:
+    assert isinstance(next_step(situation(rollbacks=6)), GiveUp)
+    assert isinstance(next_step(situation(wasted_share=0.6)), GiveUp)
+    small = situation(planned_samples=500)  # 64 samples would be 12.8 %
+    first = next_step(small)
+    assert isinstance(first, Trial)
+    assert first.skip is None
+    assert next_step(situation(planned_samples=6400)) == Trial(
+        name="without samples 640-703", skip=(640, 703)
+    )
+
+
+def test_a_raise_cannot_be_written_down() -> None:
+    with pytest.raises(PlanError, match="never raised"):
+        Trial(name="x", lr_factor=1.5)
+    with pytest.raises(PlanError):
+        Trial(name="x", lr_factor=0.0)
+
+
+@pytest.mark.covers("S115")
+def test_the_rate_is_cut_once_with_its_reason_in_the_journal_and_a_cool_down(
+    tmp_path: Path,
+) -> None:
+    policy = Policy(mode="act", cooldown_steps=64)
+    journal = Journal(tmp_path / "journal.jsonl")
+    factor, last_action = 1.0, None
+    for step in range(1000, 1060, 4):  # the loss goes on looking ill all the while
+        s = situation(policy=policy, step=step, last_action_step=last_action)
+        _, decided = play(s, lambda t: (t.lr_factor <= 0.5, 3.0))
+        if isinstance(decided, Commit):
+            factor *= decided.trial.lr_factor
+            last_action = step
+            journal.append("decision", attempt="1.1", step=step, reason=decided.reason)
+        else:
+            assert isinstance(decided, Wait)
+            assert decided.until_step == 1064
+    journal.close()
+    assert factor == 0.5
+    events, _ = read_journal(journal.path)
+    assert len(events) == 1
+    assert "LR x 0.5 held" in events[0].data["reason"]
+
+
+def test_a_nan_does_not_wait_for_the_cool_down() -> None:
+    assert isinstance(next_step(situation(step=10, last_action_step=5)), Wait)
+    assert isinstance(next_step(situation(step=10, last_action_step=5, nonfinite=True)), Trial)
+
+
+@given(
+    lr_now=st.floats(min_value=1e-8, max_value=1.0),
+    lr_restore=st.floats(min_value=0, max_value=1.0),
+    probe=st.sampled_from([None, BAD, CLEAN]),
+    window=st.none() | st.just((640, 703)),
+    nonfinite=st.booleans(),
+    held=st.lists(st.booleans(), min_size=8, max_size=8),
+    losses=st.lists(st.floats(allow_nan=True), min_size=8, max_size=8),
+)
+def test_in_any_situation_it_ends_and_never_raises_a_rate(
+    lr_now: float, lr_restore: float, probe: DataProbe | None, window: tuple[int, int] | None,
+    nonfinite: bool, held: list[bool], losses: list[float],
+) -> None:  # fmt: skip
+    verdicts = iter(zip(held, losses, strict=True))
+    s = situation(
+        lr_now=lr_now, lr_restore=lr_restore, probe=probe, window=window, nonfinite=nonfinite
+    )
+    tried, step = play(s, lambda t: next(verdicts))
+    assert len(tried) <= 7
+    assert len({t.name for t in tried}) == len(tried)
+    factors = [t.lr_factor for t in tried]
+    assert factors == sorted(factors, reverse=True)
+    assert all(0 < f <= 1 for f in factors)
+    if isinstance(step, Commit):
+        assert step.trial in tried
+        assert held[tried.index(step.trial)]
+    else:
+        assert not any(held[: len(tried)])
+    skip_alone = [i for i, t in enumerate(tried) if t.skip and t.lr_factor == 1.0]
+    cuts = [i for i, t in enumerate(tried) if t.lr_factor < 1.0]
+    if cuts and (window or probe is BAD):
+        assert skip_alone
+        assert skip_alone[0] < cuts[0]

@@ -1,0 +1,188 @@
+"""Plans for the tr8-104B incident and for synthetic ones."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
+from trimtab.incidents import Incident
+from trimtab.plan.plan import Plan, PlannedRemedy
+from trimtab.plan.planner import make_plan, small_init_std, suggest_clip
+from trimtab.plan.rollback import CheckpointInfo
+from trimtab.record import RecordBuilder, RunRecord
+from trimtab.testing.tr8_104b import as_record
+
+CHRONICLE = [CheckpointInfo(step=s) for s in (6000, 4000, 3000)]
+
+
+def tr8(**facts: float) -> RunRecord:
+    """The tr8-104B lines, as a Megatron log that also states `facts`."""
+    return dataclasses.replace(as_record(), format="megatron", facts=facts)
+
+
+FIRST = Incident(
+    kind="unrecovered-spike", attempt="1.0", severity="critical", onset_row=1, onset=7010,
+    peak_row=1, peak=7010, signals=("loss",), headline="",
+)  # fmt: skip
+SECOND = Incident(
+    kind="unrecovered-spike", attempt="2.0", severity="critical", precursor_row=3, precursor=6900,
+    onset_row=5, onset=6920, peak_row=7, peak=6940, signals=("loss", "grad_norm"), headline="",
+)  # fmt: skip
+
+
+def plan_tr8(checkpoints: list[CheckpointInfo] | None = None, **facts: float) -> Plan:
+    record = tr8(**facts)
+    diagnosis = diagnose(record, SECOND, earlier=[FIRST])
+    return make_plan(record, SECOND, diagnosis, earlier=[FIRST], checkpoints=checkpoints or [])
+
+
+def step_of(plan: Plan, remedy: str) -> PlannedRemedy:
+    return next(r for r in plan.remedies if r.remedy == remedy)
+
+
+def led_by(cause: str, share: float = 0.6, *others: tuple[str, float]) -> Diagnosis:
+    pairs = [(cause, share), *others]
+    pairs.append(("unknown", 1 - sum(c for _, c in pairs)))
+    causes = [Cause(cause=c, title=c, confidence=p, evidence=()) for c, p in pairs]
+    return Diagnosis(causes=tuple(causes), next_test="ask")
+
+
+def test_tr8_goes_further_back_than_what_failed_and_halves_the_rate() -> None:
+    plan = plan_tr8()
+    assert [r.remedy for r in plan.remedies[:2]] == ["roll-back-further", "lower-lr"]
+    back = plan.remedies[0]
+    assert back.values["further_back_than"] == 6210
+    assert back.values["before_step"] == 3700  # 4 x the 800 steps that failed, before 6900
+    assert "resumed at 6210 and failed sooner" in back.why
+    lower = plan.remedies[1]
+    assert lower.values == {"lr": 3e-5, "factor": 0.5}
+    assert lower.flags == "--override-opt_param-scheduler --lr 3e-05"
+    assert any("OPT-175B" in text for text in lower.worked)
+
+
+def test_tr8_prefers_the_candidates_of_the_chronicle_in_its_order() -> None:
+    back = step_of(plan_tr8(CHRONICLE), "roll-back-further")
+    assert back.values["to_step"] == 3000
+    listed = back.why.split("candidates: ")[1]
+    assert listed.index("3000") < listed.index("4000") < listed.index("6000")
+    assert back.flags == "--load CHECKPOINTS --ckpt-step 3000"
+
+
+def test_advice_for_next_time_says_what_it_needs() -> None:
+    init = step_of(plan_tr8(), "init-std")
+    assert init.when == "from scratch"
+    assert init.values["std"] == "sqrt(2 / (5 x hidden size))"
+    assert "hidden size" in init.why
+    known = step_of(plan_tr8(hidden_size=11600, init_method_std=0.02), "init-std")
+    assert known.values["std"] == pytest.approx(0.00587)
+    assert "0.02 is 3.41 x that" in known.why
+    assert known.flags == "--init-method-std 0.00587"
+    fine = plan_tr8(hidden_size=11600, init_method_std=0.006)
+    assert "init-std" not in {r.remedy for r in fine.remedies}
+
+
+def test_what_can_be_done_now_comes_before_what_needs_a_new_start() -> None:
+    when = [r.when for r in plan_tr8().remedies]
+    assert when == sorted(when, key=["mid-run", "unsure", "from scratch"].index)
+
+
+@pytest.mark.covers("S121")
+def test_clip_from_the_runs_own_stable_norm() -> None:
+    assert suggest_clip(np.full(50, 0.2)) == 0.3
+    assert suggest_clip(np.array([np.nan, np.inf])) is None
+
+
+def test_small_init() -> None:
+    assert small_init_std(11600) == pytest.approx(0.0058722, rel=1e-5)
+
+
+def run_with_jump(norm: float = 0.2) -> tuple[RunRecord, Incident]:
+    builder = RecordBuilder("x", "jsonl")
+    for i in range(1, 301):
+        builder.add(
+            i,
+            {
+                "loss": 3.0,
+                "lr": 1e-4 if i < 290 else 1e-3,
+                "grad_norm": norm,
+                "samples_seen": 8.0 * i,
+            },
+        )
+    found = Incident(
+        kind="divergence", attempt="1.0", severity="critical", onset_row=294, onset=295,
+        peak_row=298, peak=299, signals=("loss",), headline="",
+    )  # fmt: skip
+    return builder.build(), found
+
+
+def test_a_jump_is_taken_back_to_the_rate_before_it() -> None:
+    record, found = run_with_jump()
+    plan = make_plan(record, found, led_by("learning-rate-jump"))
+    assert step_of(plan, "restore-lr").values == {"lr": 1e-4, "factor": 0.1}
+    assert step_of(plan, "roll-back").values == {"before_step": 295.0}
+    assert step_of(plan, "lower-clip").values == {"clip": 0.3}
+    assert plan.next_test == "ask"
+
+
+def test_a_tighter_clip_is_not_advised_where_it_would_be_a_looser_one() -> None:
+    record, found = run_with_jump(norm=20.0)
+    plan = make_plan(record, found, led_by("learning-rate-jump"))
+    assert "lower-clip" not in {r.remedy for r in plan.remedies}
+
+
+def test_data_is_left_out_where_it_is_suspected() -> None:
+    record, found = run_with_jump()
+    plan = make_plan(record, found, led_by("bad-data-window", 0.5, ("learning-rate-too-high", 0.2)))
+    skip = step_of(plan, "skip-data")
+    assert skip.values == {
+        "first_step": 295, "last_step": 299, "first_sample": 8 * 294, "last_sample": 8 * 299 - 1
+    }  # fmt: skip
+    assert "lower-lr" in {r.remedy for r in plan.remedies}  # the second suspect's first remedy
+    clear = make_plan(
+        record, found, led_by("learning-rate-too-high", 0.7, ("bad-data-window", 0.05))
+    )
+    assert "skip-data" not in {r.remedy for r in clear.remedies}
+
+
+def test_a_benign_spike_is_left_alone() -> None:
+    record, found = run_with_jump()
+    plan = make_plan(record, found, led_by("benign-noise"))
+    assert [r.remedy for r in plan.remedies] == ["patience"]
+
+
+def test_a_slowdown_does_not_cost_any_training() -> None:
+    record, _ = run_with_jump()
+    slow = Incident(
+        kind="slowdown", attempt="1.0", severity="warning", onset_row=200, onset=201, peak_row=220,
+        peak=221, signals=("step_time_s",), headline="",
+    )  # fmt: skip
+    plan = make_plan(record, slow, diagnose(record, slow))
+    assert [r.remedy for r in plan.remedies] == ["exclude-node"]
+
+
+def test_a_second_cut_is_deeper() -> None:
+    builder = RecordBuilder("x", "jsonl")
+    for i in range(1, 101):
+        builder.add(i, {"loss": 3.0, "lr": 1e-3})
+    builder.start_attempt(number="1.1", parent_step=50)
+    for i in range(51, 101):
+        builder.add(i, {"loss": 3.0, "lr": 5e-4})
+    first = dataclasses.replace(FIRST, attempt="1.0", onset_row=89, onset=90)
+    again = dataclasses.replace(FIRST, attempt="1.1", onset_row=139, onset=90)
+    plan = make_plan(builder.build(), again, led_by("learning-rate-too-high"), earlier=[first])
+    assert step_of(plan, "lower-lr").values["factor"] == 0.25
+
+
+def test_every_step_of_a_plan_has_cost_and_undo() -> None:
+    record, found = run_with_jump()
+    for cause in (
+        "learning-rate-too-high",
+        "fp16-range",
+        "poisoned-optimizer-state",
+        "hardware-fault",
+        "unknown",
+    ):
+        plan = make_plan(record, found, led_by(cause))
+        assert plan.remedies
+        assert all(r.cost and r.undo and r.why for r in plan.remedies)

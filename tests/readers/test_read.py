@@ -1,0 +1,145 @@
+"""Choosing a reader, directories, trimtab's own run directory, and clear errors."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trimtab.errors import ReadError
+from trimtab.readers import READERS, Reader, read, read_each, read_run
+from trimtab.record import RunRecord
+from trimtab.testing import tr8_104b
+
+JSONL = '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n'
+
+
+def lines(rows: list[dict[str, object]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def make_run(root: Path) -> Path:
+    signals = root / "signals"
+    signals.mkdir(parents=True)
+    first: list[dict[str, object]] = [
+        {"step": s, "loss": 3.0 - s / 10, "step_time_s": 0.5} for s in range(1, 9)
+    ]
+    first[6]["loss"] = "NaN"
+    first[7]["grad_norm"] = None
+    (signals / "1.0.jsonl").write_text(lines(first))
+    (signals / "1.2.jsonl").write_text(lines([{"step": 5, "loss": 2.6}]))
+    (signals / "1.10.jsonl").write_text(lines([{"step": 6, "loss": 2.5}, {"step": 7, "loss": 2.4}]))
+    events: list[dict[str, object]] = [
+        {"t": "", "event": "start", "attempt": "1.0", "step": 0},
+        {"t": "", "event": "attempt", "attempt": "1.0", "step": 0, "number": "1.0",
+         "parent": None, "parent_step": None, "why": "launched", "trial": False},
+        {"t": "", "event": "attempt", "attempt": "1.2", "step": 4, "number": "1.2",
+         "parent": "1.0", "parent_step": 4, "why": "half the LR", "trial": True},
+        {"t": "", "event": "attempt", "attempt": "1.10", "step": 5, "number": "1.10",
+         "parent": "1.0", "parent_step": 5, "why": "skip the window", "trial": False},
+    ]  # fmt: skip
+    (root / "journal.jsonl").write_text(lines(events) + '{"t": "", "event": "att')
+    (root / "run.toml").write_text('name = "x"\nclip_grad = 0.5\n[optimizer]\nlr = 1e-3\n')
+    return root
+
+
+def test_a_run_directory_is_one_record_with_its_lineage(tmp_path: Path) -> None:
+    record = read_run(make_run(tmp_path / "run"))
+    assert record.format == "trimtab"
+    assert [(a.number, a.parent, a.parent_step, a.trial) for a in record.attempts] == [
+        ("1.0", None, None, False),
+        ("1.2", "1.0", 4.0, True),
+        ("1.10", "1.0", 5.0, False),
+    ]
+    assert record.attempts[1].why == "half the LR"
+    assert record.step[record.lineage_rows()].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    loss = record.columns["loss"]
+    assert loss.present.all()
+    assert [i for i, v in enumerate(loss.values) if v != v] == [6]
+    assert "grad_norm" not in record.columns
+    assert record.facts == {"clip": 0.5, "lr": 1e-3}
+
+
+def test_samples_without_a_journal_are_read_in_order(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "journal.jsonl").unlink()
+    record = read_run(run)
+    assert [a.number for a in record.attempts] == ["1.0", "1.2", "1.10"]
+    assert any("no journal.jsonl" in note for note in record.notes)
+
+
+def test_torn_samples_are_counted_and_wrong_ones_are_errors(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    file = run / "signals" / "1.10.jsonl"
+    file.write_text(file.read_text() + '{"step": 8, "lo')
+    assert "1 sample line torn in mid-write and left out" in read_run(run).notes
+    file.write_text('{"step": "x", "loss": 1.0}\n')
+    with pytest.raises(ReadError, match=r"1\.10\.jsonl:1: step is 'x', expected a number"):
+        read_run(run)
+
+
+def test_a_run_without_samples_says_so(tmp_path: Path) -> None:
+    (tmp_path / "journal.jsonl").write_text("")
+    with pytest.raises(ReadError, match="no samples in signals"):
+        read(tmp_path)
+
+
+def test_a_directory_holds_runs_logs_and_other_files(tmp_path: Path) -> None:
+    make_run(tmp_path / "b")
+    (tmp_path / "a.log").write_text(tr8_104b.print_log())
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "metrics").write_text(JSONL)
+    (tmp_path / "readme.txt").write_text("Some words about it.\n")
+    (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 10)
+    (tmp_path / ".hidden").write_text(JSONL)
+    assert [r.format for r in read(tmp_path)] == ["megatron", "trimtab", "jsonl"]
+    outcomes = {Path(path).name: outcome for path, outcome in read_each(tmp_path)}
+    assert sorted(outcomes) == ["a.log", "b", "metrics", "model.bin", "readme.txt"]
+    assert isinstance(outcomes["model.bin"], ReadError)
+    assert isinstance(outcomes["b"], RunRecord)
+    with pytest.raises(ReadError, match="holds 3 logs"):
+        read_run(tmp_path)
+
+
+def test_a_directory_without_logs_is_one_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words\n")
+    (tmp_path / "b.txt").write_text("more words\n")
+    with pytest.raises(ReadError, match="no log among 2 files; looked for a trimtab run"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: None, r"cannot be read \(No such file or directory\)"),
+        (lambda p: p.write_bytes(b""), "empty; nothing has been logged yet"),
+        (lambda p: p.write_bytes(b" \n\n"), "empty; nothing has been logged yet"),
+        (lambda p: p.write_bytes(bytes(range(256)) * 50), "binary data of no known format"),
+        (lambda p: p.write_bytes(b"\x1f\x8b" + bytes(range(256))), "compressed data is damaged"),
+        (
+            lambda p: p.write_text("step by step\nall is lost\n"),
+            "no records .* looked for Megatron",
+        ),
+        (lambda p: p.write_text("{}\n{}\n"), "no known signal; looked for a loss"),
+        (lambda p: p.write_text('{"a": 1}\n{"a": 2}\n'), "no known signal; looked for a loss"),
+    ],
+)
+def test_a_bad_file_is_one_clear_error(
+    make: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    make(path)
+    with pytest.raises(ReadError, match=message) as caught:
+        read_run(path)
+    assert str(path) in str(caught.value)
+
+
+def test_utf16_as_windows_shells_write_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(JSONL, encoding="utf-16")
+    assert read_run(path).num_rows == 2
+
+
+def test_built_in_readers_are_readers() -> None:
+    assert all(isinstance(reader, Reader) for reader in READERS)
+    assert len({reader.name for reader in READERS}) == len(READERS)

@@ -1,0 +1,320 @@
+"""JSONL and CSV: keys, missing against NaN, steps, restarts, broken lines."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trimtab.errors import ReadError
+from trimtab.readers import find_reader, read_run
+from trimtab.readers.nan_policy import nan_means_missing
+from trimtab.record import Column, RunRecord
+from trimtab.testing.curves import simulate_run
+from trimtab.testing.megatron_logs import MegatronStyle, print_log
+
+VALUE = st.one_of(st.none(), st.floats(0.1, 9), st.sampled_from([math.nan, math.inf, -math.inf]))
+
+
+def read_as(tmp_path: Path, text: str) -> RunRecord:
+    path = tmp_path / "some log"
+    path.write_text(text)
+    return read_run(path)
+
+
+def as_jsonl(rows: Sequence[Mapping[str, object]]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def cells(record: RunRecord, name: str) -> list[float | None]:
+    column = record.columns[name]
+    return [float(v) if p else None for v, p in zip(column.values, column.present, strict=True)]
+
+
+# --- the same run in three formats -------------------------------------------------------------
+
+
+def test_three_formats_give_equal_series(tmp_path: Path) -> None:
+    run = simulate_run(num_steps=50, seed=3)
+    names = ("loss", "grad_norm", "lr", "loss_scale")
+    rounded = {n: [float(f"{v:.6E}") for v in run.columns[n].values] for n in names}
+    rows = [dict(zip(names, v, strict=True)) for v in zip(*rounded.values(), strict=True)]
+    jsonl = as_jsonl([{"step": i, **row} for i, row in enumerate(rows, 1)])
+    table = ["step,loss,grad_norm,lr,loss_scale"]
+    table += [",".join(str(x) for x in (i, *row.values())) for i, row in enumerate(rows, 1)]
+    records = [
+        read_as(tmp_path, jsonl),
+        read_as(tmp_path, "\n".join(table)),
+        read_as(tmp_path, print_log(run, MegatronStyle(total_steps=50))),
+    ]
+    assert [r.format for r in records] == ["jsonl", "csv", "megatron"]
+    for record in records:
+        assert record.step.tolist() == list(range(1, 51))
+        for name, atol in zip(names, (0.0, 5e-4, 1e-9, 0.0), strict=True):
+            np.testing.assert_allclose(record.columns[name].values, rounded[name], atol=atol)
+
+
+# --- JSONL -------------------------------------------------------------------------------------
+
+
+def test_nested_keys_and_the_names_of_loggers(tmp_path: Path) -> None:
+    rows = [
+        {
+            "_step": i,
+            "train": {"loss": 3.0 - i, "lr": 1e-3},
+            "grad-norm": 0.5,
+            "list": [1],
+            "x": "y",
+        }
+        for i in range(4)
+    ]
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert record.step.tolist() == [0, 1, 2, 3]
+    assert cells(record, "loss") == [3, 2, 1, 0]
+    assert record.keys == {"loss": "train/loss", "lr": "train/lr", "grad_norm": "grad-norm"}
+
+
+def test_nan_tokens_are_values_and_null_is_missing(tmp_path: Path) -> None:
+    text = (
+        '{"step": 1, "loss": NaN}\n{"step": 2, "loss": null}\n{"step": 3, "loss": "NaN"}\n'
+        '{"step": 4, "loss": -Infinity}\n{"step": 5, "loss": nan}\n{"step": 6, "loss": "inf"}\n'
+        '{"step": 7}\n{"step": 8, "loss": 2.5}\n{"step": 9, "loss": 2.5, "grad_norm": null}\n'
+    )
+    record = read_as(tmp_path, text)
+    assert record.step.tolist() == [1, 3, 4, 5, 6, 8, 9]
+    np.testing.assert_array_equal(
+        record.columns["loss"].values, [math.nan, math.nan, -math.inf, math.nan, math.inf, 2.5, 2.5]
+    )
+    assert record.columns["loss"].present.all()
+    assert "grad_norm" not in record.columns
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["step", "iter", "iteration", "global_step", "update", "num_updates", "trainer/global_step",
+     "current_steps", "train/global_step", "_step"],
+)  # fmt: skip
+def test_step_keys(tmp_path: Path, key: str) -> None:
+    record = read_as(tmp_path, as_jsonl([{key: 10 * i, "loss": 2.0} for i in range(5)]))
+    assert (record.axis, record.step.tolist()) == ("step", [0, 10, 20, 30, 40])
+
+
+def test_a_step_with_its_total_and_a_key_that_counts_better(tmp_path: Path) -> None:
+    rows = [{"global_step/max_steps": f"{i}/9", "loss": 1.0} for i in range(1, 5)]
+    assert read_as(tmp_path, as_jsonl(rows)).step.tolist() == [1, 2, 3, 4]
+    stuck: list[dict[str, object]] = [{"step": 0, "iter": i, "loss": 1.0} for i in range(5)]
+    assert read_as(tmp_path, as_jsonl(stuck)).step.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_without_a_step_epochs_count_if_they_rise_else_rows(tmp_path: Path) -> None:
+    rising = read_as(tmp_path, as_jsonl([{"epoch": i / 2, "loss": 1.0} for i in range(4)]))
+    assert (rising.axis, rising.step.tolist()) == ("epoch", [0, 0.5, 1, 1.5])
+    stairs = read_as(tmp_path, as_jsonl([{"epoch": i // 2, "loss": 1.0} for i in range(4)]))
+    assert (stairs.axis, stairs.step.tolist()) == ("row", [0, 1, 2, 3])
+    assert any("place in the file" in note for note in stairs.notes)
+
+
+def test_the_fullest_of_several_losses_is_read_and_the_rest_named(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"step": i, "loss": 2.0} for i in range(9)]
+    rows.append({"step": 9, "train_loss": 7.0, "val_loss": 2.2})
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert record.num_loss_rows == 9
+    assert cells(record, "val_loss")[-1] == 2.2
+    assert "loss is read from 'loss'; left out: 'train_loss'" in record.notes
+
+
+def test_a_column_that_is_only_like_a_loss_is_taken_and_said_so(tmp_path: Path) -> None:
+    rows = [{"step": i, "val_loss": 9.0, "critic_loss": 2.0} for i in range(4)]
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert record.keys["loss"] == "critic_loss"
+    assert any("'critic_loss' is taken" in note for note in record.notes)
+
+
+def test_restarts_rewind_or_log_the_step_again(tmp_path: Path) -> None:
+    steps = [1, 2, 3, 4, 3, 4, 4, 5]
+    rows = [{"step": s, "loss": 3.0 - i / 10} for i, s in enumerate(steps)]
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert [(a.first_row, a.end_row) for a in record.attempts] == [(0, 4), (4, 6), (6, 8)]
+    assert record.num_loss_rows == 8
+
+
+def test_equal_lines_at_one_step_are_repeats(tmp_path: Path) -> None:
+    rows = [{"step": i, "loss": 3.0 - i / 10} for i in range(10)]
+    record = read_as(tmp_path, as_jsonl([*rows, rows[-1]]))
+    assert (record.num_rows, len(record.attempts)) == (10, 1)
+
+
+def test_other_ranks_are_left_out(tmp_path: Path) -> None:
+    rows = [
+        {"step": i, "rank": r, "loss": 3.0 + r} for k in range(0, 8, 4) for r in (0, 1)
+        for i in range(k, k + 4)
+    ]  # fmt: skip
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert record.step.tolist() == list(range(8))
+    assert set(cells(record, "loss")) == {3.0}
+    assert "8 rows of ranks other than 0 left out" in record.notes
+
+
+def test_validation_rows_without_a_step_belong_to_the_row_before(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"step": i, "loss": 3.0} for i in range(20)]
+    rows.insert(10, {"eval_loss": 2.5})
+    record = read_as(tmp_path, as_jsonl(rows))
+    assert record.step[record.columns["val_loss"].present].tolist() == [9]
+
+
+def test_a_torn_last_line_is_counted(tmp_path: Path) -> None:
+    record = read_as(
+        tmp_path, '{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n{"step": 3, "lo'
+    )
+    assert record.step.tolist() == [1, 2]
+    assert "the last line was torn in mid-write and left out" in record.notes
+
+
+def test_a_broken_line_is_one_clear_error(tmp_path: Path) -> None:
+    good = '{"step": 1, "loss": 2.0}\n'
+    with pytest.raises(ReadError, match=r"some log:2: not a JSON object: .{3}step.*; 1 such in 12"):
+        read_as(tmp_path, good + '{"step": 2, "lo\n' + good * 10)
+    with pytest.raises(ReadError, match=r"some log:3: loss is 'n/a', expected a number"):
+        read_as(tmp_path, good * 2 + '{"step": 3, "loss": "n/a"}\n' + good * 10)
+
+
+def test_under_one_per_cent_of_bad_lines_are_noted(tmp_path: Path) -> None:
+    rows = [{"step": i, "loss": 2.0} for i in range(300)]
+    lines = as_jsonl(rows).splitlines()
+    lines[99] = "Traceback (most recent call last):"
+    lines[199] = '{"step": 199, "loss": "n/a"}'
+    record = read_as(tmp_path, "\n".join(lines))
+    assert record.num_loss_rows == 298
+    (note,) = [n for n in record.notes if "bad value" in n]
+    assert "some log:100: not a JSON object" in note
+
+
+@given(st.lists(VALUE, min_size=2, max_size=30), st.integers(2, 30))
+def test_a_prefix_of_the_lines_is_a_prefix_of_the_record(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float | None], length: int
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"step": i, "lr": 1.0, "loss": v} for i, v in enumerate(values)
+    ]
+    path = tmp_path_factory.mktemp("prefix")
+    whole, part = read_as(path, as_jsonl(rows)), read_as(path, as_jsonl(rows[:length]))
+    n = part.num_rows
+    assert part.step.tolist() == whole.step[:n].tolist()
+    if "loss" in whole.columns and "loss" in part.columns:
+        np.testing.assert_array_equal(part.columns["loss"].values, whole.columns["loss"].values[:n])
+        assert cells(part, "loss").count(None) == values[:length].count(None)
+
+
+# --- CSV ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t", ";", "|"])
+def test_delimiters(tmp_path: Path, delimiter: str) -> None:
+    lines = ["# made by hand", "step,train_loss,who", "1,2.5,me", "2,2.4,me", "3,,me"]
+    record = read_as(tmp_path, "\r\n".join(lines).replace(",", delimiter) + "\r\n")
+    assert record.format == "csv"
+    assert cells(record, "loss") == [2.5, 2.4]
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    record = read_as(tmp_path, "step;loss;lr\n1;2,5;1,0e-4\n2;2,25;1,0e-4\n")
+    assert cells(record, "loss") == [2.5, 2.25]
+    assert cells(record, "lr") == [1e-4, 1e-4]
+
+
+def test_quotes_blank_lines_and_a_header_again(tmp_path: Path) -> None:
+    text = 'step,"loss",note\n1,2.5,"a, b"\n\n2,2.4,c\nstep,"loss",note\n2,2.3,d\n3,2.2,e\n'
+    record = read_as(tmp_path, text)
+    assert record.step.tolist() == [1, 2, 2, 3]
+    assert len(record.attempts) == 2
+
+
+def test_sparse_rows_of_one_step_are_merged(tmp_path: Path) -> None:
+    text = "epoch,step,train_loss_epoch,train_loss_step,val_loss\n"
+    text += "".join(f"0,{s},,{3 - s / 100},\n" for s in range(49, 500, 50))
+    text += "0,499,,,2.75\n0,499,2.8,,\n"
+    record = read_as(tmp_path, text)
+    assert record.num_rows == 10
+    assert record.keys["loss"] == "train_loss_step"
+    assert cells(record, "val_loss")[-1] == 2.75
+
+
+def test_a_torn_last_row_is_counted_and_a_short_one_is_an_error(tmp_path: Path) -> None:
+    rows = "".join(f"{i},2.0,1e-4\n" for i in range(30))
+    record = read_as(tmp_path, f"step,loss,lr\n{rows}30,1.")
+    assert record.num_rows == 30
+    assert "the last row was torn in mid-write and left out" in record.notes
+    with pytest.raises(ReadError, match=r"some log:32: 2 cells, expected 3 as in the header"):
+        read_as(tmp_path, f"step,loss,lr\n{rows}30,1.\n31,1.0,1e-4\n")
+
+
+def nan_csv(values: list[str], tmp_path: Path, name: str = "grad_norm") -> RunRecord:
+    lines = [f"{i},2.0,{v}" for i, v in enumerate(values)]
+    return read_as(tmp_path, "\n".join([f"step,lr,{name}", *lines]) + "\n")
+
+
+def test_nan_at_regular_distances_was_not_recorded(tmp_path: Path) -> None:
+    sparse = nan_csv(["1.0" if i % 10 == 0 else "nan" for i in range(100)], tmp_path)
+    assert sparse.columns["grad_norm"].present.sum() == 10
+    assert any("grad_norm: nan in 90 cells, taken as not recorded" in n for n in sparse.notes)
+    dotted = nan_csv(["nan" if i % 10 == 9 else "2.5" for i in range(100)], tmp_path, "loss")
+    assert dotted.num_loss_rows == 90
+
+
+def test_a_first_norm_that_did_not_exist_yet_is_missing(tmp_path: Path) -> None:
+    record = nan_csv(["nan", *["1.0"] * 20], tmp_path)
+    assert cells(record, "grad_norm")[0] is None
+
+
+def test_a_divergence_stays_nan(tmp_path: Path) -> None:
+    record = nan_csv(["2.5"] * 30 + ["nan"] * 70, tmp_path, "loss")
+    assert record.num_loss_rows == 100
+    assert int(np.isnan(record.columns["loss"].logged()).sum()) == 70
+    single = nan_csv(["2.5"] * 30 + ["nan"] + ["2.4"] * 30, tmp_path)
+    assert int(np.isnan(single.columns["grad_norm"].logged()).sum()) == 1
+    flapping = ["2.5" if i % 7 in (0, 2) and i % 5 else "nan" for i in range(90)]
+    mostly = nan_csv(flapping, tmp_path, "loss")
+    assert mostly.num_loss_rows == 90
+    always = nan_csv(["nan"] * 10, tmp_path, "loss")
+    assert always.num_loss_rows == 10
+
+
+@given(st.lists(VALUE, max_size=40), st.booleans())
+def test_only_nan_cells_are_ever_explained_away(values: list[float | None], is_loss: bool) -> None:
+    column = Column(
+        np.array([math.nan if v is None else v for v in values], dtype=np.float64),
+        np.array([v is not None for v in values], dtype=np.bool_),
+    )
+    missing, why = nan_means_missing(column, is_loss=is_loss)
+    assert np.isnan(column.values[missing]).all()
+    assert column.present[missing].all()
+    assert bool(why) == bool(missing.any())
+
+
+# --- what is no table --------------------------------------------------------------------------
+
+
+def test_no_known_column_names_what_was_found(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"no known signal; looked for a loss.*found 'r', 'l'"):
+        read_as(tmp_path, "r,l,t\n1.0,2,3\n2.0,3,4\n")
+
+
+def test_a_header_alone_is_said_to_be_that(tmp_path: Path) -> None:
+    with pytest.raises(ReadError, match=r"a header \(step, loss .*\) and no rows"):
+        read_as(tmp_path, "step,loss\n")
+
+
+def test_one_great_json_object_is_no_table(tmp_path: Path) -> None:
+    text = json.dumps({"lm loss": {"values": {str(i): float(i) for i in range(20_000)}}})
+    with pytest.raises(ReadError, match="no records that can be read"):
+        read_as(tmp_path, text)
+
+
+def test_the_format_is_told_by_content(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.csv"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
+    assert find_reader(path).name == "jsonl"
