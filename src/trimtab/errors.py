@@ -56,5 +56,7 @@ class MissingExtraError(TrimtabError, ImportError):
             what: The thing that was asked for, as the start of a sentence.
             extra: Name of the extra of the trimtab distribution.
         """
-        super().__init__(f"{what} needs the {extra!r} extra; install it: pip install 'trimtab[{extra}]'")
+        super().__init__(
+            f"{what} needs the {extra!r} extra; install it: pip install 'trimtab[{extra}]'"
+        )
         self.extra = extra

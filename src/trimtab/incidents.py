@@ -20,7 +20,13 @@ __all__ = ["Incident", "group_findings", "latest_tellings"]
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
 _LEAD_KINDS = (
-    "non-finite", "scale-collapse", "unrecovered-spike", "divergence", "spike", "shift", "drift",
+    "non-finite",
+    "scale-collapse",
+    "unrecovered-spike",
+    "divergence",
+    "spike",
+    "shift",
+    "drift",
     "batch-outlier",
 )
 """Which kind names the incident when several belong to it, most telling first; others follow."""
@@ -61,7 +67,11 @@ class Incident:
     @property
     def first_row(self) -> int:
         """Row to go back before: the first sign, or the onset where there is none."""
-        return self.onset_row if self.precursor_row is None else min(self.precursor_row, self.onset_row)
+        return (
+            self.onset_row
+            if self.precursor_row is None
+            else min(self.precursor_row, self.onset_row)
+        )
 
     @property
     def first_step(self) -> float:
@@ -110,7 +120,9 @@ def _last_row(f: Finding, record: RunRecord) -> int:
     return f.row if f.closed else record.num_rows
 
 
-def _episodes(findings: Sequence[Finding], record: RunRecord, join_rows: int) -> list[list[Finding]]:
+def _episodes(
+    findings: Sequence[Finding], record: RunRecord, join_rows: int
+) -> list[list[Finding]]:
     groups: list[list[Finding]] = []
     reach = -1
     for f in sorted(findings, key=lambda f: (f.onset_row, f.row)):
@@ -126,7 +138,14 @@ def _episodes(findings: Sequence[Finding], record: RunRecord, join_rows: int) ->
 def _incident(
     record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
 ) -> Incident:
-    lead = min(group, key=lambda f: (_LEAD_KINDS.index(f.kind) if f.kind in _LEAD_KINDS else 99, -_RANK[f.severity], f.onset_row))
+    lead = min(
+        group,
+        key=lambda f: (
+            _LEAD_KINDS.index(f.kind) if f.kind in _LEAD_KINDS else 99,
+            -_RANK[f.severity],
+            f.onset_row,
+        ),
+    )
     onset = min(_onsets(group), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: _RANK[f.severity]).severity
     ended = all(f.end_row is not None for f in group)
@@ -134,9 +153,13 @@ def _incident(
     precursors = _precursors(onset.onset_row, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
     members = [*group, *(f for f in precursors if f not in group)]
-    kinds = dict.fromkeys(f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind)
+    kinds = dict.fromkeys(
+        f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind
+    )
     end_row = last.end_row if ended else None
-    span = slice(onset.onset_row, (end_row + 1) if end_row is not None else record.attempts[attempt].end_row)
+    span = slice(
+        onset.onset_row, (end_row + 1) if end_row is not None else record.attempts[attempt].end_row
+    )
     return Incident(
         kind=lead.kind,
         also=tuple(kinds),
@@ -170,7 +193,11 @@ def _precursors(onset_row: int, around: Sequence[Finding], record: RunRecord) ->
     chosen: list[Finding] = []
     for f in around:
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if f.signal == "loss" or f.kind == "batch-outlier" or not onset_row - lead <= f.onset_row < onset_row:
+        if (
+            f.signal == "loss"
+            or f.kind == "batch-outlier"
+            or not onset_row - lead <= f.onset_row < onset_row
+        ):
             continue
         still = f.end_row is None or f.end_row >= onset_row - JOIN_ROWS
         if still and not (f.closed and f.end_row is None and f.row < onset_row - lead):
@@ -208,7 +235,13 @@ _TITLES = {
 
 
 def _headline(
-    record: RunRecord, lead: Finding, onset: Finding, first: Finding | None, *, ended: bool, end: float | None
+    record: RunRecord,
+    lead: Finding,
+    onset: Finding,
+    first: Finding | None,
+    *,
+    ended: bool,
+    end: float | None,
 ) -> str:
     title = _TITLES.get(lead.kind, lead.kind)
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
@@ -216,12 +249,16 @@ def _headline(
     axis = record.axis
     since = f"since {axis} {onset.onset:g}"
     if ended and end is not None:
-        since = f"{axis} {onset.onset:g}" + (f" to {end:g}, recovered" if end != onset.onset else ", recovered")
+        since = f"{axis} {onset.onset:g}" + (
+            f" to {end:g}, recovered" if end != onset.onset else ", recovered"
+        )
     sign = f" (first sign {first.onset:g}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
 
 
-def _correlations(record: RunRecord, span: slice, attempt: int) -> tuple[tuple[str, str, float], ...]:
+def _correlations(
+    record: RunRecord, span: slice, attempt: int
+) -> tuple[tuple[str, str, float], ...]:
     """Return pairs of the main signals whose ranks moved together (|rho| >= 0.8) in the episode.
 
     The span is widened by its own length to the left, so that calm rows are there to compare with.
@@ -230,7 +267,9 @@ def _correlations(record: RunRecord, span: slice, attempt: int) -> tuple[tuple[s
     width = max(span.stop - span.start, 12)
     window = slice(max(rows.start, span.start - width), min(rows.stop, span.stop))
     pairs: list[tuple[str, str, float]] = []
-    names = [n for n in ("loss", "grad_norm", "activation_norm", "loss_scale") if n in record.columns]
+    names = [
+        n for n in ("loss", "grad_norm", "activation_norm", "loss_scale") if n in record.columns
+    ]
     for i, a in enumerate(names):
         for b in names[i + 1 :]:
             x, y = record.columns[a].values[window], record.columns[b].values[window]
@@ -242,13 +281,21 @@ def _correlations(record: RunRecord, span: slice, attempt: int) -> tuple[tuple[s
     return tuple(pairs)
 
 
-def _spearman(x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+def _spearman(
+    x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> float:
     rx, ry = _ranks(x), _ranks(y)
     sx, sy = float(rx.std()), float(ry.std())
-    return 0.0 if sx == 0 or sy == 0 else float(((rx - rx.mean()) * (ry - ry.mean())).mean() / (sx * sy))
+    return (
+        0.0
+        if sx == 0 or sy == 0
+        else float(((rx - rx.mean()) * (ry - ry.mean())).mean() / (sx * sy))
+    )
 
 
-def _ranks(x: np.ndarray[tuple[int], np.dtype[np.float64]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _ranks(
+    x: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Return ranks with ties shared."""
     order = np.argsort(x, kind="stable")
     ranks = np.empty(len(x))

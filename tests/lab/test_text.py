@@ -55,6 +55,10 @@ def test_split_does_not_depend_on_the_order_of_listing() -> None:
     turned = dict(reversed(pieces.items()))
     forward, backward = split_text(pieces, source="test"), split_text(turned, source="test")
     assert forward.train_sha256 == backward.train_sha256
+    for corpus in (forward.train.tobytes(), forward.validation.tobytes()):
+        there = [name for name in sorted(pieces) if pieces[name] in corpus]
+        assert len(there) >= 2
+        assert corpus == b"".join(pieces[name] for name in there)
 
 
 def test_few_pieces_still_give_64_kb_to_validation() -> None:

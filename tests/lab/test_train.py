@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +19,15 @@ from trimtab.lab.text import Text, split_text
 from trimtab.lab.train import StepReport, build, evaluate, train, train_plain
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models this small are faster on one thread, and do not wait for busy cores."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +65,7 @@ def test_logits_do_not_depend_on_later_tokens() -> None:
 
 def test_attention_matches_its_equation() -> None:
     torch.manual_seed(0)
-    attention = Transformer(ModelConfig(width=8, num_heads=2)).blocks[0].attention
+    attention: Any = Transformer(ModelConfig(width=8, num_heads=2)).blocks[0].attention
     x = torch.randn(1, 5, 8)
     q, k, v = attention.qkv(x).split(8, dim=-1)
     heads = []
@@ -72,7 +82,7 @@ def test_matrices_start_at_the_stated_deviation() -> None:
     model = Transformer(ModelConfig(width=64, num_layers=3))
     std = math.sqrt(2 / (5 * 64))
     assert model.lm_head.weight.std().item() == pytest.approx(std, rel=0.03)
-    block = model.get_submodule("blocks.1")
+    block: Any = model.blocks[1]
     assert block.down.weight.std().item() == pytest.approx(std / math.sqrt(6), rel=0.03)
     assert block.up.weight.std().item() == pytest.approx(std, rel=0.03)
 
@@ -168,8 +178,8 @@ def test_evaluation_leaves_no_trace(text: Text, mode: bool) -> None:
     model.train(mode)
     state = torch.get_rng_state()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        under_autocast = evaluate(model, text, max_bytes=64 * 1024)
-    assert under_autocast == evaluate(model, text, max_bytes=64 * 1024)
+        under_autocast = evaluate(model, text, max_bytes=8 * 1024)
+    assert under_autocast == evaluate(model, text, max_bytes=8 * 1024)
     assert model.training is mode
     assert torch.equal(torch.get_rng_state(), state)
     assert all(weight.grad is None for weight in model.parameters())
@@ -178,7 +188,7 @@ def test_evaluation_leaves_no_trace(text: Text, mode: bool) -> None:
 def test_evaluation_reports_a_broken_model_as_it_is(text: Text) -> None:
     model = build(_scenario(), 0, text).model
     torch.nn.init.constant_(model.lm_head.weight, math.nan)
-    assert math.isnan(evaluate(model, text, max_bytes=64 * 1024))
+    assert math.isnan(evaluate(model, text, max_bytes=8 * 1024))
 
 
 def test_starting_to_read_data_draws_no_global_random_number(text: Text) -> None:

@@ -83,15 +83,26 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
             descriptor = os.open(path, os.O_RDONLY)
             os.fsync(descriptor)
             os.close(descriptor)
-            files[path.relative_to(partial).as_posix()] = {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
-        _write_json(partial / "health.json", {"grade": "healthy", "pinned": False, "why": "saved while calm"})
-        _write_json(partial / "manifest.json", {"schema": 1, "step": step, "attempt": attempt, "files": files})
+            files[path.relative_to(partial).as_posix()] = {
+                "size_bytes": path.stat().st_size,
+                "sha256": _sha256(path),
+            }
+        _write_json(
+            partial / "health.json",
+            {"grade": "healthy", "pinned": False, "why": "saved while calm"},
+        )
+        _write_json(
+            partial / "manifest.json",
+            {"schema": 1, "step": step, "attempt": attempt, "files": files},
+        )
         partial.rename(final)
         folder = os.open(final.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
     except OSError as error:
-        raise ActError(f"{partial}: cannot be committed ({error.strerror}); training goes on without this checkpoint") from error
+        raise ActError(
+            f"{partial}: cannot be committed ({error.strerror}); training goes on without this checkpoint"
+        ) from error
 
 
 def verify(path: Path, *, hashes: bool = True) -> str:
@@ -131,7 +142,12 @@ def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointO
         grade, pinned, why = _health(path)
         found.append(
             CheckpointOnDisk(
-                step=int(manifest["step"]), attempt=str(manifest["attempt"]), path=path, grade=grade, pinned=pinned, why=why
+                step=int(manifest["step"]),
+                attempt=str(manifest["attempt"]),
+                path=path,
+                grade=grade,
+                pinned=pinned,
+                why=why,
             )
         )
     return tuple(sorted(found, key=lambda c: c.step))

@@ -63,7 +63,9 @@ class Journal:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._heal_torn_line()
         except OSError as error:
-            raise ChronicleError(f"{path}: cannot be opened for writing ({error.strerror}); choose another run directory") from error
+            raise ChronicleError(
+                f"{path}: cannot be opened for writing ({error.strerror}); choose another run directory"
+            ) from error
 
     def _heal_torn_line(self) -> None:
         size = os.fstat(self._fd).st_size
@@ -78,13 +80,21 @@ class Journal:
         """
         if event not in EVENTS:
             raise ChronicleError(f"event {event!r} is not one of {', '.join(EVENTS)}")
-        record = {"t": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, "attempt": attempt, "step": step, **data}
+        record = {
+            "t": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "event": event,
+            "attempt": attempt,
+            "step": step,
+            **data,
+        }
         line = json.dumps(state_to_json(record), ensure_ascii=False, separators=(", ", ": ")) + "\n"
         try:
             os.write(self._fd, line.encode())
             os.fsync(self._fd)
         except OSError as error:
-            raise ChronicleError(f"{self.path}: cannot be written ({error.strerror}); free space or choose another run directory") from error
+            raise ChronicleError(
+                f"{self.path}: cannot be written ({error.strerror}); free space or choose another run directory"
+            ) from error
 
     def close(self) -> None:
         """Close the file; `append` fails afterwards."""
@@ -100,7 +110,9 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
     try:
         raw = path.read_bytes()
     except OSError as error:
-        raise ChronicleError(f"{path}: cannot be read ({error.strerror}); give a run directory that holds journal.jsonl") from error
+        raise ChronicleError(
+            f"{path}: cannot be read ({error.strerror}); give a run directory that holds journal.jsonl"
+        ) from error
     events: list[Event] = []
     num_torn = 0
     for line in raw.splitlines():
@@ -109,7 +121,13 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
         try:
             data = json.loads(line)
             events.append(
-                Event(str(data.pop("t")), str(data.pop("event")), str(data.pop("attempt")), int(data.pop("step")), data)
+                Event(
+                    str(data.pop("t")),
+                    str(data.pop("event")),
+                    str(data.pop("attempt")),
+                    int(data.pop("step")),
+                    data,
+                )
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             num_torn += 1

@@ -107,7 +107,11 @@ def state_to_json(state: Any) -> Any:
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         return {f.name: state_to_json(getattr(state, f.name)) for f in dataclasses.fields(state)}
     if isinstance(state, np.ndarray):
-        return {"dtype": str(state.dtype), "shape": list(state.shape), "data": [state_to_json(x) for x in state.ravel().tolist()]}
+        return {
+            "dtype": str(state.dtype),
+            "shape": list(state.shape),
+            "data": [state_to_json(x) for x in state.ravel().tolist()],
+        }
     if isinstance(state, tuple | list):
         return [state_to_json(x) for x in state]
     if isinstance(state, float) and not math.isfinite(state):
@@ -131,17 +135,28 @@ def _from_json(template: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         names = {f.name for f in dataclasses.fields(template)}
         if not isinstance(data, dict) or set(data) != names:
-            raise ReadError(f"{where}: fields do not match {type(template).__name__}; it was saved by another version; start the detector anew")
-        return type(template)(**{n: _from_json(getattr(template, n), data[n], f"{where}.{n}") for n in names})
+            raise ReadError(
+                f"{where}: fields do not match {type(template).__name__}; it was saved by another version; start the detector anew"
+            )
+        return type(template)(
+            **{n: _from_json(getattr(template, n), data[n], f"{where}.{n}") for n in names}
+        )
     if isinstance(template, np.ndarray):
         flat = [float(x) if isinstance(x, str) else x for x in data["data"]]
         return np.asarray(flat, dtype=np.dtype(data["dtype"])).reshape(data["shape"])
     if isinstance(template, tuple):
         if template and dataclasses.is_dataclass(template[0]) and len(template) != len(data):
-            raise ReadError(f"{where}: {len(data)} entries, expected {len(template)}; start the detector anew")
+            raise ReadError(
+                f"{where}: {len(data)} entries, expected {len(template)}; start the detector anew"
+            )
         if len(template) == len(data):
-            return tuple(_from_json(t, d, f"{where}[{i}]") for i, (t, d) in enumerate(zip(template, data, strict=True)))
-        return tuple(float(x) if isinstance(x, str) and x in ("nan", "inf", "-inf") else x for x in data)
+            return tuple(
+                _from_json(t, d, f"{where}[{i}]")
+                for i, (t, d) in enumerate(zip(template, data, strict=True))
+            )
+        return tuple(
+            float(x) if isinstance(x, str) and x in ("nan", "inf", "-inf") else x for x in data
+        )
     if isinstance(template, float) and isinstance(data, str | int | float):
         return float(data)
     return data

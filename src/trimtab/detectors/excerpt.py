@@ -42,7 +42,11 @@ def excerpt_findings(record: RunRecord) -> tuple[Finding, ...]:
     return tuple(findings)
 
 
-def _spike(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]], loss: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Finding | None:
+def _spike(
+    record: RunRecord,
+    rows: np.ndarray[tuple[int], np.dtype[np.intp]],
+    loss: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> Finding | None:
     peak = int(np.argmax(loss))
     if peak == 0 or loss[:peak].min() <= 0:
         return None

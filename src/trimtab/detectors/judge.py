@@ -91,7 +91,9 @@ class Judge:
         """
         missing = [d.name for d in self.detectors if d.name not in data]
         if missing:
-            raise ReadError(f"judge state: no state of detector {missing[0]!r}; start the judge anew")
+            raise ReadError(
+                f"judge state: no state of detector {missing[0]!r}; start the judge anew"
+            )
         return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
 
 

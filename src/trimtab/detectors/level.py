@@ -139,10 +139,14 @@ class LevelDetector:
     def _take(self, i: int, c: Channel, row: Row, y: float) -> tuple[Channel, list[Finding]]:
         rows = c.rows.copy()
         rows[c.num_rows] = y
-        first_row, first_step = (row.index, row.step) if c.num_rows == 0 else (c.first_row, c.first_step)
+        first_row, first_step = (
+            (row.index, row.step) if c.num_rows == 0 else (c.first_row, c.first_step)
+        )
         if c.num_rows + 1 < self.block_rows:
             return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales), []
-        scales, found = self._fold(i, list(c.scales), float(np.median(rows)), first_row, first_step, row)
+        scales, found = self._fold(
+            i, list(c.scales), float(np.median(rows)), first_row, first_step, row
+        )
         return Channel(rows, 0, 0, 0.0, tuple(scales)), found
 
     def _fold(
@@ -153,7 +157,9 @@ class LevelDetector:
         for k in range(self.num_scales):
             scales[k], found, calm = self._judge(i, k, scales[k], block, first_row, first_step, row)
             findings += found
-            if any(f.closed and f.end_row is None for f in found):  # a new level: larger sizes start anew
+            if any(
+                f.closed and f.end_row is None for f in found
+            ):  # a new level: larger sizes start anew
                 scales[k + 1 :] = [_empty() for _ in scales[k + 1 :]]
             if not calm or k + 1 == self.num_scales:
                 break
@@ -176,11 +182,15 @@ class LevelDetector:
         if s.onset_row < 0 and not over:
             return replace(s, past=np.append(s.past, block)[-_PAST:]), [], True
         if s.onset_row < 0:
-            s = replace(s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0))
+            s = replace(
+                s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
+            )
         elif z < self.thresholds[k] / 2:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
-            calm = replace(s, onset_row=-1, flagged=np.zeros(0), past=np.append(s.past, block)[-_PAST:])
+            calm = replace(
+                s, onset_row=-1, flagged=np.zeros(0), past=np.append(s.past, block)[-_PAST:]
+            )
             return calm, found, True
         flagged = np.append(s.flagged, block)
         s = replace(s, flagged=flagged)
@@ -221,7 +231,11 @@ class LevelDetector:
         rising = how == "accepted" and self._still_moving(s, signal.bad)
         kind = _kind(signal.name, rising)
         ended = how == "back"
-        tail = {"open": "", "back": ", back", "accepted": ", still moving" if rising else ", lasting"}[how]
+        tail = {
+            "open": "",
+            "back": ", back",
+            "accepted": ", still moving" if rising else ", lasting",
+        }[how]
         severity: Severity = "info"
         if signal.name == "loss":
             severity = "critical" if rising else "warning"

@@ -44,7 +44,11 @@ class LrChangeDetector:
         rise = math.log(lr / state.lr) if state.lr > 0 else 0.0
         new = LrChangeState(lr, rise, state.num_rows + 1)
         expected_rise = max(0.0, state.rise)
-        if state.num_rows < self.min_rows or rise < math.log(self.factor) or rise < 4 * expected_rise:
+        if (
+            state.num_rows < self.min_rows
+            or rise < math.log(self.factor)
+            or rise < 4 * expected_rise
+        ):
             return new, ()
         finding = Finding(
             detector=self.name,

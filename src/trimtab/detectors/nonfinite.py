@@ -47,7 +47,9 @@ class NonFiniteDetector:
     def start(self) -> NonFiniteState:
         """Return the state before any row."""
         n = len(self.signals)
-        return NonFiniteState((-1,) * n, (0.0,) * n, (-1,) * n, (0.0,) * n, (0.0,) * n, scaled=False)
+        return NonFiniteState(
+            (-1,) * n, (0.0,) * n, (-1,) * n, (0.0,) * n, (0.0,) * n, scaled=False
+        )
 
     def update(self, state: NonFiniteState, row: Row) -> tuple[NonFiniteState, tuple[Finding, ...]]:
         """Judge one row."""
@@ -64,13 +66,23 @@ class NonFiniteDetector:
                 if since_row[i] < 0:
                     since_row[i], since[i], value[i] = row.index, row.step, float(row.values[i])
                     last_row[i], last[i] = row.index, row.step
-                    findings.append(self._finding(i, row, since_row, since, last_row, last, value, scaled, closed=False))
+                    findings.append(
+                        self._finding(
+                            i, row, since_row, since, last_row, last, value, scaled, closed=False
+                        )
+                    )
                 last_row[i], last[i] = row.index, row.step
             elif since_row[i] >= 0 and row.present[i]:
-                findings.append(self._finding(i, row, since_row, since, last_row, last, value, scaled, closed=True))
+                findings.append(
+                    self._finding(
+                        i, row, since_row, since, last_row, last, value, scaled, closed=True
+                    )
+                )
                 since_row[i] = -1
         return (
-            NonFiniteState(tuple(since_row), tuple(since), tuple(last_row), tuple(last), tuple(value), scaled),
+            NonFiniteState(
+                tuple(since_row), tuple(since), tuple(last_row), tuple(last), tuple(value), scaled
+            ),
             tuple(findings),
         )
 
@@ -104,7 +116,8 @@ class NonFiniteDetector:
             expected=0.0,
             score=math.inf,
             closed=closed,
-            text=f"{signal} is {word}" + (f" for {num_rows} rows" if closed and num_rows > 1 else ""),
+            text=f"{signal} is {word}"
+            + (f" for {num_rows} rows" if closed and num_rows > 1 else ""),
         )
 
 

@@ -58,7 +58,9 @@ class ScaleCollapseDetector:
             np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n), 0, -1, 0.0, 0.0, 0.0, 0, 0.0, 0
         )
 
-    def update(self, state: ScaleCollapseState, row: Row) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
+    def update(
+        self, state: ScaleCollapseState, row: Row
+    ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
         """Judge one row; a missing, zero or non-finite scale leaves the state as it is."""
         value = float(row.values[0])
         if not row.present[0] or not math.isfinite(value) or value <= 0:
@@ -75,23 +77,38 @@ class ScaleCollapseDetector:
         if onset_row < 0:
             high = int(np.argmax(filled))
             if n > self.calibration_rows and filled[high] - y >= self.warn_halvings:
-                top, lowest, lowest_row, lowest_step, level = float(filled[high]), y, row.index, row.step, 1
+                top, lowest, lowest_row, lowest_step, level = (
+                    float(filled[high]),
+                    y,
+                    row.index,
+                    row.step,
+                    1,
+                )
                 onset_row, onset = self._first_fall(recent, rows, steps, n, top)
         elif y < lowest:
             lowest, lowest_row, lowest_step = y, row.index, row.step
-        new = ScaleCollapseState(recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, level)
+        new = ScaleCollapseState(
+            recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, level
+        )
         if onset_row >= 0 and state.onset_row < 0:
             findings = (self._finding(new, row, closed=False),)
         elif onset_row >= 0 and y >= top - 1:
             findings = (self._finding(new, row, closed=True),)
             new = ScaleCollapseState(recent, rows, steps, n, -1, 0.0, 0.0, 0.0, 0, 0.0, 0)
         elif onset_row >= 0 and level < 2 and top - lowest >= self.critical_halvings:
-            new = ScaleCollapseState(recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, 2)
+            new = ScaleCollapseState(
+                recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, 2
+            )
             findings = (self._finding(new, row, closed=False),)
         return new, findings
 
     def _first_fall(
-        self, recent: NDArray[np.float64], rows: NDArray[np.int64], steps: NDArray[np.float64], n: int, top: float
+        self,
+        recent: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        steps: NDArray[np.float64],
+        n: int,
+        top: float,
     ) -> tuple[int, float]:
         """Return row and step of the first value below the top, in time order."""
         order = [i % self.window_rows for i in range(max(0, n - self.window_rows), n)]

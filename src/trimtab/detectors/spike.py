@@ -189,7 +189,9 @@ class SpikeDetector:
             recent=recent,
         )
 
-    def _follow(self, i: int, calm: Calm, e: Episode, row: Row) -> tuple[Calm, Episode, Finding | None]:
+    def _follow(
+        self, i: int, calm: Calm, e: Episode, row: Row
+    ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
             if e.num_over >= 2 or e.peak_z > self.tail_factor * calm.tail:

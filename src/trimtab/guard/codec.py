@@ -50,7 +50,9 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[path] = value.detach()
         return {_TAG: "tensor", "at": path}
     if isinstance(value, np.ndarray):
-        tensors[path] = torch.from_numpy(value.astype(np.int64) if value.dtype.kind in "iub" else value.astype(np.float64))
+        tensors[path] = torch.from_numpy(
+            value.astype(np.int64) if value.dtype.kind in "iub" else value.astype(np.float64)
+        )
         return {_TAG: "array", "at": path, "dtype": str(value.dtype)}
     if isinstance(value, bool | int | str) or value is None:
         return value
@@ -61,13 +63,21 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, list):
         return [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]
     if isinstance(value, tuple):
-        return {_TAG: "tuple", "items": [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]}
+        return {
+            _TAG: "tuple",
+            "items": [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)],
+        }
     if isinstance(value, dict):
         if all(isinstance(k, str) and k != _TAG for k in value):
             return {k: _split(v, f"{path}.{k}", tensors) for k, v in value.items()}
-        pairs = [[_split(k, f"{path}.{k}!key", tensors), _split(v, f"{path}.{k}", tensors)] for k, v in value.items()]
+        pairs = [
+            [_split(k, f"{path}.{k}!key", tensors), _split(v, f"{path}.{k}", tensors)]
+            for k, v in value.items()
+        ]
         return {_TAG: "dict", "items": pairs}
-    raise ActError(f"{path} is a {type(value).__name__}, which cannot be saved without pickle; give its object a state_dict of tensors and plain values")
+    raise ActError(
+        f"{path} is a {type(value).__name__}, which cannot be saved without pickle; give its object a state_dict of tensors and plain values"
+    )
 
 
 def join(tensors: dict[str, torch.Tensor], tree: Any) -> Any:

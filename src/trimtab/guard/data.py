@@ -131,7 +131,9 @@ class DataOrder:
         assert sampler is not None
         self._batches = [list(batch) for batch in _as_iterator(sampler)]
         if not self._batches:
-            raise ConfigError("data has no batch; check the dataset's length, batch_size and drop_last")
+            raise ConfigError(
+                "data has no batch; check the dataset's length, batch_size and drop_last"
+            )
         self._starts, start = [], 0
         for batch in self._batches:
             self._starts.append(start)

@@ -106,7 +106,9 @@ class Engine:
 
     # -- one step ---------------------------------------------------------------------------
 
-    def step(self, loss: float, samples: int, tokens: int, *, skip_nonfinite: bool) -> tuple[dict[str, float], dict[str, str]]:
+    def step(
+        self, loss: float, samples: int, tokens: int, *, skip_nonfinite: bool
+    ) -> tuple[dict[str, float], dict[str, str]]:
         """Clip, update or skip, advance the scheduler; return what was measured.
 
         Args:
@@ -131,7 +133,12 @@ class Engine:
         scale = scaler.get_scale() if scaler is not None else None
         lr = self._apply(skip=not finite and skip_nonfinite)
         skipped = (not finite and skip_nonfinite) or (scaler is not None and not finite)
-        values: dict[str, float] = {"loss": loss, "perplexity": _exp(loss), "grad_norm": norm, "lr": lr}
+        values: dict[str, float] = {
+            "loss": loss,
+            "perplexity": _exp(loss),
+            "grad_norm": norm,
+            "lr": lr,
+        }
         if scale is not None:
             values["loss_scale"] = scale
         self._count(values, norm, limit, samples, tokens)
@@ -166,7 +173,9 @@ class Engine:
         training.optimizer.zero_grad(set_to_none=True)
         return effective
 
-    def _count(self, values: dict[str, float], norm: float, limit: float | None, samples: int, tokens: int) -> None:
+    def _count(
+        self, values: dict[str, float], norm: float, limit: float | None, samples: int, tokens: int
+    ) -> None:
         c = self.counters
         c.step += 1
         c.samples += samples
@@ -192,7 +201,9 @@ class Engine:
         values["adam_v_l1"], values["adam_v_max"], where = moment
         return {"adam_v_max_at": where}
 
-    def write_and_judge(self, values: Mapping[str, float], labels: Mapping[str, str]) -> tuple[Finding, ...]:
+    def write_and_judge(
+        self, values: Mapping[str, float], labels: Mapping[str, str]
+    ) -> tuple[Finding, ...]:
         """Append the row to the signals and judge it."""
         self.recorder.sample(self.counters.step, values, labels)
         self.judge_state, findings = self.judge.update(
@@ -232,13 +243,21 @@ class Engine:
         self.training.optimizer.zero_grad(set_to_none=True)
         self._step_started = time.perf_counter()
 
-    def begin_attempt(self, *, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any) -> None:
+    def begin_attempt(
+        self, *, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any
+    ) -> None:
         """Number and open a new attempt."""
         d = self.decisions
         number = f"{d.major}.{d.minor}"
         d.minor += 1
         self.recorder.start_attempt(
-            number, step=self.counters.step, parent=parent, parent_step=parent_step, why=why, trial=trial, **more
+            number,
+            step=self.counters.step,
+            parent=parent,
+            parent_step=parent_step,
+            why=why,
+            trial=trial,
+            **more,
         )
 
     # -- disk -------------------------------------------------------------------------------
@@ -253,14 +272,26 @@ class Engine:
         payload["decisions"] = asdict(self.decisions)
         payload["skips"] = [list(s) for s in (self.data.skips if self.data is not None else ())]
         save_state(payload, path, step=self.counters.step, attempt=self.recorder.attempt)
-        self.recorder.event("checkpoint", step=self.counters.step, path=path.name, grade="healthy", why=why)
+        self.recorder.event(
+            "checkpoint", step=self.counters.step, path=path.name, grade="healthy", why=why
+        )
         self._retain()
 
     def _retain(self) -> None:
-        whole = [c for c in list_checkpoints(self.directory.checkpoints) if c.grade == "healthy" and not c.pinned]
+        whole = [
+            c
+            for c in list_checkpoints(self.directory.checkpoints)
+            if c.grade == "healthy" and not c.pinned
+        ]
         for old in whole[: -self.policy.checkpoints_kept]:
             shutil.rmtree(old.path)
-            self.recorder.event("checkpoint", step=self.counters.step, path=old.path.name, grade="removed", why="older than the newest kept ones")
+            self.recorder.event(
+                "checkpoint",
+                step=self.counters.step,
+                path=old.path.name,
+                grade="removed",
+                why="older than the newest kept ones",
+            )
 
     def set_aside_after(self, step: int, why: str) -> None:
         """Grade the checkpoints after `step` poisoned and move them aside; pin the one before."""
@@ -271,7 +302,13 @@ class Engine:
                 continue
             set_grade(checkpoint.path, "poisoned", why)
             target = move_aside(checkpoint.path, self.directory.aside)
-            self.recorder.event("checkpoint", step=self.counters.step, path=str(target.relative_to(self.directory.root)), grade="poisoned", why=why)
+            self.recorder.event(
+                "checkpoint",
+                step=self.counters.step,
+                path=str(target.relative_to(self.directory.root)),
+                grade="poisoned",
+                why=why,
+            )
         if last is not None and not last.pinned:
             set_grade(last.path, last.grade, "last one before trouble", pinned=True)
 
@@ -290,14 +327,26 @@ class Engine:
         except ReadError as error:
             self.judge_state = self.judge.start()
             self.recorder.attempt = checkpoint.attempt
-            self.recorder.event("note", step=checkpoint.step, author="trimtab", text=f"detectors start anew: {error}")
+            self.recorder.event(
+                "note",
+                step=checkpoint.step,
+                author="trimtab",
+                text=f"detectors start anew: {error}",
+            )
         try:
             self.training.load(state["training"])
         except (RuntimeError, ValueError, KeyError) as error:
-            raise ActError(f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory") from error
+            raise ActError(
+                f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
+            ) from error
         self._resume_decisions(state)
         restore_rng(state["rng"])
-        self.recorder.event("resume", step=checkpoint.step, checkpoint=checkpoint.path.name, from_attempt=checkpoint.attempt)
+        self.recorder.event(
+            "resume",
+            step=checkpoint.step,
+            checkpoint=checkpoint.path.name,
+            from_attempt=checkpoint.attempt,
+        )
         return True
 
     def _resume_decisions(self, state: dict[str, Any]) -> None:

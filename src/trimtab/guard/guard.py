@@ -95,7 +95,9 @@ class Guard:
         directory = RunDirectory(Path(run))
         is_old = directory.journal.exists()
         if is_old and not resume:
-            raise ConfigError(f"{run}: holds a run already; choose another directory, or resume=True to go on with it")
+            raise ConfigError(
+                f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
+            )
         self.policy = policy
         self._steps = steps
         self._say = say or (_to_stderr if policy.mode != "observe" else _silent)
@@ -103,8 +105,17 @@ class Guard:
         self._order = DataOrder(data)
         self._training = Training(model, optimizer, scheduler, scaler)
         self._recorder = Recorder(directory)
-        self._engine = Engine(self._training, self._order, policy, self._recorder, clip=clip, output_layer=output_layer)
-        self._recovery = Recovery(self._engine, say=self._tell, planned_samples=self._planned_samples)
+        self._engine = Engine(
+            self._training,
+            self._order,
+            policy,
+            self._recorder,
+            clip=clip,
+            output_layer=output_layer,
+        )
+        self._recovery = Recovery(
+            self._engine, say=self._tell, planned_samples=self._planned_samples
+        )
         self._losses: list[torch.Tensor] = []
         self._batch: tuple[int, int, int] | None = None
         self._fault: str | None = None
@@ -129,7 +140,9 @@ class Guard:
             self._losses.clear()
             yield batch
             if self._batch is not None:
-                raise ConfigError("guard.step() was not called for the last batch; call guard.backward(loss) and guard.step() once for every batch")
+                raise ConfigError(
+                    "guard.step() was not called for the last batch; call guard.backward(loss) and guard.step() once for every batch"
+                )
         self._end("all steps done")
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -146,7 +159,9 @@ class Guard:
     def step(self) -> None:
         """Clip, update or skip, record, judge; go back where it is needed and allowed."""
         if self._batch is None or not self._losses:
-            raise ConfigError("guard.step() needs one batch from the guard and guard.backward(loss) before it")
+            raise ConfigError(
+                "guard.step() needs one batch from the guard and guard.backward(loss) before it"
+            )
         (first, last, tokens), self._batch = self._batch, None
         loss = float(torch.stack([x.float() for x in self._losses]).mean())
         if self._recovery.phase == "probe" and self._fault is None:
@@ -205,7 +220,9 @@ class Guard:
             ConfigError: The factor is not in (0, 1], or no reason is given.
         """
         if not 0 < factor <= 1 or not why:
-            raise ConfigError(f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason")
+            raise ConfigError(
+                f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
+            )
         self._engine.decisions.lr_factor *= factor
         self._note_action("lower-lr", {"lr_factor": self._engine.decisions.lr_factor}, why)
 
@@ -216,9 +233,13 @@ class Guard:
             ConfigError: The factor is not in (0, 1], no reason is given, or the run has no clip.
         """
         if not 0 < factor <= 1 or not why or self._engine.clip is None:
-            raise ConfigError(f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)")
+            raise ConfigError(
+                f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)"
+            )
         self._engine.decisions.clip_factor *= factor
-        self._note_action("tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why)
+        self._note_action(
+            "tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why
+        )
 
     def skip_samples(self, first: int, last: int, *, why: str) -> None:
         """Never feed sample ids first..last (absolute positions in the data order) from now on."""
@@ -229,18 +250,33 @@ class Guard:
 
     def _begin(self, *, is_old: bool) -> None:
         engine = self._engine
-        settings = {"trimtab": __version__, "mode": self.policy.mode, "clip": engine.clip, "steps": self._steps, **_environment()}
+        settings = {
+            "trimtab": __version__,
+            "mode": self.policy.mode,
+            "clip": engine.clip,
+            "steps": self._steps,
+            **_environment(),
+        }
         self._recorder.settings(settings)
         resumed = is_old and engine.resume()
         if resumed:
             parent, parent_step = self._recorder_parent(), engine.counters.step
-            engine.decisions.minor = max(engine.decisions.minor, self._next_minor(engine.decisions.major))
-            engine.begin_attempt(parent=parent, parent_step=parent_step, why="resumed after a stop", trial=False)
+            engine.decisions.minor = max(
+                engine.decisions.minor, self._next_minor(engine.decisions.major)
+            )
+            engine.begin_attempt(
+                parent=parent, parent_step=parent_step, why="resumed after a stop", trial=False
+            )
         else:
             if is_old:
                 engine.decisions.major = self._next_major()
             engine.begin_attempt(parent=None, parent_step=None, why="start", trial=False)
-            self._recorder.event("start", step=0, settings={**settings, "policy": asdict(self.policy)}, environment=_environment())
+            self._recorder.event(
+                "start",
+                step=0,
+                settings={**settings, "policy": asdict(self.policy)},
+                environment=_environment(),
+            )
         engine.snapshot()
 
     def _recorder_parent(self) -> str | None:
@@ -254,7 +290,11 @@ class Guard:
         folder = self._engine.directory.signals
         names = [p.stem for p in folder.glob("*.jsonl")] if folder.is_dir() else []
         parts = [n.split(".") for n in names]
-        return [(int(a), int(b)) for a, b in (p for p in parts if len(p) == 2) if a.isdigit() and b.isdigit()]
+        return [
+            (int(a), int(b))
+            for a, b in (p for p in parts if len(p) == 2)
+            if a.isdigit() and b.isdigit()
+        ]
 
     def _next_major(self) -> int:
         return max((a for a, _ in self._attempt_numbers()), default=0) + 1
@@ -266,7 +306,17 @@ class Guard:
         engine, policy = self._engine, self.policy
         findings = engine.write_and_judge(values, labels)
         for finding in findings:
-            engine.recorder.event("finding", step=engine.counters.step, kind=finding.kind, signal=finding.signal, severity=finding.severity, onset=finding.onset, row=finding.row, text=finding.text, closed=finding.closed)
+            engine.recorder.event(
+                "finding",
+                step=engine.counters.step,
+                kind=finding.kind,
+                signal=finding.signal,
+                severity=finding.severity,
+                onset=finding.onset,
+                row=finding.row,
+                text=finding.text,
+                closed=finding.closed,
+            )
         self._recovery.after_step(loss, findings, last=self._done())
         if self._recovery.busy:
             return
@@ -282,16 +332,32 @@ class Guard:
 
     def _planned_samples(self) -> int | None:
         c = self._engine.counters
-        return None if self._steps is None or c.step == 0 else round(c.samples / c.step * self._steps)
+        return (
+            None if self._steps is None or c.step == 0 else round(c.samples / c.step * self._steps)
+        )
 
     def _note_action(self, remedy: str, values: dict[str, object], why: str) -> None:
-        self._recovery.actions.append({"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why})
-        self._guarded(lambda: self._recorder.event("action", step=self._engine.counters.step, remedy=remedy, values=values, why=why))
+        self._recovery.actions.append(
+            {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
+        )
+        self._guarded(
+            lambda: self._recorder.event(
+                "action", step=self._engine.counters.step, remedy=remedy, values=values, why=why
+            )
+        )
 
     def _end(self, reason: str) -> None:
         if not self._ended:
             self._ended = True
-            self._guarded(lambda: self._recorder.event("end", step=self._engine.counters.step, final_step=self._engine.counters.step, reason=reason, wasted_steps=self.wasted_steps))
+            self._guarded(
+                lambda: self._recorder.event(
+                    "end",
+                    step=self._engine.counters.step,
+                    final_step=self._engine.counters.step,
+                    reason=reason,
+                    wasted_steps=self.wasted_steps,
+                )
+            )
             self._engine.activation.close()
 
     def _tell(self, line: str) -> None:
@@ -304,26 +370,43 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the one place: a fault of ours never stops a run
             self._fault = f"{type(error).__name__}: {error}"
             self._engine.activation.enabled = False
-            _to_stderr(f"trimtab: a fault of its own; the run goes on unguarded from step {self._engine.counters.step}: {self._fault}")
+            _to_stderr(
+                f"trimtab: a fault of its own; the run goes on unguarded from step {self._engine.counters.step}: {self._fault}"
+            )
             try:
-                self._recorder.event("fault", step=self._engine.counters.step, error=self._fault, where=self._recovery.phase)
+                self._recorder.event(
+                    "fault",
+                    step=self._engine.counters.step,
+                    error=self._fault,
+                    where=self._recovery.phase,
+                )
             except (TrimtabError, OSError):
                 _to_stderr("trimtab: the fault could not be journalled")
             self._recovery.phase = "calm"
 
 
 def _check(clip: float | None, steps: int | None) -> None:
-    if clip is not None and not (isinstance(clip, int | float) and math.isfinite(clip) and clip > 0):
+    if clip is not None and not (
+        isinstance(clip, int | float) and math.isfinite(clip) and clip > 0
+    ):
         raise ConfigError(f"clip is {clip!r}, expected a positive number, or None for no clipping")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ConfigError(f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch")
+        raise ConfigError(
+            f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
+        )
 
 
 def _count_tokens(batch: Any) -> int:
     """Return the elements of the first integer tensor with at least two dimensions; 0 without one."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
-    values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list | tuple) else ()
+    values = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else ()
+    )
     for value in values:
         count = _count_tokens(value)
         if count:
@@ -332,7 +415,12 @@ def _count_tokens(batch: Any) -> int:
 
 
 def _environment() -> dict[str, str]:
-    return {"python": platform.python_version(), "torch": str(torch.__version__), "platform": platform.system().lower(), "threads": str(torch.get_num_threads())}
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.system().lower(),
+        "threads": str(torch.get_num_threads()),
+    }
 
 
 def _to_stderr(line: str) -> None:

@@ -15,7 +15,13 @@ from torch import nn
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["ActivationProbe", "UpdateProbe", "adam_second_moment", "find_output_layer", "global_grad_norm"]
+__all__ = [
+    "ActivationProbe",
+    "UpdateProbe",
+    "adam_second_moment",
+    "find_output_layer",
+    "global_grad_norm",
+]
 
 
 def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -24,10 +30,14 @@ def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     if not grads:
         return torch.zeros(())
     norms = torch._foreach_norm(grads)
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
+    return torch.linalg.vector_norm(
+        torch.stack([n.to(norms[0].device, torch.float32) for n in norms])
+    )
 
 
-def adam_second_moment(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> tuple[float, float, str] | None:
+def adam_second_moment(
+    optimizer: torch.optim.Optimizer, names: dict[int, str]
+) -> tuple[float, float, str] | None:
     """Return (L1 norm, largest element, name of its tensor) of Adam's second moments.
 
     Args:
@@ -75,9 +85,16 @@ class ActivationProbe:
         self._handle = None if target is None else target.register_forward_pre_hook(self._hook)
 
     def _hook(self, _module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self.enabled and inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
+        if (
+            self.enabled
+            and inputs
+            and isinstance(inputs[0], torch.Tensor)
+            and inputs[0].is_floating_point()
+        ):
             hidden = inputs[0].detach()
-            self.value = torch.linalg.vector_norm(hidden, dtype=torch.float32) / hidden.numel() ** 0.5
+            self.value = (
+                torch.linalg.vector_norm(hidden, dtype=torch.float32) / hidden.numel() ** 0.5
+            )
 
     def take(self) -> torch.Tensor | None:
         """Return the value of the last forward pass and forget it."""

@@ -34,7 +34,17 @@ class Recorder:
         self.attempt = ""
         self._file: BinaryIO | None = None
 
-    def start_attempt(self, number: str, *, step: int, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any) -> None:
+    def start_attempt(
+        self,
+        number: str,
+        *,
+        step: int,
+        parent: str | None,
+        parent_step: int | None,
+        why: str,
+        trial: bool,
+        **more: Any,
+    ) -> None:
         """Begin a new attempt: its own file of samples, and an event."""
         self._close_file()
         self.attempt = number
@@ -43,8 +53,19 @@ class Recorder:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab")
         except OSError as error:
-            raise ChronicleError(f"{path}: cannot be opened for writing ({error.strerror})") from error
-        self.event("attempt", step=step, number=number, parent=parent, parent_step=parent_step, why=why, trial=trial, **more)
+            raise ChronicleError(
+                f"{path}: cannot be opened for writing ({error.strerror})"
+            ) from error
+        self.event(
+            "attempt",
+            step=step,
+            number=number,
+            parent=parent,
+            parent_step=parent_step,
+            why=why,
+            trial=trial,
+            **more,
+        )
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Append one step; NaN and Inf are written as strings, because JSON has none."""
@@ -64,7 +85,9 @@ class Recorder:
         """Write `run.toml` once; a later launch leaves the first one in place."""
         path = self.directory.settings
         if not path.exists():
-            lines = [f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None]
+            lines = [
+                f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
+            ]
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def close(self) -> None:

@@ -82,7 +82,13 @@ class Verification:
 class Recovery:
     """See the module."""
 
-    def __init__(self, engine: Engine, *, say: Callable[[str], None], planned_samples: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        say: Callable[[str], None],
+        planned_samples: Callable[[], int | None],
+    ) -> None:
         """Watch an engine.
 
         Args:
@@ -135,7 +141,9 @@ class Recovery:
             if outlier:
                 break
             clean += 1
-        if clean >= margin or len(case.probe_samples) > 12 * margin + 2 * (case.seen_step - case.base.step):
+        if clean >= margin or len(case.probe_samples) > 12 * margin + 2 * (
+            case.seen_step - case.base.step
+        ):
             self._finish_probe(case)
 
     @property
@@ -146,7 +154,10 @@ class Recovery:
     @property
     def alarmed(self) -> bool:
         """Whether an alarm is open: not a time to call a state healthy."""
-        return any(f.severity != "info" and not f.closed and f.key not in self._handled for f in self._open.values())
+        return any(
+            f.severity != "info" and not f.closed and f.key not in self._handled
+            for f in self._open.values()
+        )
 
     # -- seeing trouble ---------------------------------------------------------------------
 
@@ -155,15 +166,30 @@ class Recovery:
         row = self.engine.decisions.row - 1
         patience = 0 if last else self.engine.policy.patience_steps
         for finding in self._open.values():
-            if finding.severity == "info" or finding.key in self._handled or finding.end_row is not None:
+            if (
+                finding.severity == "info"
+                or finding.key in self._handled
+                or finding.end_row is not None
+            ):
                 continue
             if finding.kind == "non-finite":
                 # one skipped update is dealt with; a second in a row needs more
-                if finding.signal == "loss" and not finding.closed and (row - finding.onset_row >= 2 or last):
+                if (
+                    finding.signal == "loss"
+                    and not finding.closed
+                    and (row - finding.onset_row >= 2 or last)
+                ):
                     return True
-            elif finding.detector.startswith("level") or finding.kind in ("unrecovered-spike", "scale-collapse"):
+            elif finding.detector.startswith("level") or finding.kind in (
+                "unrecovered-spike",
+                "scale-collapse",
+            ):
                 return True
-            elif not finding.closed and finding.signal == "loss" and row - finding.onset_row >= patience:
+            elif (
+                not finding.closed
+                and finding.signal == "loss"
+                and row - finding.onset_row >= patience
+            ):
                 return True
         return False
 
@@ -183,29 +209,41 @@ class Recovery:
         if engine.policy.mode == "advise" or self.advising_only:
             plan = make_plan(record, incident, diagnosis, earlier=earlier)
             advice = "; ".join(f"{r.remedy} {dict(r.values)}" for r in plan.remedies[:3])
-            engine.recorder.event("decision", step=engine.counters.step, what="advise", why=advice, evidence=[])
+            engine.recorder.event(
+                "decision", step=engine.counters.step, what="advise", why=advice, evidence=[]
+            )
             self._say(f"advice: {advice}")
             return
-        self._go_back(incident, record, first_sign - 1 - engine.policy.rollback_margin_steps, recurrences)
+        self._go_back(
+            incident, record, first_sign - 1 - engine.policy.rollback_margin_steps, recurrences
+        )
 
     def _recurrences(self, first_sign: int) -> int:
         """Count earlier troubles near this one; they make the guard go further back."""
         horizon = 4 * self.engine.policy.verify_steps
-        count = sum(1 for onset in self.engine.decisions.last_onsets if abs(onset - first_sign) <= horizon)
+        count = sum(
+            1 for onset in self.engine.decisions.last_onsets if abs(onset - first_sign) <= horizon
+        )
         self.engine.decisions.last_onsets.append(first_sign)
         return count
 
     # -- going back -------------------------------------------------------------------------
 
-    def _go_back(self, incident: Incident, record: RunRecord, target: int, recurrences: int) -> None:
+    def _go_back(
+        self, incident: Incident, record: RunRecord, target: int, recurrences: int
+    ) -> None:
         engine = self.engine
         distance = max(int(incident.onset) - target, 1)
         snapshot = engine.ring.before(target - distance * (2**recurrences - 1))
-        snapshot = snapshot or engine.ring.before(target) or (engine.ring.items[0] if engine.ring.items else None)
+        snapshot = (
+            snapshot
+            or engine.ring.before(target)
+            or (engine.ring.items[0] if engine.ring.items else None)
+        )
         if snapshot is None or snapshot.step >= incident.onset:
             self._give_up("no healthy snapshot lies before the first sign")
             return
-        level, sigma = loss_level(snapshot)
+        level, sigma = loss_level(record, snapshot)
         self._case = Case(
             incident=incident, record=record, seen_step=engine.counters.step,
             seen_sample=engine.data.position if engine.data is not None else 0,
@@ -223,7 +261,9 @@ class Recovery:
             evidence=[f.text for f in case.incident.findings][:6],
         )  # fmt: skip
         self._say(f"step {engine.counters.step:>6,}  {case.incident.headline}")
-        self._say(f"             going back to step {case.base.step} and looking at the data ahead of it")
+        self._say(
+            f"             going back to step {case.base.step} and looking at the data ahead of it"
+        )
         engine.ring.drop_after(case.base.step)
         engine.restore(case.base)
         case.probe_samples.clear()
@@ -232,9 +272,17 @@ class Recovery:
     def _outliers(self, case: Case) -> list[bool]:
         """Which probed batches stand out from the ones that were trained on without trouble."""
         losses = np.array([loss for *_, loss in case.probe_samples])
-        trained = [x for first, _, x in case.probe_samples if first < self._onset_sample(case) and math.isfinite(x)]
+        trained = [
+            x
+            for first, _, x in case.probe_samples
+            if first < self._onset_sample(case) and math.isfinite(x)
+        ]
         centre = float(np.median(trained)) if len(trained) >= 5 else case.level
-        spread = 1.4826 * float(np.median(np.abs(np.array(trained) - centre))) if len(trained) >= 5 else case.sigma
+        spread = (
+            1.4826 * float(np.median(np.abs(np.array(trained) - centre)))
+            if len(trained) >= 5
+            else case.sigma
+        )
         limit = max(6 * max(spread, case.sigma), 0.04 * centre)
         return [not math.isfinite(x) or abs(x - centre) > limit for x in losses]
 
@@ -243,7 +291,11 @@ class Recovery:
         row = case.incident.onset_row
         if column is None or not column.present[row]:
             return case.seen_sample
-        size = case.record.columns["batch_size"].values[row] if "batch_size" in case.record.columns else 1.0
+        size = (
+            case.record.columns["batch_size"].values[row]
+            if "batch_size" in case.record.columns
+            else 1.0
+        )
         before = case.base.payload["counters"]["samples"]
         return case.base.sample_id + int(column.values[row] - size) - int(before)
 
@@ -265,7 +317,9 @@ class Recovery:
             if hits
             else f"none of {len(losses)} batches stands out under the healthy state"
         )
-        self.engine.recorder.event("decision", step=case.base.step, what="probe the data", why=text, evidence=[])
+        self.engine.recorder.event(
+            "decision", step=case.base.step, what="probe the data", why=text, evidence=[]
+        )
         self._say(f"             data: {text}")
         self._advance(case)
 
@@ -282,11 +336,13 @@ class Recovery:
         elif isinstance(step, GoBack):
             self._say(f"             {step.reason}")
             case.depth += 1
-            target = case.base.step - step.times * max(int(case.incident.onset) - case.base.step, engine.policy.snapshot_every_steps)
+            target = case.base.step - step.times * max(
+                int(case.incident.onset) - case.base.step, engine.policy.snapshot_every_steps
+            )
             older = engine.ring.before(max(target, 0)) or engine.ring.items[0]
             case.base, case.trials = older, []
             case.lr_restore = _lr_at(case.record, older.step, d.lr_factor)
-            case.level, case.sigma = loss_level(older)
+            case.level, case.sigma = loss_level(case.record, older)
             self._start_probe(case)
         elif isinstance(step, Wait):
             self._wait_until = step.until_step
@@ -313,7 +369,9 @@ class Recovery:
             rollbacks=d.rollbacks,
             depth=case.depth,
             older_restore_point=bool(older) and older[0].step < case.base.step,
-            wasted_share=(d.executed_steps - case.base.step) / max(case.seen_step, 1) if case.trials else 0.0,
+            wasted_share=(d.executed_steps - case.base.step) / max(case.seen_step, 1)
+            if case.trials
+            else 0.0,
             planned_samples=self._planned_samples(),
             skipped_samples=sum(b - a + 1 for a, b in skips),
             step=case.seen_step,
@@ -352,8 +410,15 @@ class Recovery:
         assert case is not None
         case.losses.append(loss)
         recent = [x for x in case.losses[-8:] if math.isfinite(x)]
-        lost = len(case.losses) >= 16 and (not recent or float(np.median(recent)) > case.level + max(8 * case.sigma, 0.15 * case.level))
-        case.alarmed = case.alarmed or lost or any(f.severity != "info" and f.signal == "loss" for f in findings)
+        lost = len(case.losses) >= 16 and (
+            not recent
+            or float(np.median(recent)) > case.level + max(8 * case.sigma, 0.15 * case.level)
+        )
+        case.alarmed = (
+            case.alarmed
+            or lost
+            or any(f.severity != "info" and f.signal == "loss" for f in findings)
+        )
         if case.alarmed or len(case.losses) >= self._trial_length(case):
             self._finish_trial(case)
 
@@ -363,7 +428,9 @@ class Recovery:
         tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
         end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
         error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else case.sigma
-        limit = case.level * (1 + self.engine.policy.verify_tolerance) + 3 * max(error, case.sigma / math.sqrt(len(tail)))
+        limit = case.level * (1 + self.engine.policy.verify_tolerance) + 3 * max(
+            error, case.sigma / math.sqrt(len(tail))
+        )
         held = not case.alarmed and math.isfinite(end) and end <= limit
         case.trials.append(
             TrialResult(
@@ -376,7 +443,9 @@ class Recovery:
             "outcome", step=self.engine.counters.step, remedy=f"trial: {trial.name}", verdict="worked" if held else "did not",
             figures={"loss": end, "expected": case.level, "steps": len(case.losses)}, text=f"trial {verdict}", trial=True,
         )  # fmt: skip
-        self._say(f"             trial {len(case.losses):>3} steps, {trial.name}: {'✓' if held else '✗'}  loss {end:.3f}, expected {case.level:.3f}")
+        self._say(
+            f"             trial {len(case.losses):>3} steps, {trial.name}: {'✓' if held else '✗'}  loss {end:.3f}, expected {case.level:.3f}"
+        )
         self._advance(case)
 
     # -- keeping, verifying, giving up ------------------------------------------------------
@@ -386,21 +455,46 @@ class Recovery:
         engine, trial = self.engine, commit.trial
         if case.trial is None or case.trial.name != trial.name:
             self._start_trial(case, trial)
-        engine.set_aside_after(case.base.step, f"after the first sign of {case.incident.kind} at step {case.incident.first_step:g}")
+        engine.set_aside_after(
+            case.base.step,
+            f"after the first sign of {case.incident.kind} at step {case.incident.first_step:g}",
+        )
         engine.decisions.rollbacks += 1
-        values: dict[str, object] = {"to_step": case.base.step, "skip_samples": list(trial.skip) if trial.skip else None, "lr_factor": engine.decisions.lr_factor}
+        values: dict[str, object] = {
+            "to_step": case.base.step,
+            "skip_samples": list(trial.skip) if trial.skip else None,
+            "lr_factor": engine.decisions.lr_factor,
+        }
         remedy = "roll-back"
         remedy += "+skip-data" if trial.skip else ""
         remedy += "+lower-lr" if trial.lr_factor != 1.0 else ""
         action = {"step": case.seen_step, "remedy": remedy, "values": values, "why": commit.reason}
         self.actions.append(action)
-        engine.recorder.event("action", step=engine.counters.step, remedy=remedy, values=values, why=commit.reason, kept_attempt=engine.recorder.attempt)
-        diagnosis = diagnose(case.record, case.incident, earlier=self.incidents[:-1], probe=case.probe, trials=case.trials)
+        engine.recorder.event(
+            "action",
+            step=engine.counters.step,
+            remedy=remedy,
+            values=values,
+            why=commit.reason,
+            kept_attempt=engine.recorder.attempt,
+        )
+        diagnosis = diagnose(
+            case.record,
+            case.incident,
+            earlier=self.incidents[:-1],
+            probe=case.probe,
+            trials=case.trials,
+        )
         self._tell_incident(case.incident, diagnosis, "explained")
         self._verification = Verification(
-            remedy, max(engine.counters.step, case.seen_step) + engine.policy.verify_steps, case.level, case.sigma
+            remedy,
+            max(engine.counters.step, case.seen_step) + engine.policy.verify_steps,
+            case.level,
+            case.sigma,
         )
-        self._say(f"             kept: {trial.name} · {case.seen_step - case.base.step} steps given up · {diagnosis.top.title} ({diagnosis.top.confidence:.2f})")
+        self._say(
+            f"             kept: {trial.name} · {case.seen_step - case.base.step} steps given up · {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
+        )
         self._last_action_step = engine.counters.step
         self.phase, self._case = "calm", None
         engine.ring.drop_after(case.base.step)
@@ -419,15 +513,24 @@ class Recovery:
         mean = float(tail.mean())
         error = float(tail.std()) / math.sqrt(len(tail))
         worse = mean - v.level
-        size, significant = worse > self.engine.policy.verify_tolerance * v.level, worse > 3 * max(error, 1e-9)
-        verdict = "did not" if v.alarmed or not math.isfinite(mean) or (size and significant) else "worked"
+        size, significant = (
+            worse > self.engine.policy.verify_tolerance * v.level,
+            worse > 3 * max(error, 1e-9),
+        )
+        verdict = (
+            "did not"
+            if v.alarmed or not math.isfinite(mean) or (size and significant)
+            else "worked"
+        )
         if verdict == "worked" and (size or len(tail) < 8):
             verdict = "unclear"
         self.engine.recorder.event(
             "outcome", step=self.engine.counters.step, remedy=v.remedy, verdict=verdict,
             figures={"loss": mean, "expected": v.level, "standard_error": error}, text=f"loss {mean:.4g} against {v.level:.4g} before the trouble",
         )  # fmt: skip
-        self._say(f"step {self.engine.counters.step:>6,}  {v.remedy}: {verdict} (loss {mean:.3f}, {v.level:.3f} before the trouble)")
+        self._say(
+            f"step {self.engine.counters.step:>6,}  {v.remedy}: {verdict} (loss {mean:.3f}, {v.level:.3f} before the trouble)"
+        )
         self._verification = None
 
     def _abandon(self, case: Case, reason: str) -> None:
@@ -435,14 +538,23 @@ class Recovery:
         engine = self.engine
         self._undo_trial(case)
         engine.restore(case.base)
-        engine.begin_attempt(parent=case.base.attempt, parent_step=case.base.step, why=f"no remedy kept: {reason}", trial=False)
+        engine.begin_attempt(
+            parent=case.base.attempt,
+            parent_step=case.base.step,
+            why=f"no remedy kept: {reason}",
+            trial=False,
+        )
         self._open.clear()
         self.phase, self._case = "calm", None
 
     def _give_up(self, reason: str) -> None:
         self.advising_only = True
-        self.engine.recorder.event("decision", step=self.engine.counters.step, what="stop acting", why=reason, evidence=[])
-        self._say(f"step {self.engine.counters.step:>6,}  no longer acting: {reason}; the run goes on, advice follows")
+        self.engine.recorder.event(
+            "decision", step=self.engine.counters.step, what="stop acting", why=reason, evidence=[]
+        )
+        self._say(
+            f"step {self.engine.counters.step:>6,}  no longer acting: {reason}; the run goes on, advice follows"
+        )
 
     def _tell_incident(self, incident: Incident, diagnosis: Diagnosis, state: str) -> None:
         self.engine.recorder.event(

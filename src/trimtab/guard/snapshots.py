@@ -34,7 +34,10 @@ class Training:
 
     def state(self) -> dict[str, Any]:
         """Return live states, by role; tensors are not copied."""
-        state: dict[str, Any] = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        state: dict[str, Any] = {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
         if self.scheduler is not None:
             state["scheduler"] = self.scheduler.state_dict()
         if self.scaler is not None:
@@ -48,8 +51,16 @@ class Training:
             ActError: A role is missing in `state`, or the optimizer's settings are not those that
                 this run was started with.
         """
-        asked = [{k: v for k, v in g.items() if k not in ("params", "lr", "initial_lr")} for g in self.optimizer.param_groups]
-        for role, target in (("model", self.model), ("optimizer", self.optimizer), ("scheduler", self.scheduler), ("scaler", self.scaler)):
+        asked = [
+            {k: v for k, v in g.items() if k not in ("params", "lr", "initial_lr")}
+            for g in self.optimizer.param_groups
+        ]
+        for role, target in (
+            ("model", self.model),
+            ("optimizer", self.optimizer),
+            ("scheduler", self.scheduler),
+            ("scaler", self.scaler),
+        ):
             if target is None:
                 continue
             if role not in state:
@@ -58,12 +69,18 @@ class Training:
         for i, (group, want) in enumerate(zip(self.optimizer.param_groups, asked, strict=True)):
             for key, value in want.items():
                 if group.get(key) != value:
-                    raise ActError(f"after loading, optimizer group {i} has {key}={group.get(key)!r}, this run asks for {value!r}; set it back, or start a new run directory")
+                    raise ActError(
+                        f"after loading, optimizer group {i} has {key}={group.get(key)!r}, this run asks for {value!r}; set it back, or start a new run directory"
+                    )
 
 
 def capture_rng() -> dict[str, Any]:
     """Return the random states of Python, NumPy, torch and, where initialised, CUDA."""
-    state: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}  # noqa: NPY002
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }  # noqa: NPY002
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from trimtab.incidents import group_findings
 from trimtab.readers.rundir import read_run_directory
@@ -35,10 +38,21 @@ def find_incident(
     return None
 
 
-def loss_level(snapshot: Snapshot) -> tuple[float, float]:
-    """Return level and spread of the loss as the judge knew them at a snapshot, nats per token."""
-    for state in snapshot.payload["judge"].states:
-        calm: Any = getattr(state, "calm", None)
-        if calm:
-            return float(calm[0].level), max(float(calm[0].sigma), 2e-3 * abs(float(calm[0].level)))
-    raise AssertionError("the judge has no spike detector")
+def loss_level(
+    record: RunRecord, snapshot: Snapshot, *, window_rows: int = 64
+) -> tuple[float, float]:
+    """Return mean and spread of the loss over the rows before a snapshot, nats per token.
+
+    The spread is a robust standard deviation of single rows; finite losses only. A snapshot from
+    before the first row has no past: the first losses of the record stand in for it.
+    """
+    rows = record.lineage_rows()
+    column = record.columns["loss"]
+    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    before = rows[record.step[rows] <= snapshot.step][-window_rows:]
+    losses = column.values[before if len(before) else rows[:8]]
+    if not len(losses):
+        return math.nan, math.nan
+    level = float(losses.mean())
+    spread = 1.4826 * float(np.median(np.abs(losses - np.median(losses))))
+    return level, max(spread, 2e-3 * abs(level))

@@ -65,8 +65,8 @@ class _Block(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD))
         hidden = F.gelu(self.up(self.feedforward_norm(x_BTD)))
-        x_BTD = x_BTD + self.down(hidden)
-        return x_BTD
+        fed_BTD: Tensor = self.down(hidden)
+        return x_BTD + fed_BTD
 
 
 class _Attention(nn.Module):

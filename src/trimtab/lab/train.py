@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
     from trimtab.lab.text import Text
 
-__all__ = ["Parts", "StepReport", "build", "evaluate", "train", "train_plain", "train_step"]
+__all__ = [
+    "Parts",
+    "StepReport",
+    "autocast",
+    "build",
+    "evaluate",
+    "train",
+    "train_plain",
+    "train_step",
+]
 
 _AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 _EVALUATION_BYTES = 256 * 1024

@@ -1,0 +1,48 @@
+"""The command line: `trimtab COMMAND ...`. One file per command; each has `add` and `run`.
+
+Exit codes: 0 done; 1 `--fail-on` was met; 2 something could not be read or was asked wrongly; 130
+interrupted. With `--json`, stdout is exactly one JSON document and progress goes to stderr.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from trimtab import __version__
+from trimtab.cli import chronicle, inspect, lab, report
+from trimtab.errors import TrimtabError
+
+__all__ = ["build_parser", "main"]
+
+_COMMANDS = (inspect, chronicle, report, lab)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="trimtab",
+        description="Finds, explains and remedies instabilities in LLM training runs.",
+    )
+    parser.add_argument("--version", action="version", version=f"trimtab {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.add(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; errors of ours are one line on stderr."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except TrimtabError as error:
+        print(f"trimtab: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("trimtab: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `trimtab inspect x | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

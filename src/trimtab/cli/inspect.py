@@ -1,0 +1,70 @@
+"""`trimtab inspect PATH...`: read any training log and say what went wrong, since when, and what to do."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.cli.output import print_json, write_file
+from trimtab.errors import ReadError
+from trimtab.readers import read_each
+from trimtab.report.account import RunAccount
+from trimtab.report.assemble import events_of, make_account
+from trimtab.report.html import render_html
+from trimtab.report.json_form import run_to_json
+from trimtab.report.terminal import render_terminal
+
+__all__ = ["add", "run"]
+
+_RANK = {"info": 0, "warning": 1, "critical": 2}
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("inspect", help="find and explain what went wrong in a training log")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a run directory, or a directory of logs")
+    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a report; with several runs, one file each (FILE-2.html ...)")
+    parser.add_argument("--fail-on", choices=("warning", "critical"), help="exit 1 when an incident is at least this severe")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, judge and tell every path; a bad one does not stop the others."""
+    console = Console()
+    documents: list[dict[str, Any]] = []
+    errors: list[dict[str, str]] = []
+    worst, num_told = -1, 0
+    for given in arguments.paths:
+        started = time.perf_counter()
+        for path, found in read_each(given):
+            if isinstance(found, ReadError):
+                errors.append({"path": path, "error": str(found)})
+                print(f"trimtab: {found}", file=sys.stderr)
+                continue
+            account = make_account(found, events=events_of(path), read_s=time.perf_counter() - started)
+            worst = max([worst, *(_RANK[i.incident.severity] for i in account.incidents)])
+            num_told += 1
+            report = _write_report(account, arguments.html, num_told)
+            if arguments.json:
+                documents.append(run_to_json(account, path=path))
+            else:
+                console.print(render_terminal(account, report=str(report) if report else None))
+            started = time.perf_counter()
+    if arguments.json:
+        print_json({"schema": 1, "runs": documents, "errors": errors})
+    if errors:
+        return 2
+    return int(arguments.fail_on is not None and worst >= _RANK[arguments.fail_on])
+
+
+def _write_report(account: RunAccount, html: Path | None, number: int) -> Path | None:
+    if html is None:
+        return None
+    path = html if number == 1 else html.with_name(f"{html.stem}-{number}{html.suffix}")
+    write_file(path, render_html(account, title=os.path.basename(os.path.abspath(account.record.source))))
+    return path

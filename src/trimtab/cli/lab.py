@@ -1,0 +1,119 @@
+"""`trimtab lab list|run|demo|bench`: reproducible instabilities, with and without the guard."""
+
+import argparse
+import importlib
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from trimtab.cli.output import print_json
+from trimtab.errors import MissingExtraError
+from trimtab.lab.scenarios import SCENARIOS
+
+__all__ = ["add"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its own commands."""
+    parser = commands.add_parser("lab", help="train small models with planted faults, with and without the guard")
+    sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    listing = sub.add_parser("list", help="list the scenarios")
+    listing.add_argument("--json", action="store_true")
+    listing.set_defaults(run=_list)
+    one = sub.add_parser("run", help="run one scenario and its healthy twin")
+    one.add_argument("scenario", metavar="NAME")
+    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--guard", choices=("off", "observe", "advise", "act"), default="act")
+    one.add_argument("--out", metavar="DIR", type=Path, help="run directory; default runs/lab/NAME-SEED-GUARD, replaced if it is there")
+    _common(one)
+    one.set_defaults(run=_run)
+    demo = sub.add_parser("demo", help="healthy, faulty and guarded runs of two faults, a public log, one report")
+    demo.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/demo"))
+    demo.add_argument("--scenario", metavar="NAME", action="append", help="may be given more than once; default: bad-data-late and lr-after-warmup")
+    demo.add_argument("--seed", type=int, default=100)
+    _common(demo)
+    demo.set_defaults(run=_demo)
+    bench = sub.add_parser("bench", help="what the guard costs per step, in paired ratios")
+    bench.add_argument("--pairs", type=int, default=200, help="pairs of steps on the small model")
+    bench.add_argument("--json", action="store_true")
+    bench.add_argument("--threads", type=int, default=0)
+    bench.set_defaults(run=_bench)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--text", metavar="PATH", type=Path, help="file or directory of text; default: the standard library's own sources")
+    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: torch's choice")
+    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        rows = [{"name": s.name, "title": s.title, "expected_minutes": s.expected_minutes, "expect": s.expect} for s in SCENARIOS]
+        print_json({"schema": 1, "scenarios": rows})
+        return 0
+    for s in SCENARIOS:
+        print(f"{s.name:<20} {s.expect:<10} {s.expected_minutes:>4g} min   {s.title}")
+    return 0
+
+
+def _torch_side(module: str, threads: int) -> Any:
+    """Return a module of the lab that needs torch.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise MissingExtraError("`trimtab lab`", "torch") from error
+    if threads > 0:
+        torch.set_num_threads(threads)
+    return importlib.import_module(module)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    lab = _torch_side("trimtab.lab.run", arguments.threads)
+    from trimtab.lab.text import load_text
+
+    text = load_text(arguments.text)
+    out = arguments.out or Path("runs/lab") / f"{arguments.scenario}-{arguments.seed}-{arguments.guard}"
+    if arguments.out is None and out.exists():
+        shutil.rmtree(out)
+    show = _progress if sys.stderr.isatty() else None
+    result = lab.run_scenario(
+        arguments.scenario, arguments.seed, arguments.guard, text, out,
+        say=lambda line: print(line, file=sys.stderr), on_step=show,
+    )  # fmt: skip
+    if arguments.json:
+        print_json(result.to_json())
+    else:
+        print(f"{result.scenario}, seed {result.seed}, guard {result.guard}: validation loss {result.final_loss:.4f}, healthy twin {result.reference_loss:.4f}, ratio {result.ratio:.4f}, wasted {result.wasted_steps:.1%}")
+        for action in result.actions:
+            print(f"  step {action['step']}: {action['remedy']} — {action['why']}")
+        if arguments.guard != "off":
+            print(f"  trimtab report {out}    trimtab chronicle {out}")
+    return 0
+
+
+def _progress(step: int, steps: int, loss: float) -> None:
+    if step % 20 == 0 or step == steps:
+        end = "\n" if step == steps else "\r"
+        print(f"  step {step}/{steps}  loss {loss:.3f}   ", end=end, file=sys.stderr, flush=True)
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    demo = _torch_side("trimtab.lab.demo", arguments.threads)
+    names = arguments.scenario or ["bad-data-late", "lr-after-warmup"]
+    document = demo.run_demo(names, arguments.seed, arguments.text, arguments.out)
+    if arguments.json:
+        print_json(document)
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    bench = _torch_side("trimtab.lab.bench", arguments.threads)
+    document = bench.run_bench(pairs=arguments.pairs)
+    if arguments.json:
+        print_json(document)
+    return 0

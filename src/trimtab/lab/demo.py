@@ -1,0 +1,167 @@
+"""The demo: two faults, each healthy, unguarded and guarded; then a public log; one table, one page."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.chronicle.rundir import RunDirectory
+from trimtab.errors import ConfigError
+from trimtab.lab.demo_page import render_demo
+from trimtab.lab.run import LabResult, run_scenario, run_unguarded
+from trimtab.lab.scenarios import get_scenario, healthy_twin
+from trimtab.lab.text import load_text
+from trimtab.readers import read_run
+from trimtab.report.assemble import events_of, make_account
+from trimtab.report.html import render_html
+from trimtab.report.terminal import render_terminal
+from trimtab.testing.tr8_104b import print_log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from trimtab.lab.scenarios import Scenario
+    from trimtab.lab.text import Text
+    from trimtab.report.account import RunAccount
+
+__all__ = ["ScenarioOutcome", "run_demo"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOutcome:
+    """The three runs of one scenario."""
+
+    scenario: Scenario
+    twin_losses: tuple[float, ...]
+    """Train loss per step of the healthy reference."""
+    off: LabResult
+    act: LabResult
+    account: RunAccount
+    """Of the guarded run."""
+    run: str
+    """Run directory of the guarded run, relative to the demo's."""
+
+    @property
+    def gap_closed(self) -> float | None:
+        """(off - act) / (off - twin), of the validation losses; None where nothing was lost."""
+        lost = self.off.final_loss - self.off.reference_loss
+        return None if lost == 0 else (self.off.final_loss - self.act.final_loss) / lost
+
+
+def run_demo(names: Sequence[str], seed: int, text_path: Path | None, out: Path) -> dict[str, Any]:
+    """Run the demo and return its figures as JSON values.
+
+    Raises:
+        ConfigError: No such scenario, or `out` holds something that is not a demo.
+    """
+    scenarios = [get_scenario(name) for name in names]
+    _clear(out)
+    console = Console(stderr=True, highlight=False)
+    started = time.perf_counter()
+    text = load_text(text_path)
+    console.print(f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out", markup=False)
+    console.print(f"      sha256 train {text.train_sha256[:16]} · held out {text.validation_sha256[:16]} · seed {seed}", markup=False)
+    twins: dict[Scenario, tuple[float, list[float]]] = {}
+    outcomes = [_run_one(s, seed, text, out, twins, console) for s in scenarios]
+    account = _inspect_public_log(out)
+    page = RunDirectory(out).report
+    page.write_text(render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8")
+    table = _table(outcomes)
+    Console().print(table)
+    print(f"report: {page}    all in {(time.perf_counter() - started) / 60:.1f} min")
+    return {
+        "schema": 1,
+        "seed": seed,
+        "text": {"source": text.source, "train_sha256": text.train_sha256, "validation_sha256": text.validation_sha256},
+        "scenarios": [_row(o) for o in outcomes],
+        "report": str(page),
+    }  # fmt: skip
+
+
+def _clear(out: Path) -> None:
+    """Make room for a new demo; only a folder that an earlier demo made is removed."""
+    mark = out / ".trimtab-demo"
+    if out.exists() and any(out.iterdir()):
+        if not mark.exists():
+            raise ConfigError(f"{out}: holds files that are no demo; choose another --out")
+        shutil.rmtree(out)
+    out.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def _run_one(
+    scenario: Scenario, seed: int, text: Text, out: Path,
+    twins: dict[Scenario, tuple[float, list[float]]], console: Console,
+) -> ScenarioOutcome:  # fmt: skip
+    console.rule(f"{scenario.name}: {scenario.title}", align="left")
+    twin = healthy_twin(scenario)
+    key = get_scenario("healthy") if twin.steps == get_scenario("healthy").steps else twin
+    if key not in twins:
+        twins[key] = run_unguarded(key, seed, text, on_step=_progress("healthy   "))
+    reference, twin_losses = twins[key]
+    _say_line(console, f"(a) healthy    validation loss {reference:.4f}")
+    off = run_scenario(scenario.name, seed, "off", text, out, reference_loss=reference, on_step=_progress("no guard  "))
+    _say_line(console, f"(b) no guard   validation loss {off.final_loss:.4f}   ratio {off.ratio:.4f}")
+    run = out / scenario.name
+    act = run_scenario(
+        scenario.name, seed, "act", text, run, reference_loss=reference,
+        say=lambda line: _say_line(console, f"    {line}"), on_step=_progress("guarded   "),
+    )  # fmt: skip
+    _say_line(console, f"(c) guarded    validation loss {act.final_loss:.4f}   ratio {act.ratio:.4f}   wasted {act.wasted_steps:.1%}")
+    account = make_account(read_run(run), events=events_of(run))
+    RunDirectory(run).report.write_text(render_html(account, title=f"{scenario.name}, seed {seed}, guarded"), encoding="utf-8")
+    return ScenarioOutcome(scenario=scenario, twin_losses=tuple(twin_losses), off=off, act=act, account=account, run=scenario.name)
+
+
+def _inspect_public_log(out: Path) -> RunAccount:
+    """Print the re-typed lines of a public log as its framework did, and inspect them."""
+    log = out / "tr8-104b.log"
+    log.write_text(print_log(), encoding="utf-8")
+    Console().rule(f"trimtab inspect {log}   (BigScience tr8-104B, 2021)", align="left")
+    started = time.perf_counter()
+    record = read_run(log)
+    account = make_account(record, read_s=time.perf_counter() - started)
+    Console().print(render_terminal(account))
+    return account
+
+
+def _say_line(console: Console, line: str) -> None:
+    console.print(line, markup=False)
+
+
+def _progress(name: str) -> Callable[[int, int, float], None] | None:
+    """Return a progress line for people; every 200 steps a plain line where nobody watches."""
+    watched = sys.stderr.isatty()
+
+    def show(step: int, steps: int, loss: float) -> None:
+        if watched and (step % 10 == 0 or step == steps):
+            end = "\r" if step < steps else "\r\033[K"
+            print(f"    {name} step {step:>5}/{steps}  loss {loss:.3f}  ", end=end, file=sys.stderr, flush=True)
+        elif not watched and step % 300 == 0:
+            print(f"    {name} step {step:>5}/{steps}  loss {loss:.3f}", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _row(o: ScenarioOutcome) -> dict[str, Any]:
+    return {"off": o.off.to_json(), "act": o.act.to_json(), "gap_closed": o.gap_closed, "run": o.run}
+
+
+def _table(outcomes: Sequence[ScenarioOutcome]) -> Table:
+    table = Table(title="final validation loss, nats per token", title_justify="left")
+    for name in ("scenario", "(a) healthy", "(b) no guard", "(c) guarded", "steps wasted", "done, and why"):
+        table.add_column(name, justify="left" if name in ("scenario", "done, and why") else "right")
+    for o in outcomes:
+        done = "; ".join(f"step {a['step']}: {a['remedy']} — {a['why']}" for a in o.act.actions) or "nothing: left alone"
+        table.add_row(
+            o.scenario.name, f"{o.off.reference_loss:.4f}", f"{o.off.final_loss:.4f} (x{o.off.ratio:.3f})",
+            f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})", f"{o.act.wasted_steps:.1%}", done,
+        )  # fmt: skip
+    return table

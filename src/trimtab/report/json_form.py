@@ -1,0 +1,102 @@
+"""The public JSON form of an account: `"schema": 1`, documented in docs/formats.md.
+
+NaN and Inf are null; times stand on the log's own axis; `onset_row` and `end_row` count train-loss
+records from 0 in file order.
+"""
+
+import math
+from typing import Any
+
+from trimtab.diagnosis.diagnose import Cause
+from trimtab.incidents import Incident
+from trimtab.record import Attempt, RunRecord
+from trimtab.report.account import IncidentAccount, RunAccount
+
+__all__ = ["run_to_json"]
+
+
+def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
+    """Return one run of `trimtab inspect --json`; `path` as the user gave it."""
+    record = account.record
+    loss = record.columns.get("loss")
+    steps = record.step[loss.present] if loss is not None else record.step[:0]
+    return {
+        "path": path,
+        "format": record.format,
+        "rows": record.num_loss_rows,
+        "first_step": _time(float(steps.min())) if len(steps) else None,
+        "last_step": _time(float(steps.max())) if len(steps) else None,
+        "axis": record.axis,
+        "signals": sorted(record.columns),
+        "attempts": [_attempt(record, a) for a in record.attempts],
+        "incidents": [_incident(record, a) for a in account.incidents],
+        "notes": list(account.notes),
+    }
+
+
+def _attempt(record: RunRecord, a: Attempt) -> dict[str, Any]:
+    has_rows = a.first_row < a.end_row
+    return {
+        "number": a.number,
+        "parent": a.parent,
+        "parent_step": _time(a.parent_step),
+        "first_step": _time(float(record.step[a.first_row])) if has_rows else None,
+        "last_step": _time(float(record.step[a.end_row - 1])) if has_rows else None,
+        "rows": record.loss_row(a.end_row) - record.loss_row(a.first_row),
+        "settings": dict(a.settings),
+        "why": a.why,
+        "trial": a.trial,
+    }
+
+
+def _incident(record: RunRecord, told: IncidentAccount) -> dict[str, Any]:
+    i = told.incident
+    return {
+        "kind": i.kind,
+        "also": list(i.also),
+        "attempt": i.attempt,
+        "severity": i.severity,
+        "confidence": i.confidence,
+        "precursor": _time(i.precursor),
+        "onset": _time(i.onset),
+        "onset_row": record.loss_row(i.onset_row),
+        "peak": _time(i.peak),
+        "end": _time(i.end),
+        "end_row": _end_row(record, i),
+        "signals": list(i.signals),
+        "headline": i.headline,
+        "causes": [_cause(c) for c in told.diagnosis.causes],
+        "next_test": told.diagnosis.next_test or None,
+        "plan": [
+            {"remedy": r.remedy, "values": {k: _value(v) for k, v in r.values.items()}, "why": r.why, "when": r.when, "flags": r.flags or None}
+            for r in told.plan.remedies
+        ],
+    }  # fmt: skip
+
+
+def _end_row(record: RunRecord, incident: Incident) -> int | None:
+    """Return the index, among the train-loss records, of the last one in the incident."""
+    if incident.end_row is None:
+        return None
+    return max(record.loss_row(incident.end_row + 1) - 1, record.loss_row(incident.onset_row))
+
+
+def _cause(c: Cause) -> dict[str, Any]:
+    return {
+        "cause": c.cause,
+        "title": c.title,
+        "confidence": c.confidence,
+        "evidence": list(c.evidence),
+        "against": list(c.against),
+    }
+
+
+def _time(x: float | None) -> float | int | None:
+    """Return a position on the axis: whole numbers as integers, non-finite as null."""
+    if x is None or not math.isfinite(x):
+        return None
+    return int(x) if x == int(x) else x
+
+
+def _value(x: object) -> object:
+    return None if isinstance(x, float) and not math.isfinite(x) else x
