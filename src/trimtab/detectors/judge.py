@@ -72,12 +72,13 @@ class Judge:
         states: list[Any] = []
         found: list[Finding] = []
         for detector, old in zip(self.detectors, state.states, strict=True):
-            raw = [values.get(name) for name in detector.signals]
-            present = np.array([v is not None for v in raw])
-            if not present.any():
+            if values.keys().isdisjoint(detector.signals):
                 states.append(old)
                 continue
-            row = Row(index, step, np.array([np.nan if v is None else v for v in raw]), present)
+            raw = [values.get(name) for name in detector.signals]
+            present = np.array([v is not None for v in raw], dtype=np.bool_)
+            # an absent value becomes NaN here, as Row wants it
+            row = Row(index, step, np.array(raw, dtype=np.float64), present)
             new, findings = detector.update(old, row)
             states.append(new)
             found += findings

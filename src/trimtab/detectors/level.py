@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.contract import Finding, Row, median
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
@@ -104,8 +104,6 @@ class LevelDetector:
     """Smallest noise believed, as a share of the level."""
     floor_log: float = 0.05
     accept_blocks: int = 4
-    skip_first_rows: int = 16
-    """The first rows of a run fall too steeply to be a level."""
 
     def __post_init__(self) -> None:
         """Refuse shapes that do not fit together."""
@@ -145,7 +143,7 @@ class LevelDetector:
         if c.num_rows + 1 < self.block_rows:
             return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales), []
         scales, found = self._fold(
-            i, list(c.scales), float(np.median(rows)), first_row, first_step, row
+            i, list(c.scales), median(rows), first_row, first_step, row
         )
         return Channel(rows, 0, 0, 0.0, tuple(scales)), found
 
@@ -157,20 +155,19 @@ class LevelDetector:
         for k in range(self.num_scales):
             scales[k], found, calm = self._judge(i, k, scales[k], block, first_row, first_step, row)
             findings += found
-            if any(
-                f.closed and f.end_row is None for f in found
-            ):  # a new level: larger sizes start anew
+            if any(f.closed and f.end_row is None for f in found):
+                # a new level: larger sizes start anew
                 scales[k + 1 :] = [_empty() for _ in scales[k + 1 :]]
             if not calm or k + 1 == self.num_scales:
                 break
             up = scales[k + 1]
             if len(up.parts) == 0:
                 up = replace(up, part_row=first_row, part_step=first_step)
-            parts = np.append(up.parts, block)
+            parts = _joined(up.parts, block)
             scales[k + 1] = replace(up, parts=parts if len(parts) < 4 else np.zeros(0))
             if len(parts) < 4:
                 break
-            block, first_row, first_step = float(np.mean(parts)), up.part_row, up.part_step
+            block, first_row, first_step = float(parts.sum() / len(parts)), up.part_row, up.part_step
         return scales, findings
 
     def _judge(
@@ -180,7 +177,7 @@ class LevelDetector:
         z, ref, share = self._score(i, k, s, block)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
-            return replace(s, past=np.append(s.past, block)[-_PAST:]), [], True
+            return replace(s, past=_joined(s.past, block)), [], True
         if s.onset_row < 0:
             s = replace(
                 s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
@@ -189,10 +186,10 @@ class LevelDetector:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
             calm = replace(
-                s, onset_row=-1, flagged=np.zeros(0), past=np.append(s.past, block)[-_PAST:]
+                s, onset_row=-1, flagged=np.zeros(0), past=_joined(s.past, block)
             )
             return calm, found, True
-        flagged = np.append(s.flagged, block)
+        flagged = _joined(s.flagged, block)
         s = replace(s, flagged=flagged)
         if z > s.score:
             s = replace(s, score=z, peak=block, peak_row=row.index, peak_step=row.step)
@@ -209,14 +206,14 @@ class LevelDetector:
             return 0.0, block, 0.0
         signal = SIGNAL_BY_NAME[self.signals[i]]
         sign = -1.0 if signal.bad == "down" else 1.0
-        steps = np.diff(s.past)
-        trend = float(np.median(steps))
-        ref = float(np.median(s.past[-4:]))
+        steps = s.past[1:] - s.past[:-1]
+        trend = median(steps)
+        ref = median(s.past[-4:])
         if self.signals[i] != "loss":
             ref += 2.5 * trend if sign * trend > 0 else 0.0
         if s.onset_row >= 0:
             ref = s.ref
-        noise = 1.4826 * float(np.median(np.abs(np.diff(steps)))) / math.sqrt(3.0)
+        noise = 1.4826 * median(np.abs(steps[1:] - steps[:-1])) / math.sqrt(3.0)
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)
         share = change if signal.scale == "log" else change / max(abs(ref), 1e-12)
@@ -255,6 +252,7 @@ class LevelDetector:
             value=value,
             expected=expected,
             score=s.score,
+            grain_rows=self.block_rows * 4**k,
             direction="down" if signal.bad == "down" else "up",
             closed=how != "open",
             text=f"{signal.name} {expected:.4g} → {value:.4g} over blocks of "
@@ -266,6 +264,15 @@ class LevelDetector:
         sign = -1.0 if bad == "down" else 1.0
         first, last = float(s.flagged[0]), float(s.flagged[-1])
         return sign * (last - first) > 0.5 * sign * (first - s.ref)
+
+
+def _joined(blocks: NDArray[np.float64], block: float) -> NDArray[np.float64]:
+    """Return the blocks with one more at the end, the oldest beyond `_PAST` left out."""
+    kept = blocks[1 - _PAST :]
+    longer = np.empty(len(kept) + 1)
+    longer[:-1] = kept
+    longer[-1] = block
+    return longer
 
 
 def _kind(signal: str, rising: bool) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.contract import Finding, Row, median
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
@@ -161,7 +161,7 @@ class SpikeDetector:
         sigma = calm.sigma
         if n % 8 == 0 or n <= self.min_rows:
             filled = np.abs(residuals[: min(n, self.window_rows)])
-            sigma = 1.4826 * float(np.median(filled))
+            sigma = 1.4826 * median(filled)
         tail = max(calm.tail * 0.9998, abs(z) if learned else 0.0, self.threshold_sigma)
         return Calm(calm.level + self.smoothing * move, sigma, tail, n, residuals)
 
@@ -204,7 +204,7 @@ class SpikeDetector:
         if e.num_quiet >= 3:
             return calm, Episode(), self._finding(i, calm, e, row, "back")
         if e.age >= self.timeout_rows:
-            settled = replace(calm, level=float(np.median(e.recent)))
+            settled = replace(calm, level=median(e.recent))
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
 

@@ -246,6 +246,14 @@ class Guard:
         self._order.skip(first, last)
         self._note_action("skip-data", {"skip_samples": [first, last]}, why)
 
+    def checkpoint(self) -> None:
+        """Save the state to disk now, whole or not at all; also done every so many steps.
+
+        Raises:
+            ActError: It cannot be saved.
+        """
+        self._engine.save_checkpoint("asked for")
+
     # -- inside -----------------------------------------------------------------------------
 
     def _begin(self, *, is_old: bool) -> None:

@@ -1,5 +1,6 @@
 """Shipped for tests, ours and those of others: simulated runs with planted faults, log generators.
 
+- `contract`: the checks that every detector must pass; yours can run them too.
 - `curves`: loss and grad-norm curves with faults at known steps.
 - `megatron_logs`: prints a record as Megatron text, with any of its traps.
 - `tr8_104b`: a few published lines of a real run that diverged, re-typed as numbers.

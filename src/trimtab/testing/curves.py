@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trimtab.record import Column, RecordBuilder, RunRecord
 
-__all__ = ["Fault", "FaultKind", "NoiseKind", "make_noise", "record_of", "simulate_run"]
+__all__ = ["Fault", "FaultKind", "NoiseKind", "lm_curve", "make_noise", "record_of", "simulate_run"]
 
 FaultKind = Literal[
     "spike", "slow-spike", "unrecovered-spike", "shift", "drift", "nan", "inf", "scale-collapse"
@@ -38,6 +38,12 @@ class Fault:
     """By how many steps the grad norm moves before the loss."""
     norm_factor: float = 20.0
     """By how much the grad norm grows at the worst."""
+
+
+def lm_curve(num_rows: int) -> Floats:
+    """Return the loss of a made-up language model: 2 + 9 exp(-t/150) + 1.2 (1 + t/400)^-0.6."""
+    t = np.arange(num_rows, dtype=np.float64)
+    return np.asarray(2 + 9 * np.exp(-t / 150) + 1.2 * (1 + t / 400) ** -0.6, dtype=np.float64)
 
 
 def make_noise(
