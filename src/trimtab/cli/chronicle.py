@@ -16,9 +16,15 @@ __all__ = ["add", "run"]
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     parser = commands.add_parser("chronicle", help="print the logbook of a guarded run as Markdown")
-    parser.add_argument("run_directory", metavar="RUN", type=Path, help="a run directory, such as runs/demo")
-    parser.add_argument("--json", action="store_true", help="print the journal's events as one JSON document")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write it there instead of printing it")
+    parser.add_argument(
+        "run_directory", metavar="RUN", type=Path, help="a run directory, such as runs/demo"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the journal's events as one JSON document"
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, help="write it there instead of printing it"
+    )
     parser.set_defaults(run=run)
 
 
@@ -26,11 +32,23 @@ def run(arguments: argparse.Namespace) -> int:
     """Read the journal and print it."""
     directory = RunDirectory(arguments.run_directory)
     if not directory.journal.is_file():
-        raise ReadError(f"{directory.root}: has no journal.jsonl; give the directory of a guarded run")
+        raise ReadError(
+            f"{directory.root}: has no journal.jsonl; give the directory of a guarded run"
+        )
     events, num_torn = read_journal(directory.journal)
     if arguments.json:
-        told = [{"t": e.t, "event": e.event, "attempt": e.attempt, "step": e.step, **e.data} for e in events]
-        print_json({"schema": 1, "path": str(arguments.run_directory), "torn_lines": num_torn, "events": told})
+        told = [
+            {"t": e.t, "event": e.event, "attempt": e.attempt, "step": e.step, **e.data}
+            for e in events
+        ]
+        print_json(
+            {
+                "schema": 1,
+                "path": str(arguments.run_directory),
+                "torn_lines": num_torn,
+                "events": told,
+            }
+        )
         return 0
     try:
         record = read_run(directory.root)

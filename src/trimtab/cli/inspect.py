@@ -1,7 +1,6 @@
 """`trimtab inspect PATH...`: read any training log and say what went wrong, since when, and what to do."""
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
@@ -25,11 +24,26 @@ _RANK = {"info": 0, "warning": 1, "critical": 2}
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("inspect", help="find and explain what went wrong in a training log")
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a log, a run directory, or a directory of logs")
-    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write a report; with several runs, one file each (FILE-2.html ...)")
-    parser.add_argument("--fail-on", choices=("warning", "critical"), help="exit 1 when an incident is at least this severe")
+    parser = commands.add_parser(
+        "inspect", help="find and explain what went wrong in a training log"
+    )
+    parser.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a log, a run directory, or a directory of logs"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="also write a report; with several runs, one file each (FILE-2.html ...)",
+    )
+    parser.add_argument(
+        "--fail-on",
+        choices=("warning", "critical"),
+        help="exit 1 when an incident is at least this severe",
+    )
     parser.set_defaults(run=run)
 
 
@@ -46,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
                 errors.append({"path": path, "error": str(found)})
                 print(f"trimtab: {found}", file=sys.stderr)
                 continue
-            account = make_account(found, events=events_of(path), read_s=time.perf_counter() - started)
+            account = make_account(
+                found, events=events_of(path), read_s=time.perf_counter() - started
+            )
             worst = max([worst, *(_RANK[i.incident.severity] for i in account.incidents)])
             num_told += 1
             report = _write_report(account, arguments.html, num_told)
@@ -66,5 +82,5 @@ def _write_report(account: RunAccount, html: Path | None, number: int) -> Path |
     if html is None:
         return None
     path = html if number == 1 else html.with_name(f"{html.stem}-{number}{html.suffix}")
-    write_file(path, render_html(account, title=os.path.basename(os.path.abspath(account.record.source))))
+    write_file(path, render_html(account, title=Path(account.record.source).absolute().name))
     return path

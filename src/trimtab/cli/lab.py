@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from trimtab.cli.output import print_json
 from trimtab.errors import MissingExtraError
 from trimtab.lab.scenarios import SCENARIOS
@@ -16,7 +18,9 @@ __all__ = ["add"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its own commands."""
-    parser = commands.add_parser("lab", help="train small models with planted faults, with and without the guard")
+    parser = commands.add_parser(
+        "lab", help="train small models with planted faults, with and without the guard"
+    )
     sub = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     listing = sub.add_parser("list", help="list the scenarios")
     listing.add_argument("--json", action="store_true")
@@ -25,12 +29,24 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     one.add_argument("scenario", metavar="NAME")
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--guard", choices=("off", "observe", "advise", "act"), default="act")
-    one.add_argument("--out", metavar="DIR", type=Path, help="run directory; default runs/lab/NAME-SEED-GUARD, replaced if it is there")
+    one.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="run directory; default runs/lab/NAME-SEED-GUARD, replaced if it is there",
+    )
     _common(one)
     one.set_defaults(run=_run)
-    demo = sub.add_parser("demo", help="healthy, faulty and guarded runs of two faults, a public log, one report")
+    demo = sub.add_parser(
+        "demo", help="healthy, faulty and guarded runs of two faults, a public log, one report"
+    )
     demo.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/demo"))
-    demo.add_argument("--scenario", metavar="NAME", action="append", help="may be given more than once; default: bad-data-late and lr-after-warmup")
+    demo.add_argument(
+        "--scenario",
+        metavar="NAME",
+        action="append",
+        help="may be given more than once; default: bad-data-late and lr-after-warmup",
+    )
     demo.add_argument("--seed", type=int, default=100)
     _common(demo)
     demo.set_defaults(run=_demo)
@@ -42,14 +58,31 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--text", metavar="PATH", type=Path, help="file or directory of text; default: the standard library's own sources")
-    parser.add_argument("--threads", type=int, default=0, help="CPU threads; default: torch's choice")
-    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")
+    parser.add_argument(
+        "--text",
+        metavar="PATH",
+        type=Path,
+        help="file or directory of text; default: the standard library's own sources",
+    )
+    parser.add_argument(
+        "--threads", type=int, default=0, help="CPU threads; default: torch's choice"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
 
 
 def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
-        rows = [{"name": s.name, "title": s.title, "expected_minutes": s.expected_minutes, "expect": s.expect} for s in SCENARIOS]
+        rows = [
+            {
+                "name": s.name,
+                "title": s.title,
+                "expected_minutes": s.expected_minutes,
+                "expect": s.expect,
+            }
+            for s in SCENARIOS
+        ]
         print_json({"schema": 1, "scenarios": rows})
         return 0
     for s in SCENARIOS:
@@ -77,7 +110,10 @@ def _run(arguments: argparse.Namespace) -> int:
     from trimtab.lab.text import load_text
 
     text = load_text(arguments.text)
-    out = arguments.out or Path("runs/lab") / f"{arguments.scenario}-{arguments.seed}-{arguments.guard}"
+    out = (
+        arguments.out
+        or Path("runs/lab") / f"{arguments.scenario}-{arguments.seed}-{arguments.guard}"
+    )
     if arguments.out is None and out.exists():
         shutil.rmtree(out)
     show = _progress if sys.stderr.isatty() else None
@@ -88,7 +124,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(result.to_json())
     else:
-        print(f"{result.scenario}, seed {result.seed}, guard {result.guard}: validation loss {result.final_loss:.4f}, healthy twin {result.reference_loss:.4f}, ratio {result.ratio:.4f}, wasted {result.wasted_steps:.1%}")
+        print(
+            f"{result.scenario}, seed {result.seed}, guard {result.guard}: validation loss {result.final_loss:.4f}, healthy twin {result.reference_loss:.4f}, ratio {result.ratio:.4f}, wasted {result.wasted_steps:.1%}"
+        )
         for action in result.actions:
             print(f"  step {action['step']}: {action['remedy']} — {action['why']}")
         if arguments.guard != "off":
@@ -105,7 +143,13 @@ def _progress(step: int, steps: int, loss: float) -> None:
 def _demo(arguments: argparse.Namespace) -> int:
     demo = _torch_side("trimtab.lab.demo", arguments.threads)
     names = arguments.scenario or ["bad-data-late", "lr-after-warmup"]
-    document = demo.run_demo(names, arguments.seed, arguments.text, arguments.out)
+    document = demo.run_demo(
+        names,
+        arguments.seed,
+        arguments.text,
+        arguments.out,
+        Console(stderr=arguments.json, highlight=False),
+    )
     if arguments.json:
         print_json(document)
     return 0
@@ -113,7 +157,10 @@ def _demo(arguments: argparse.Namespace) -> int:
 
 def _bench(arguments: argparse.Namespace) -> int:
     bench = _torch_side("trimtab.lab.bench", arguments.threads)
-    document = bench.run_bench(pairs=arguments.pairs)
+    document = bench.run_bench(
+        pairs=arguments.pairs,
+        say=lambda line: print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True),
+    )
     if arguments.json:
         print_json(document)
     return 0

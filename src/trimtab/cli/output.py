@@ -26,4 +26,6 @@ def write_file(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another --out") from error
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); choose another --out"
+        ) from error

@@ -1,7 +1,6 @@
 """`trimtab report PATH`: one self-contained HTML page about a run."""
 
 import argparse
-import os
 import time
 from pathlib import Path
 
@@ -17,9 +16,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the command."""
     parser = commands.add_parser("report", help="write one self-contained HTML page about a run")
     parser.add_argument("path", metavar="PATH", type=Path, help="a run directory or a log")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="default: report.html in the run directory, or beside the log")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="default: report.html in the run directory, or beside the log",
+    )
     parser.add_argument("--title", help="default: the name of the run")
-    parser.add_argument("--json", action="store_true", help='print {"schema", "path", "report", "size_bytes"}')
+    parser.add_argument(
+        "--json", action="store_true", help='print {"schema", "path", "report", "size_bytes"}'
+    )
     parser.set_defaults(run=run)
 
 
@@ -29,11 +35,15 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     record = read_run(path)
     account = make_account(record, events=events_of(path), read_s=time.perf_counter() - started)
-    out = arguments.out or (path / "report.html" if path.is_dir() else path.with_suffix(".report.html"))
-    page = render_html(account, title=arguments.title or os.path.basename(os.path.abspath(path)))
+    out = arguments.out or (
+        path / "report.html" if path.is_dir() else path.with_suffix(".report.html")
+    )
+    page = render_html(account, title=arguments.title or path.absolute().name)
     write_file(out, page)
     if arguments.json:
-        print_json({"schema": 1, "path": str(path), "report": str(out), "size_bytes": len(page.encode())})
+        print_json(
+            {"schema": 1, "path": str(path), "report": str(out), "size_bytes": len(page.encode())}
+        )
     else:
         print(out)
     return 0

@@ -1,15 +1,16 @@
 """Loss-scale collapse: the fp16 scaler halves again and again without growing back.
 
 A dynamic scaler halves once in a while and doubles after some hundred clean steps; what is not
-normal is a fall by `warn_factor` within `window_rows` rows, or a scale that stays at the lowest
-value it can reach while the run goes on. The calibration of the first rows, where a scaler comes
-down from a very high start, is no collapse.
+normal is a fall by `warn_halvings` within `window_rows` rows, or a scale that came down to the
+floor and stays there: every step is skipped or loses its small gradients, and nothing is learnt.
+The calibration of the first rows, where a scaler comes down from a very high start, is no
+collapse. A lower scale that holds for `timeout_rows` is accepted, which is said once.
 
 Blind to a scale that sinks over thousands of rows: see `level`.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +27,23 @@ class ScaleCollapseState:
     recent: NDArray[np.float64]
     rows: NDArray[np.int64]
     steps: NDArray[np.float64]
-    num_rows: int
-    onset_row: int
+    num_rows: int = 0
+    onset_row: int = -1
     """-1 while calm."""
-    onset: float
-    top: float
-    lowest: float
-    lowest_row: int
-    lowest_step: float
-    level: int
-    """0 calm, 1 warned, 2 critical."""
+    onset: float = 0.0
+    top: float = 0.0
+    lowest: float = 0.0
+    lowest_row: int = 0
+    lowest_step: float = 0.0
+    age: int = 0
+    """Rows since the lowest."""
+    critical: bool = False
+    highest: float = -math.inf
+    """Highest log2 scale ever."""
+    num_floor: int = 0
+    """Rows in a row at the floor, and where they began."""
+    floor_row: int = 0
+    floor_step: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +58,17 @@ class ScaleCollapseDetector:
     critical_halvings: float = 5.0
     calibration_rows: int = 64
     """A scaler that starts at 2^32 needs up to 32 halvings to find its range."""
+    timeout_rows: int = 200
+    """Rows without a new low after which the lower scale is accepted; as in `spike`."""
+    floor_scale: float = 1.0
+    """Scale below which scalers do not go: Megatron's --min-loss-scale default."""
+    floor_rows: int = 50
+    """Rows at the floor after which it is said that nothing is learnt."""
 
     def start(self) -> ScaleCollapseState:
         """Return the state before any row."""
         n = self.window_rows
-        return ScaleCollapseState(
-            np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n), 0, -1, 0.0, 0.0, 0.0, 0, 0.0, 0
-        )
+        return ScaleCollapseState(np.zeros(n), np.zeros(n, dtype=np.int64), np.zeros(n))
 
     def update(
         self, state: ScaleCollapseState, row: Row
@@ -66,58 +78,79 @@ class ScaleCollapseDetector:
         if not row.present[0] or not math.isfinite(value) or value <= 0:
             return state, ()
         y = math.log2(value)
-        recent, rows, steps = state.recent.copy(), state.rows.copy(), state.steps.copy()
-        at = state.num_rows % self.window_rows
+        s = self._remember(state, row, y)
+        if s.onset_row < 0:
+            s, found = self._open(s, row, y)
+        else:
+            s, found = self._follow(s, row, y)
+        s, pinned = self._watch_floor(s, row, y)
+        return s, found + pinned
+
+    def _remember(self, s: ScaleCollapseState, row: Row, y: float) -> ScaleCollapseState:
+        recent, rows, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
+        at = s.num_rows % self.window_rows
         recent[at], rows[at], steps[at] = y, row.index, row.step
-        n = state.num_rows + 1
-        onset_row, onset, top, lowest = state.onset_row, state.onset, state.top, state.lowest
-        lowest_row, lowest_step, level = state.lowest_row, state.lowest_step, state.level
-        findings: tuple[Finding, ...] = ()
-        filled = recent[: min(n, self.window_rows)]
-        if onset_row < 0:
-            high = int(np.argmax(filled))
-            if n > self.calibration_rows and filled[high] - y >= self.warn_halvings:
-                top, lowest, lowest_row, lowest_step, level = (
-                    float(filled[high]),
-                    y,
-                    row.index,
-                    row.step,
-                    1,
-                )
-                onset_row, onset = self._first_fall(recent, rows, steps, n, top)
-        elif y < lowest:
-            lowest, lowest_row, lowest_step = y, row.index, row.step
-        new = ScaleCollapseState(
-            recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, level
-        )
-        if onset_row >= 0 and state.onset_row < 0:
-            findings = (self._finding(new, row, closed=False),)
-        elif onset_row >= 0 and y >= top - 1:
-            findings = (self._finding(new, row, closed=True),)
-            new = ScaleCollapseState(recent, rows, steps, n, -1, 0.0, 0.0, 0.0, 0, 0.0, 0)
-        elif onset_row >= 0 and level < 2 and top - lowest >= self.critical_halvings:
-            new = ScaleCollapseState(
-                recent, rows, steps, n, onset_row, onset, top, lowest, lowest_row, lowest_step, 2
-            )
-            findings = (self._finding(new, row, closed=False),)
-        return new, findings
+        return replace(
+            s, recent=recent, rows=rows, steps=steps, num_rows=s.num_rows + 1,
+            highest=max(s.highest, y),
+        )  # fmt: skip
 
-    def _first_fall(
-        self,
-        recent: NDArray[np.float64],
-        rows: NDArray[np.int64],
-        steps: NDArray[np.float64],
-        n: int,
-        top: float,
-    ) -> tuple[int, float]:
+    def _open(
+        self, s: ScaleCollapseState, row: Row, y: float
+    ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
+        top = float(s.recent[: min(s.num_rows, self.window_rows)].max())
+        if s.num_rows <= self.calibration_rows or top - y < self.warn_halvings:
+            return s, ()
+        onset_row, onset = self._first_fall(s, top)
+        s = replace(
+            s, onset_row=onset_row, onset=onset, top=top, lowest=y, lowest_row=row.index,
+            lowest_step=row.step, age=0, critical=top - y >= self.critical_halvings,
+        )  # fmt: skip
+        return s, (self._finding(s, row, "open"),)
+
+    def _follow(
+        self, s: ScaleCollapseState, row: Row, y: float
+    ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
+        if y < s.lowest:
+            s = replace(s, lowest=y, lowest_row=row.index, lowest_step=row.step, age=0)
+        else:
+            s = replace(s, age=s.age + 1)
+        if y >= s.top - 1:
+            return replace(s, onset_row=-1), (self._finding(s, row, "back"),)
+        if s.age >= self.timeout_rows:
+            return replace(s, onset_row=-1), (self._finding(s, row, "accepted"),)
+        if not s.critical and s.top - s.lowest >= self.critical_halvings:
+            s = replace(s, critical=True)
+            return s, (self._finding(s, row, "open"),)
+        return s, ()
+
+    def _first_fall(self, s: ScaleCollapseState, top: float) -> tuple[int, float]:
         """Return row and step of the first value below the top, in time order."""
-        order = [i % self.window_rows for i in range(max(0, n - self.window_rows), n)]
-        last_top = max(k for k, i in enumerate(order) if recent[i] == top)
+        first = max(0, s.num_rows - self.window_rows)
+        order = [i % self.window_rows for i in range(first, s.num_rows)]
+        last_top = max(k for k, i in enumerate(order) if s.recent[i] == top)
         i = order[last_top + 1]
-        return int(rows[i]), float(steps[i])
+        return int(s.rows[i]), float(s.steps[i])
 
-    def _finding(self, s: ScaleCollapseState, row: Row, *, closed: bool) -> Finding:
+    def _watch_floor(
+        self, s: ScaleCollapseState, row: Row, y: float
+    ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
+        """Tell of a scale that stays at the floor, unless it never was above (bf16 logs say 1)."""
+        fell = s.highest >= math.log2(self.floor_scale) + self.warn_halvings
+        if not fell or y > math.log2(self.floor_scale):
+            told = s.num_floor >= self.floor_rows
+            found = (self._floor_finding(s, row, closed=True),) if told else ()
+            return (replace(s, num_floor=0) if s.num_floor else s), found
+        if s.num_floor == 0:
+            s = replace(s, floor_row=row.index, floor_step=row.step)
+        s = replace(s, num_floor=s.num_floor + 1)
+        if s.num_floor != self.floor_rows:
+            return s, ()
+        return s, (self._floor_finding(s, row, closed=False),)
+
+    def _finding(self, s: ScaleCollapseState, row: Row, how: str) -> Finding:
         halvings = s.top - s.lowest
+        ended = how == "back"
         return Finding(
             detector=self.name,
             kind="scale-collapse",
@@ -129,13 +162,35 @@ class ScaleCollapseDetector:
             onset=s.onset,
             peak_row=s.lowest_row,
             peak=s.lowest_step,
-            end_row=row.index if closed else None,
-            end=row.step if closed else None,
+            end_row=row.index if ended else None,
+            end=row.step if ended else None,
             value=2.0**s.lowest,
             expected=2.0**s.top,
             score=halvings,
             direction="down",
-            closed=closed,
+            closed=how != "open",
             text=f"loss scale {2.0**s.top:.6g} → {2.0**s.lowest:.6g}, {halvings:.0f} halvings"
-            + (", back" if closed else ""),
+            + {"open": "", "back": ", back", "accepted": ", lasting"}[how],
+        )
+
+    def _floor_finding(self, s: ScaleCollapseState, row: Row, *, closed: bool) -> Finding:
+        return Finding(
+            detector=f"{self.name}-floor",
+            kind="scale-collapse",
+            signal="loss_scale",
+            severity="critical",
+            row=row.index,
+            step=row.step,
+            onset_row=s.floor_row,
+            onset=s.floor_step,
+            peak_row=s.floor_row,
+            peak=s.floor_step,
+            end_row=row.index if closed else None,
+            end=row.step if closed else None,
+            value=self.floor_scale,
+            expected=2.0**s.highest,
+            score=s.highest - math.log2(self.floor_scale),
+            direction="down",
+            closed=closed,
+            text=f"loss scale at its floor ({self.floor_scale:g}) for {s.num_floor} rows: no learning",
         )

@@ -7,6 +7,7 @@ rest becomes JSON with tags for what JSON cannot say (tuples, keys that are not 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ def clone(state: Any) -> Any:
     if isinstance(state, torch.Tensor):
         copy = state.detach().to("cpu", copy=True)
         return copy
+    if isinstance(state, Counter):  # MultiStepLR keeps its milestones in one
+        return Counter(state)
     if isinstance(state, dict):
         return {k: clone(v) for k, v in state.items()}
     if isinstance(state, list):
@@ -46,6 +49,8 @@ def split(state: Any, path: str = "state") -> tuple[dict[str, torch.Tensor], Any
 
 
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    while path in tensors:  # {"a.b": x, "a": {"b": y}}
+        path += "'"
     if isinstance(value, torch.Tensor):
         tensors[path] = value.detach()
         return {_TAG: "tensor", "at": path}
@@ -67,6 +72,8 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
             _TAG: "tuple",
             "items": [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)],
         }
+    if isinstance(value, Counter):
+        return {_TAG: "counter", "items": [_split(x, path, tensors) for x in value.elements()]}
     if isinstance(value, dict):
         if all(isinstance(k, str) and k != _TAG for k in value):
             return {k: _split(v, f"{path}.{k}", tensors) for k, v in value.items()}
@@ -95,6 +102,8 @@ def join(tensors: dict[str, torch.Tensor], tree: Any) -> Any:
         return tensors[tree["at"]].numpy().astype(np.dtype(tree["dtype"]))
     if kind == "float":
         return float(tree["value"])
+    if kind == "counter":
+        return Counter(join(tensors, v) for v in tree["items"])
     if kind == "tuple":
         return tuple(join(tensors, v) for v in tree["items"])
     return {join(tensors, k): join(tensors, v) for k, v in tree["items"]}

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.data import IterableDataset
 
 from trimtab.errors import ConfigError
 
@@ -35,12 +36,19 @@ class DataOrder:
             ConfigError: The loader cannot be rewound (iterable dataset, no batches).
         """
         dataset = getattr(loader, "dataset", None)
-        if dataset is None or not hasattr(dataset, "__getitem__") or loader.batch_sampler is None:
+        if (
+            dataset is None
+            or isinstance(dataset, IterableDataset)
+            or not hasattr(dataset, "__getitem__")
+            or loader.batch_sampler is None
+        ):
+            of = "" if dataset is None else f" over {type(dataset).__name__}"
             raise ConfigError(
-                f"data is {type(loader).__name__}: the guard needs a DataLoader over a map-style "
-                "dataset with batches, so that it can go back; in observe mode pass data=None and "
-                "iterate your loader yourself"
+                f"data is {type(loader).__name__}{of}: the guard must be able to go back; pass a "
+                "DataLoader over a dataset with __getitem__ and __len__, with batch_size set"
             )
+        if _length(loader.batch_sampler) == 0:
+            raise ConfigError(_NO_BATCH)
         self._loader = loader
         self._skips: list[tuple[int, int]] = []
         self._epoch = -1
@@ -49,7 +57,13 @@ class DataOrder:
         self._cursor = 0
         self._base = 0
         self._epoch_rng: torch.Tensor | None = None
-        self._generator_state: torch.Tensor | None = None
+        self._generators = _generators(loader)
+        self._generator_states: list[torch.Tensor] = []
+
+    @property
+    def batches_per_epoch(self) -> int | None:
+        """Batches of one epoch; None where the loader cannot say before it is asked for them."""
+        return _length(self._loader.batch_sampler)
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -119,8 +133,7 @@ class DataOrder:
     def _start_epoch(self) -> None:
         self._epoch += 1
         self._epoch_rng = torch.get_rng_state()
-        generator = self._loader.generator
-        self._generator_state = None if generator is None else generator.get_state()
+        self._generator_states = [g.get_state() for g in self._generators]
         self._draw_order()
         self._cursor = 0
 
@@ -131,41 +144,60 @@ class DataOrder:
         assert sampler is not None
         self._batches = [list(batch) for batch in _as_iterator(sampler)]
         if not self._batches:
-            raise ConfigError(
-                "data has no batch; check the dataset's length, batch_size and drop_last"
-            )
+            raise ConfigError(_NO_BATCH)
         self._starts, start = [], 0
         for batch in self._batches:
             self._starts.append(start)
             start += len(batch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position: epoch, cursor, and the random state its order was drawn from."""
+        """Return the position: epoch, cursor, and the random states its order was drawn from."""
+        if self._epoch < 0:
+            self._generator_states = [g.get_state() for g in self._generators]
         return {
             "epoch": self._epoch,
             "cursor": self._cursor,
             "base": self._base,
             "epoch_rng": self._epoch_rng,
-            "generator": self._generator_state,
+            "generators": list(self._generator_states),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position; the random state of the process is left as it is."""
         if state["epoch"] < 0:
+            for generator, saved in zip(self._generators, state["generators"], strict=True):
+                generator.set_state(saved)
             self._epoch, self._cursor, self._base = -1, 0, 0
             self._batches, self._starts, self._epoch_rng = [], [], None
             return
         same = state["epoch"] == self._epoch and self._epoch_rng is not None
         if not (same and torch.equal(state["epoch_rng"], self._epoch_rng)):
             kept = torch.get_rng_state()
-            generator = self._loader.generator
             torch.set_rng_state(state["epoch_rng"])
-            if generator is not None and state["generator"] is not None:
-                generator.set_state(state["generator"])
+            for generator, saved in zip(self._generators, state["generators"], strict=True):
+                generator.set_state(saved)
             self._draw_order()
             torch.set_rng_state(kept)
         self._epoch, self._cursor, self._base = state["epoch"], state["cursor"], state["base"]
-        self._epoch_rng, self._generator_state = state["epoch_rng"], state["generator"]
+        self._epoch_rng, self._generator_states = state["epoch_rng"], list(state["generators"])
+
+
+_NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
+
+
+def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """Return the random generators that the order is drawn from, besides torch's global one."""
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    owners = (loader, loader.sampler, loader.batch_sampler, inner)
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def _as_iterator(sampler: Any) -> Iterator[Any]:

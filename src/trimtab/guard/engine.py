@@ -6,24 +6,24 @@ It knows no policy: `recovery` decides when to go back, what to leave out and wh
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trimtab.checkpoints.manifest import list_checkpoints, move_aside, newest_healthy, set_grade
 from trimtab.detectors.judge import Judge
-from trimtab.errors import ActError, ReadError
+from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.codec import clone
 from trimtab.guard.probes import ActivationProbe, UpdateProbe, adam_second_moment, global_grad_norm
-from trimtab.guard.saving import load_state, save_state
 from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
+from trimtab.guard.store import Store
+from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from trimtab.checkpoints.manifest import CheckpointOnDisk
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
     from trimtab.guard.data import DataOrder
@@ -55,7 +55,6 @@ class Decisions:
 
     lr_factor: float = 1.0
     clip_factor: float = 1.0
-    skips: list[tuple[int, int]] = field(default_factory=list)
     rollbacks: int = 0
     executed_steps: int = 0
     """Optimizer steps done in all, trials and what was rolled back included."""
@@ -66,6 +65,8 @@ class Decisions:
     """Rows written, over all attempts."""
     minor: int = 0
     major: int = 1
+    override_since: int | None = None
+    """Step at which the user's own schedule took over from the scheduler; None: it has not."""
 
 
 class Engine:
@@ -93,7 +94,12 @@ class Engine:
         self.counters = Counters()
         self.decisions = Decisions()
         self.ring = SnapshotRing(policy.snapshots_kept)
-        self.parameters = [p for g in training.optimizer.param_groups for p in g["params"]]
+        self.store = Store(recorder, keep=policy.checkpoints_kept)
+        self.saved_step = -1
+        """Step of the newest checkpoint that this process saved or loaded."""
+        self.lr_override: Callable[[int], float] | None = None
+        self.lr_undone: tuple[float, float] | None = None
+        self.parameters = _trained_parameters(training)
         self.names = {id(p): n for n, p in training.model.named_parameters()}
         self.activation = ActivationProbe(training.model, output_layer)
         self.update_probe = UpdateProbe(self.parameters)
@@ -108,7 +114,7 @@ class Engine:
 
     def step(
         self, loss: float, samples: int, tokens: int, *, skip_nonfinite: bool
-    ) -> tuple[dict[str, float], dict[str, str]]:
+    ) -> dict[str, float]:
         """Clip, update or skip, advance the scheduler; return what was measured.
 
         Args:
@@ -118,7 +124,7 @@ class Engine:
             skip_nonfinite: Leave out an update whose gradient is not finite; the states of model
                 and optimizer stay bit for bit.
         """
-        training, scaler = self.training, self.training.scaler
+        training, scaler = self.training, self._live_scaler()
         if scaler is not None:
             scaler.unscale_(training.optimizer)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
@@ -126,13 +132,9 @@ class Engine:
             norm = float(global_grad_norm(self.parameters))
         else:
             norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, limit))
-        finite = math.isfinite(norm)
-        thin = (self.counters.step + 1) % THIN_PROBES_EVERY == 0
-        if thin:
-            self.update_probe.before()
+        skip = skip_nonfinite and not math.isfinite(norm)
         scale = scaler.get_scale() if scaler is not None else None
-        lr = self._apply(skip=not finite and skip_nonfinite)
-        skipped = (not finite and skip_nonfinite) or (scaler is not None and not finite)
+        lr, skipped = self._apply(scale, skip=skip)
         values: dict[str, float] = {
             "loss": loss,
             "perplexity": _exp(loss),
@@ -143,35 +145,68 @@ class Engine:
             values["loss_scale"] = scale
         self._count(values, norm, limit, samples, tokens)
         values["skipped"] = float(skipped)
-        values["nonfinite"] = float(not math.isfinite(loss)) + float(not finite)
-        hidden = self.activation.take()
-        if hidden is not None:
-            values["activation_norm"] = float(hidden)
-        labels = self._thin_probes(values) if thin else {}
-        now = time.perf_counter()
-        values["step_time_s"], self._step_started = now - self._step_started, now
-        return values, labels
+        values["nonfinite"] = float(not (math.isfinite(loss) and math.isfinite(norm)))
+        return values
 
-    def _apply(self, *, skip: bool) -> float:
-        """Update with the guard's factor around the scheduler's rates; return the rate in force."""
-        training = self.training
+    def _live_scaler(self) -> Any | None:
+        scaler = self.training.scaler
+        return scaler if scaler is not None and scaler.is_enabled() else None
+
+    def _apply(self, scale: float | None, *, skip: bool) -> tuple[float, bool]:
+        """Update at the rate asked for; return that rate, as the optimizer has it, and if skipped.
+
+        The scheduler's own values are put back before it is advanced: it never sees ours.
+        """
+        training, scaler = self.training, self._live_scaler()
         groups = training.optimizer.param_groups
         planned = [g["lr"] for g in groups]
-        factor = self.decisions.lr_factor
-        for g in groups:
-            g["lr"] = g["lr"] * factor if factor != 1.0 else g["lr"]
+        asked = self.rates(planned)
+        for g, lr in zip(groups, asked, strict=True):
+            g["lr"] = lr
         effective = float(groups[0]["lr"])
-        if training.scaler is not None:
-            training.scaler.step(training.optimizer)
-            training.scaler.update()
-        elif not skip:
-            training.optimizer.step()
+        skipped = skip
+        if not skip:
+            if scaler is not None:
+                scaler.step(training.optimizer)
+            else:
+                training.optimizer.step()
+        if scaler is not None:
+            scaler.update()
+            skipped = skip or scaler.get_scale() < scale
+        self.lr_undone = None
+        if asked != planned and [g["lr"] for g in groups] != asked:
+            self.lr_undone = (effective, float(groups[0]["lr"]))
         for g, lr in zip(groups, planned, strict=True):
             g["lr"] = lr
         if training.scheduler is not None:
             training.scheduler.step()
         training.optimizer.zero_grad(set_to_none=True)
-        return effective
+        return effective, skipped
+
+    def rates(self, planned: list[Any]) -> list[Any]:
+        """Return the rates of the next step, by group: the override's or the scheduler's, times
+        the guard's factor.
+
+        Raises:
+            ConfigError: The override gives something that is not a rate.
+        """  # noqa: D205
+        factor = self.decisions.lr_factor
+        if self.lr_override is not None:
+            rate = self.lr_override(self.counters.step + 1)
+            if not isinstance(rate, int | float) or not (math.isfinite(rate) and rate >= 0):
+                raise ConfigError(
+                    f"override_lr: the schedule gives {rate!r} for step {self.counters.step + 1}, "
+                    "expected a finite number of at least 0"
+                )
+            planned = [rate * share for share in self._group_shares()]
+        return planned if factor == 1.0 else [lr * factor for lr in planned]
+
+    def _group_shares(self) -> list[float]:
+        """Return each group's rate as launched, over the first group's."""
+        first, *_ = base = [
+            float(g.get("initial_lr", g["lr"])) for g in self.training.optimizer.param_groups
+        ]
+        return [lr / first if first > 0 else 1.0 for lr in base]
 
     def _count(
         self, values: dict[str, float], norm: float, limit: float | None, samples: int, tokens: int
@@ -191,25 +226,50 @@ class Engine:
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
 
-    def _thin_probes(self, values: dict[str, float]) -> dict[str, str]:
-        update = self.update_probe.after()
-        if update is not None:
-            values["update_norm"] = update
-        moment = adam_second_moment(self.training.optimizer, self.names)
-        if moment is None:
-            return {}
-        values["adam_v_l1"], values["adam_v_max"], where = moment
-        return {"adam_v_max_at": where}
+    def before_step(self) -> None:
+        """Remember what the update will change, every `THIN_PROBES_EVERY` steps."""
+        if (self.counters.step + 1) % THIN_PROBES_EVERY == 0:
+            self.update_probe.before()
 
-    def write_and_judge(
-        self, values: Mapping[str, float], labels: Mapping[str, str]
-    ) -> tuple[Finding, ...]:
-        """Append the row to the signals and judge it."""
+    def probe(self, values: dict[str, float], labels: dict[str, str]) -> None:
+        """Add what the probes saw of the step just done.
+
+        Raises:
+            ActError: The rate that was asked for did not stay in force through the step.
+        """
+        hidden = self.activation.take()
+        if hidden is not None:
+            values["activation_norm"] = float(hidden)
+        if self.counters.step % THIN_PROBES_EVERY == 0:
+            update = self.update_probe.after()
+            if update is not None:
+                values["update_norm"] = update
+            moment = adam_second_moment(self.training.optimizer, self.names)
+            if moment is not None:
+                values["adam_v_l1"], values["adam_v_max"], labels["adam_v_max_at"] = moment
+        if self.lr_undone is not None:
+            asked, found = self.lr_undone
+            raise ActError(
+                f"step {self.counters.step}: learning rate {asked:g} was asked for and the "
+                f"optimizer holds {found:g} after its step; something else sets it"
+            )
+
+    def start_clock(self) -> None:
+        """Begin to measure the time of a step."""
+        self._step_started = time.perf_counter()
+
+    def record(self, values: dict[str, float], labels: Mapping[str, str]) -> None:
+        """Append the row to the signals, with the time since the last one."""
+        now = time.perf_counter()
+        values["step_time_s"], self._step_started = now - self._step_started, now
         self.recorder.sample(self.counters.step, values, labels)
-        self.judge_state, findings = self.judge.update(
-            self.judge_state, self.decisions.row, float(self.counters.step), values
-        )
         self.decisions.row += 1
+
+    def judge_row(self, values: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Judge the row that was recorded last."""
+        self.judge_state, findings = self.judge.update(
+            self.judge_state, self.decisions.row - 1, float(self.counters.step), values
+        )
         return findings
 
     # -- state ------------------------------------------------------------------------------
@@ -221,13 +281,15 @@ class Engine:
             "data": self.data.state_dict() if self.data is not None else None,
             "judge": self.judge_state,
             "counters": asdict(self.counters),
+            "position": self.data.position if self.data is not None else 0,
         }
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state into memory and keep it in the ring."""
         payload = clone(self._payload())
-        position = self.data.position if self.data is not None else 0
-        snapshot = Snapshot(self.counters.step, self.recorder.attempt, position, payload)
+        snapshot = Snapshot(
+            self.counters.step, self.recorder.attempt, payload["position"], payload
+        )
         self.ring.add(snapshot)
         return snapshot
 
@@ -263,101 +325,104 @@ class Engine:
     # -- disk -------------------------------------------------------------------------------
 
     def save_checkpoint(self, why: str) -> None:
-        """Write the state to disk, whole or not at all, and say so; retention spares pinned ones."""
-        path = self.directory.checkpoint_of(self.counters.step)
-        if path.exists():
-            move_aside(path, self.directory.aside)
+        """Write the state to disk, whole or not at all, and say so.
+
+        Raises:
+            ActError: It cannot be saved.
+        """
         payload = self._payload()
         payload["judge"] = self.judge_state.to_json(self.judge)
-        payload["decisions"] = asdict(self.decisions)
-        payload["skips"] = [list(s) for s in (self.data.skips if self.data is not None else ())]
-        save_state(payload, path, step=self.counters.step, attempt=self.recorder.attempt)
-        self.recorder.event(
-            "checkpoint", step=self.counters.step, path=path.name, grade="healthy", why=why
-        )
-        self._retain()
+        payload["standing"] = self.standing()
+        payload["settings"] = self.training.settings
+        self.store.save(payload, step=self.counters.step, why=why)
+        self.saved_step = self.counters.step
 
-    def _retain(self) -> None:
-        whole = [
-            c
-            for c in list_checkpoints(self.directory.checkpoints)
-            if c.grade == "healthy" and not c.pinned
-        ]
-        for old in whole[: -self.policy.checkpoints_kept]:
-            shutil.rmtree(old.path)
-            self.recorder.event(
-                "checkpoint",
-                step=self.counters.step,
-                path=old.path.name,
-                grade="removed",
-                why="older than the newest kept ones",
-            )
+    def standing(self) -> dict[str, Any]:
+        """Return the decisions in force, as JSON values: they outlive rollbacks and restarts."""
+        skips = self.data.skips if self.data is not None else ()
+        return {**asdict(self.decisions), "skips": [list(s) for s in skips]}
 
-    def set_aside_after(self, step: int, why: str) -> None:
-        """Grade the checkpoints after `step` poisoned and move them aside; pin the one before."""
-        last: Any = None
-        for checkpoint in list_checkpoints(self.directory.checkpoints):
-            if checkpoint.step <= step:
-                last = checkpoint
-                continue
-            set_grade(checkpoint.path, "poisoned", why)
-            target = move_aside(checkpoint.path, self.directory.aside)
-            self.recorder.event(
-                "checkpoint",
-                step=self.counters.step,
-                path=str(target.relative_to(self.directory.root)),
-                grade="poisoned",
-                why=why,
-            )
-        if last is not None and not last.pinned:
-            set_grade(last.path, last.grade, "last one before trouble", pinned=True)
+    def restore_point(self, step: int) -> Snapshot | None:
+        """Return the newest state at or before `step`, from memory or else from disk."""
+        snapshot = self.ring.before(step)
+        return snapshot or self._from_disk(self.store.newest_before(step))
 
-    def resume(self) -> bool:
-        """Load the newest whole and healthy checkpoint; False where there is none.
+    def oldest_restore_point(self) -> Snapshot | None:
+        """Return the oldest state there is."""
+        oldest, on_disk = self.oldest_step(), self.store.oldest_step()
+        if on_disk is not None and on_disk == oldest:
+            found = self._from_disk(self.store.newest_before(on_disk))
+            if found is not None:
+                return found
+        return self.ring.items[0] if self.ring.items else None
+
+    def oldest_step(self) -> int | None:
+        """Return the step of the oldest state there is; None without any."""
+        steps = [s.step for s in self.ring.items[:1]]
+        on_disk = self.store.oldest_step()
+        return min([*steps, *([] if on_disk is None else [on_disk])], default=None)
+
+    def _from_disk(self, checkpoint: CheckpointOnDisk | None) -> Snapshot | None:
+        if checkpoint is None:
+            return None
+        state = self.store.load(checkpoint)
+        state["judge"] = self.judge.state_from_json(state["judge"])
+        position = 0 if state["data"] is None else int(state["position"])
+        return Snapshot(checkpoint.step, checkpoint.attempt, position, state)
+
+    def resume(self) -> dict[str, Any] | None:
+        """Load the newest whole and healthy checkpoint; return its random states, None without one.
 
         Raises:
             ActError: It does not fit this run's objects; the message names the difference.
         """
-        checkpoint = newest_healthy(self.directory.checkpoints)
+        checkpoint = self.store.newest()
+        decided = self.store.decided_since(checkpoint)
         if checkpoint is None:
-            return False
-        state = load_state(checkpoint.path)
+            self._take_over(decided)
+            return None
+        state = self.store.load(checkpoint)
+        self.training.check_settings(state["settings"])
         try:
             self.judge_state = self.judge.state_from_json(state["judge"])
         except ReadError as error:
             self.judge_state = self.judge.start()
             self.recorder.attempt = checkpoint.attempt
-            self.recorder.event(
-                "note",
-                step=checkpoint.step,
-                author="trimtab",
-                text=f"detectors start anew: {error}",
-            )
+            text = f"detectors start anew: {error}"
+            self.recorder.event("note", step=checkpoint.step, author="trimtab", text=text)
         try:
             self.training.load(state["training"])
         except (RuntimeError, ValueError, KeyError) as error:
             raise ActError(
                 f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
             ) from error
-        self._resume_decisions(state)
+        self.counters = Counters(**state["counters"])
+        self._take_over(decided or state["standing"])
+        if self.data is not None and state["data"] is not None:
+            self.data.load_state_dict(state["data"])
         restore_rng(state["rng"])
+        self.saved_step = checkpoint.step
         self.recorder.event(
             "resume",
             step=checkpoint.step,
             checkpoint=checkpoint.path.name,
             from_attempt=checkpoint.attempt,
         )
-        return True
+        rng: dict[str, Any] = state["rng"]
+        return rng
 
-    def _resume_decisions(self, state: dict[str, Any]) -> None:
-        self.counters = Counters(**state["counters"])
-        saved = dict(state["decisions"])
-        saved["skips"] = [tuple(s) for s in saved["skips"]]
+    def _take_over(self, decided: dict[str, Any] | None) -> None:
+        """Put decisions in force again, and count on from the rows that are on disk."""
+        saved = dict(decided or {})
+        skips = saved.pop("skips", [])
         self.decisions = Decisions(**saved)
-        if self.data is not None and state["data"] is not None:
-            for first, last in state["skips"]:
+        try:
+            self.decisions.row = read_run_directory(self.directory.root).num_rows
+        except ReadError:  # no rows yet
+            self.decisions.row = 0
+        if self.data is not None:
+            for first, last in skips:
                 self.data.skip(int(first), int(last))
-            self.data.load_state_dict(state["data"])
 
 
 def _exp(x: float) -> float:

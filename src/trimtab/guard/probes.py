@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from trimtab.errors import ActError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -29,6 +31,7 @@ def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
     grads = [p.grad for p in parameters if p.grad is not None]
     if not grads:
         return torch.zeros(())
+    grads = [g.coalesce().values() if g.is_sparse else g for g in grads]
     norms = torch._foreach_norm(grads)
     return torch.linalg.vector_norm(
         torch.stack([n.to(norms[0].device, torch.float32) for n in norms])
@@ -81,23 +84,30 @@ class ActivationProbe:
         """Hook `layer`, or the output layer that `find_output_layer` finds; does nothing without one."""
         self.value: torch.Tensor | None = None
         self.enabled = True
+        self.error: Exception | None = None
         target = layer or find_output_layer(model)
         self._handle = None if target is None else target.register_forward_pre_hook(self._hook)
 
     def _hook(self, _module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if (
-            self.enabled
-            and inputs
-            and isinstance(inputs[0], torch.Tensor)
-            and inputs[0].is_floating_point()
-        ):
-            hidden = inputs[0].detach()
-            self.value = (
-                torch.linalg.vector_norm(hidden, dtype=torch.float32) / hidden.numel() ** 0.5
-            )
+        if not self.enabled or not torch.is_grad_enabled():  # not in an evaluation
+            return
+        try:
+            if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
+                hidden = inputs[0].detach()
+                norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
+                self.value = norm / max(hidden.numel(), 1) ** 0.5
+        except Exception as error:  # noqa: BLE001 - inside the user's forward pass; told by `take`
+            self.enabled, self.error = False, error
 
     def take(self) -> torch.Tensor | None:
-        """Return the value of the last forward pass and forget it."""
+        """Return the value of the last forward pass with gradients, and forget it.
+
+        Raises:
+            ActError: Measuring it failed; it is not tried again.
+        """
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise ActError(f"the last hidden state cannot be measured ({error})") from error
         value, self.value = self.value, None
         return value
 

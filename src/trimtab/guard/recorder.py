@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ class Recorder:
         self.directory = directory
         self.journal = Journal(directory.journal)
         self.attempt = ""
+        self.closed = False
         self._file: BinaryIO | None = None
 
     def start_attempt(
@@ -78,7 +80,13 @@ class Recorder:
         self._file.flush()
 
     def event(self, event: str, *, step: int, **data: Any) -> None:
-        """Append one event to the journal."""
+        """Append one event to the journal.
+
+        Raises:
+            ChronicleError: It cannot be written, or the run has ended.
+        """
+        if self.closed:
+            raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         self.journal.append(event, attempt=self.attempt, step=step, **data)
 
     def settings(self, settings: Mapping[str, Any]) -> None:
@@ -91,13 +99,16 @@ class Recorder:
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Close both files."""
-        self._close_file()
-        self.journal.close()
+        """Close both files; nothing can be written afterwards."""
+        if not self.closed:
+            self.closed = True
+            self._close_file()
+            self.journal.close()
 
     def _close_file(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk was told of when the row was written
+                self._file.close()
             self._file = None
 
 

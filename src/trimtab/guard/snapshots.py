@@ -8,7 +8,7 @@ factor, skipped ids, how often it acted) is not part of it: a rollback must not 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +31,16 @@ class Training:
     optimizer: torch.optim.Optimizer
     scheduler: Any | None = None
     scaler: Any | None = None
+    settings: list[dict[str, Any]] = field(init=False)
+    """The optimizer's settings as launched, by group; a schedule may move them later."""
+
+    def __post_init__(self) -> None:
+        """Note the settings as launched."""
+        plain = (bool, int, float, str, tuple, list, type(None))
+        self.settings = [
+            {k: clone(v) for k, v in g.items() if k != "params" and isinstance(v, plain)}
+            for g in self.optimizer.param_groups
+        ]
 
     def state(self) -> dict[str, Any]:
         """Return live states, by role; tensors are not copied."""
@@ -48,13 +58,8 @@ class Training:
         """Put saved states back.
 
         Raises:
-            ActError: A role is missing in `state`, or the optimizer's settings are not those that
-                this run was started with.
+            ActError: A role is missing in `state`.
         """
-        asked = [
-            {k: v for k, v in g.items() if k not in ("params", "lr", "initial_lr")}
-            for g in self.optimizer.param_groups
-        ]
         for role, target in (
             ("model", self.model),
             ("optimizer", self.optimizer),
@@ -66,11 +71,25 @@ class Training:
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
             target.load_state_dict(clone(state[role]))
-        for i, (group, want) in enumerate(zip(self.optimizer.param_groups, asked, strict=True)):
-            for key, value in want.items():
-                if group.get(key) != value:
+
+    def check_settings(self, saved: list[dict[str, Any]]) -> None:
+        """Refuse to resume under other settings: loading a state would silently undo them.
+
+        Raises:
+            ActError: A setting of the optimizer as launched is not the saved one.
+        """
+        if len(saved) != len(self.settings):
+            raise ActError(
+                f"the run has {len(saved)} optimizer groups, this launch has {len(self.settings)}; "
+                "use the run's, or start a new run directory"
+            )
+        for i, (old, new) in enumerate(zip(saved, self.settings, strict=True)):
+            for key in sorted(set(old) & set(new)):
+                if old[key] != new[key]:
                     raise ActError(
-                        f"after loading, optimizer group {i} has {key}={group.get(key)!r}, this run asks for {value!r}; set it back, or start a new run directory"
+                        f"optimizer group {i} was launched with {key}={old[key]!r}, now with "
+                        f"{new[key]!r}, which resuming would undo; set it back (then scale_lr or "
+                        "override_lr can change the rate), or start a new run directory"
                     )
 
 

@@ -48,23 +48,26 @@ class Size:
     pairs: int
 
 
-def run_bench(*, pairs: int) -> dict[str, Any]:
-    """Measure, print a line per size, and return the figures as JSON values.
+def run_bench(*, pairs: int, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure, say a line per size, and return the figures as JSON values.
 
     Args:
         pairs: Pairs of steps on the demo's model; the large model gets an eighth of them.
+        say: Shows one line to the user.
     """
     sizes = (
         Size(name="demo, d=64, 3 layers", model=ModelConfig(), batch_size=16, pairs=pairs),
         Size(name="d=512, 6 layers", model=ModelConfig(width=512, num_layers=6, num_heads=8, context_tokens=128), batch_size=8, pairs=max(pairs // 8, 12)),
     )  # fmt: skip
     text = load_text(None)
-    print(f"guard in observe against the plain loop, {torch.get_num_threads()} threads, paired and interleaved")
-    rows = [_measure(size, text) for size in sizes]
+    say(
+        f"guard in observe against the plain loop, {torch.get_num_threads()} threads, paired and interleaved"
+    )
+    rows = [_measure(size, text, say) for size in sizes]
     return {"schema": 1, "threads": torch.get_num_threads(), "budget": _BUDGET, "sizes": rows}
 
 
-def _measure(size: Size, text: Text) -> dict[str, Any]:
+def _measure(size: Size, text: Text, say: Callable[[str], None]) -> dict[str, Any]:
     scenario = Scenario(
         name="bench", title="", expect="untouched", expected_minutes=1.0,
         model=size.model, batch_size=size.batch_size, warmup_steps=10,
@@ -98,7 +101,7 @@ def _measure(size: Size, text: Text) -> dict[str, Any]:
         "checkpoint_ms": 1e3 * saving,
         "within_budget": high <= _BUDGET,
     }
-    print(
+    say(
         f"  {size.name:<22} step {row['step_ms']:7.1f} ms   ratio {row['ratio']:.4f}  "
         f"[{low:.4f}, {high:.4f}] over {len(ratios)} pairs   checkpoint {row['checkpoint_ms']:.0f} ms   "
         f"{'within' if row['within_budget'] else 'ABOVE'} {_BUDGET - 1:.0%}"

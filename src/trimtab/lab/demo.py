@@ -6,10 +6,8 @@ import shutil
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from trimtab.chronicle.rundir import RunDirectory
@@ -26,6 +24,9 @@ from trimtab.testing.tr8_104b import print_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from rich.console import Console
 
     from trimtab.lab.scenarios import Scenario
     from trimtab.lab.text import Text
@@ -55,7 +56,9 @@ class ScenarioOutcome:
         return None if lost == 0 else (self.off.final_loss - self.act.final_loss) / lost
 
 
-def run_demo(names: Sequence[str], seed: int, text_path: Path | None, out: Path) -> dict[str, Any]:
+def run_demo(
+    names: Sequence[str], seed: int, text_path: Path | None, out: Path, console: Console
+) -> dict[str, Any]:
     """Run the demo and return its figures as JSON values.
 
     Raises:
@@ -63,19 +66,25 @@ def run_demo(names: Sequence[str], seed: int, text_path: Path | None, out: Path)
     """
     scenarios = [get_scenario(name) for name in names]
     _clear(out)
-    console = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     text = load_text(text_path)
-    console.print(f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out", markup=False)
-    console.print(f"      sha256 train {text.train_sha256[:16]} · held out {text.validation_sha256[:16]} · seed {seed}", markup=False)
+    console.print(
+        f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out",
+        markup=False,
+    )
+    console.print(
+        f"      sha256 train {text.train_sha256[:16]} · held out {text.validation_sha256[:16]} · seed {seed}",
+        markup=False,
+    )
     twins: dict[Scenario, tuple[float, list[float]]] = {}
     outcomes = [_run_one(s, seed, text, out, twins, console) for s in scenarios]
-    account = _inspect_public_log(out)
+    account = _inspect_public_log(out, console)
     page = RunDirectory(out).report
     page.write_text(render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8")
     table = _table(outcomes)
-    Console().print(table)
-    print(f"report: {page}    all in {(time.perf_counter() - started) / 60:.1f} min")
+    console.print(table)
+    minutes = (time.perf_counter() - started) / 60
+    _say_line(console, f"report: {page}    all in {minutes:.1f} min")
     return {
         "schema": 1,
         "seed": seed,
@@ -107,28 +116,50 @@ def _run_one(
         twins[key] = run_unguarded(key, seed, text, on_step=_progress("healthy   "))
     reference, twin_losses = twins[key]
     _say_line(console, f"(a) healthy    validation loss {reference:.4f}")
-    off = run_scenario(scenario.name, seed, "off", text, out, reference_loss=reference, on_step=_progress("no guard  "))
-    _say_line(console, f"(b) no guard   validation loss {off.final_loss:.4f}   ratio {off.ratio:.4f}")
+    off = run_scenario(
+        scenario.name,
+        seed,
+        "off",
+        text,
+        out,
+        reference_loss=reference,
+        on_step=_progress("no guard  "),
+    )
+    _say_line(
+        console, f"(b) no guard   validation loss {off.final_loss:.4f}   ratio {off.ratio:.4f}"
+    )
     run = out / scenario.name
     act = run_scenario(
         scenario.name, seed, "act", text, run, reference_loss=reference,
         say=lambda line: _say_line(console, f"    {line}"), on_step=_progress("guarded   "),
     )  # fmt: skip
-    _say_line(console, f"(c) guarded    validation loss {act.final_loss:.4f}   ratio {act.ratio:.4f}   wasted {act.wasted_steps:.1%}")
+    _say_line(
+        console,
+        f"(c) guarded    validation loss {act.final_loss:.4f}   ratio {act.ratio:.4f}   wasted {act.wasted_steps:.1%}",
+    )
     account = make_account(read_run(run), events=events_of(run))
-    RunDirectory(run).report.write_text(render_html(account, title=f"{scenario.name}, seed {seed}, guarded"), encoding="utf-8")
-    return ScenarioOutcome(scenario=scenario, twin_losses=tuple(twin_losses), off=off, act=act, account=account, run=scenario.name)
+    RunDirectory(run).report.write_text(
+        render_html(account, title=f"{scenario.name}, seed {seed}, guarded"), encoding="utf-8"
+    )
+    return ScenarioOutcome(
+        scenario=scenario,
+        twin_losses=tuple(twin_losses),
+        off=off,
+        act=act,
+        account=account,
+        run=scenario.name,
+    )
 
 
-def _inspect_public_log(out: Path) -> RunAccount:
+def _inspect_public_log(out: Path, console: Console) -> RunAccount:
     """Print the re-typed lines of a public log as its framework did, and inspect them."""
     log = out / "tr8-104b.log"
     log.write_text(print_log(), encoding="utf-8")
-    Console().rule(f"trimtab inspect {log}   (BigScience tr8-104B, 2021)", align="left")
+    console.rule(f"trimtab inspect {log}   (BigScience tr8-104B, 2021)", align="left")
     started = time.perf_counter()
     record = read_run(log)
     account = make_account(record, read_s=time.perf_counter() - started)
-    Console().print(render_terminal(account))
+    console.print(render_terminal(account))
     return account
 
 
@@ -141,25 +172,41 @@ def _progress(name: str) -> Callable[[int, int, float], None] | None:
     watched = sys.stderr.isatty()
 
     def show(step: int, steps: int, loss: float) -> None:
+        line = f"    {name} step {step:>5}/{steps}  loss {loss:.3f}"
         if watched and (step % 10 == 0 or step == steps):
-            end = "\r" if step < steps else "\r\033[K"
-            print(f"    {name} step {step:>5}/{steps}  loss {loss:.3f}  ", end=end, file=sys.stderr, flush=True)
+            sys.stderr.write(line + ("  \r" if step < steps else "\r\033[K"))
+            sys.stderr.flush()
         elif not watched and step % 300 == 0:
-            print(f"    {name} step {step:>5}/{steps}  loss {loss:.3f}", file=sys.stderr, flush=True)
+            sys.stderr.write(line + "\n")
 
     return show
 
 
 def _row(o: ScenarioOutcome) -> dict[str, Any]:
-    return {"off": o.off.to_json(), "act": o.act.to_json(), "gap_closed": o.gap_closed, "run": o.run}
+    return {
+        "off": o.off.to_json(),
+        "act": o.act.to_json(),
+        "gap_closed": o.gap_closed,
+        "run": o.run,
+    }
 
 
 def _table(outcomes: Sequence[ScenarioOutcome]) -> Table:
     table = Table(title="final validation loss, nats per token", title_justify="left")
-    for name in ("scenario", "(a) healthy", "(b) no guard", "(c) guarded", "steps wasted", "done, and why"):
+    for name in (
+        "scenario",
+        "(a) healthy",
+        "(b) no guard",
+        "(c) guarded",
+        "steps wasted",
+        "done, and why",
+    ):
         table.add_column(name, justify="left" if name in ("scenario", "done, and why") else "right")
     for o in outcomes:
-        done = "; ".join(f"step {a['step']}: {a['remedy']} — {a['why']}" for a in o.act.actions) or "nothing: left alone"
+        done = (
+            "; ".join(f"step {a['step']}: {a['remedy']} — {a['why']}" for a in o.act.actions)
+            or "nothing: left alone"
+        )
         table.add_row(
             o.scenario.name, f"{o.off.reference_loss:.4f}", f"{o.off.final_loss:.4f} (x{o.off.ratio:.3f})",
             f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})", f"{o.act.wasted_steps:.1%}", done,

@@ -11,7 +11,6 @@ from trimtab.guard import Guard
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import get_scenario, healthy_twin
 from trimtab.lab.train import autocast, build, evaluate, train
-from trimtab.plan.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from trimtab.lab.scenarios import Scenario
     from trimtab.lab.text import Text
     from trimtab.lab.train import StepReport
+    from trimtab.plan.policy import Policy
 
 __all__ = ["GuardMode", "LabResult", "run_guarded", "run_scenario", "run_unguarded"]
 
@@ -40,7 +40,7 @@ class LabResult:
     wasted_steps: float
     """Steps not on the final lineage, share of the effective steps."""
     incidents: int
-    actions: tuple[dict[str, Any], ...]
+    actions: tuple[dict[str, object], ...]
     wall_s: float
     losses: tuple[float, ...] = field(default=(), repr=False)
     """Train loss of every step that was run, in the order it was run."""
@@ -92,7 +92,8 @@ def run_scenario(
         reference_loss, _ = run_unguarded(healthy_twin(scenario), seed, text, on_step=on_step)
     if guard == "off":
         final, losses = run_unguarded(scenario, seed, text, on_step=on_step)
-        wasted, incidents, actions = 0.0, 0, ()
+        wasted, incidents = 0.0, 0
+        actions: tuple[dict[str, object], ...] = ()
     else:
         final, losses, done = run_guarded(
             scenario, seed, text, out, guard, say=say, on_step=on_step

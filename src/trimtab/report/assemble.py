@@ -14,6 +14,7 @@ from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.signals import derive
 
 __all__ = ["events_of", "make_account"]
 
@@ -35,6 +36,7 @@ def make_account(
         checkpoints: What it could go back to, where known.
         read_s: How long reading took, seconds; shown to people.
     """
+    record = derive(record)
     findings = (*judge_record(record), *excerpt_findings(record))
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []

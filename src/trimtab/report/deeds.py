@@ -1,12 +1,15 @@
 """Events of the journal as sentences, and which of them answered which incident."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import number, plain, values_text
 from trimtab.report.account import RunAccount
 
-__all__ = ["done_after", "event_sentence"]
+__all__ = ["Deed", "deeds_of", "done_after", "event_sentence", "words"]
 
 NEAR = 16
 """An incident event within so many steps of an incident's onset speaks of it: a live guard dates
@@ -50,14 +53,14 @@ def event_sentence(event: Event) -> str:
 
 def _action(event: Event) -> str:
     d = event.data
-    parts = (_words(d.get("remedy")), values_text(d.get("values")))
+    parts = (words(d.get("remedy")), values_text(d.get("values")))
     return _with_why(" ".join(p for p in parts if p), d.get("why"))
 
 
 def _outcome(event: Event) -> str:
     d = event.data
     verdict = plain(d.get("verdict")) or "unclear"
-    remedy = _words(d.get("remedy"))
+    remedy = words(d.get("remedy"))
     detail = plain(d.get("text")) or values_text(d.get("figures"))
     return _with_why(f"{remedy}: {verdict}" if remedy else verdict, detail)
 
@@ -78,7 +81,7 @@ def _attempt(event: Event) -> str:
 
 def _incident(event: Event) -> str:
     d = event.data
-    text = plain(d.get("headline")) or _words(d.get("kind")) or "incident"
+    text = plain(d.get("headline")) or words(d.get("kind")) or "incident"
     return f"{text} (over)" if d.get("state") == "closed" else text
 
 
@@ -114,10 +117,69 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
 }
 
 
-def _words(value: object) -> str:
-    return plain(value).replace("-", " ")
+def words(value: object) -> str:
+    """Return an identifier as words; the hyphen of a range such as `17584-18383` stays.
+
+    Example:
+        >>> words("skip-data"), words("trial: without samples 17584-18383")
+        ('skip data', 'trial: without samples 17584-18383')
+    """
+    return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
 
 
 def _with_why(text: str, why: object) -> str:
     reason = plain(why)
     return f"{text} — {reason}" if text and reason else text or reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deed:
+    """Something that a guard saw or did, as a bar on the step axis."""
+
+    kind: Literal["noticed", "back", "held", "failed", "kept", "checked", "stopped"]
+    first: float
+    last: float
+    text: str
+
+
+def deeds_of(events: Sequence[Event]) -> tuple[Deed, ...]:
+    """Return what a guard saw and did, in order: noticed, went back, tried, kept, checked.
+
+    A bar runs over the steps that it took; the one of `back` runs from where the guard stood to
+    where it went.
+    """
+    return tuple(_deeds(events))
+
+
+def _deeds(events: Sequence[Event]) -> Iterator[Deed]:
+    kept = {str(e.data["kept_attempt"]) for e in events if e.data.get("kept_attempt")}
+    stood, base, acted = 0.0, None, 0.0
+    begun: dict[str, float] = {}
+    for e in events:
+        d = e.data
+        if e.event == "incident" and d.get("state") == "open":
+            first = min(_step(d.get("precursor"), e.step), _step(d.get("onset"), e.step))
+            stood, base = float(e.step), None
+            yield Deed(kind="noticed", first=first, last=stood, text=f"first sign {number(first)}, noticed {number(stood)}")  # fmt: skip
+        elif e.event == "attempt" and d.get("parent_step") is not None:
+            begun[e.attempt] = _step(d["parent_step"], e.step)
+            if begun[e.attempt] != base:
+                base = begun[e.attempt]
+                yield Deed(kind="back", first=stood, last=base, text=f"back to {number(base)}")
+        elif e.event == "outcome" and d.get("trial"):
+            held = d.get("verdict") == "worked"
+            kind: Literal["kept", "held", "failed"] = "kept" if e.attempt in kept else "held" if held else "failed"  # fmt: skip
+            yield Deed(
+                kind=kind, first=begun.get(e.attempt, e.step), last=e.step,
+                text=f"{words(d.get('remedy'))}{': held' if held else ': failed'}{', kept' if kind == 'kept' else ''}",
+            )  # fmt: skip
+        elif e.event == "action":
+            acted = float(e.step)
+        elif e.event == "outcome":
+            yield Deed(kind="checked", first=acted, last=e.step, text=f"checked: {plain(d.get('verdict')) or 'unclear'}")  # fmt: skip
+        elif e.event == "decision" and d.get("what") in ("stop acting", "advise"):
+            yield Deed(kind="stopped", first=e.step, last=e.step, text=_decision(e))
+
+
+def _step(value: object, default: float) -> float:
+    return float(value) if isinstance(value, int | float) else float(default)

@@ -40,7 +40,7 @@ from trimtab.report.telling import (
     state_sentence,
 )
 
-__all__ = ["page_data", "render_html"]
+__all__ = ["page_data", "render_html", "source_hash", "static_text"]
 
 
 def render_html(account: RunAccount, *, title: str) -> str:
@@ -48,10 +48,10 @@ def render_html(account: RunAccount, *, title: str) -> str:
 
     The same account and title give the same bytes.
     """
-    style = "".join(_static(name) for name in ("colours.css", "plot.css", "page.css"))
-    script = _static("chart.js") + _static("page.js")
+    style = "".join(static_text(name) for name in ("colours.css", "plot.css", "page.css"))
+    script = static_text("chart.js") + static_text("page.js")
     data = page_data(account)
-    return Template(_static("page.html")).substitute(
+    return Template(static_text("page.html")).substitute(
         policy=_policy(style, script),
         version=__version__,
         title=text(title),
@@ -70,18 +70,20 @@ def render_html(account: RunAccount, *, title: str) -> str:
     )
 
 
-def _static(name: str) -> str:
+def static_text(name: str) -> str:
+    """Return a file that is part of every page."""
     return (files("trimtab.report") / "static" / name).read_text(encoding="utf-8")
 
 
 def _policy(style: str, script: str) -> str:
     return (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        f"default-src 'none'; style-src '{source_hash(style)}'; script-src '{source_hash(script)}'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _hash(source: str) -> str:
+def source_hash(source: str) -> str:
+    """Return the hash by which a page's policy allows one style sheet or script, and no other."""
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 

@@ -59,6 +59,7 @@ class Stretch:
     live: bool
     """On the final lineage."""
     trial: bool
+    """Of a trial that was not kept."""
     x: NDArray[np.float64]
     y: NDArray[np.float64]
     """NaN and Inf are as logged."""
@@ -228,7 +229,7 @@ def _stretches(
             yield Stretch(
                 attempt=index,
                 live=is_live,
-                trial=attempt.trial,
+                trial=attempt.trial and not is_live,
                 x=record.step[part][drawn],
                 y=y[drawn],
             )

@@ -13,7 +13,17 @@ from trimtab.report.account import RunAccount
 from trimtab.report.panels import Band, Panel, Stretch, bands, make_panels, step_range
 from trimtab.report.telling import axis_word
 
-__all__ = ["NUM_COLOURS", "nice_ticks", "render_picture"]
+__all__ = [
+    "LEFT",
+    "NUM_COLOURS",
+    "RIGHT",
+    "Scale",
+    "axis_svg",
+    "curve_svg",
+    "nice_ticks",
+    "pixels_of",
+    "render_picture",
+]
 
 NUM_COLOURS = 6
 """Attempts take colours in turn; the style sheet has as many."""
@@ -42,7 +52,7 @@ def nice_ticks(low: float, high: float, *, count: int = 4) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-class _Scale:
+class Scale:
     """Maps values to pixels, top down."""
 
     def __init__(self, panel: Panel, top: float, height: float) -> None:
@@ -71,10 +81,26 @@ class _Scale:
         if not self.log:
             return nice_ticks(self.low, self.high, count=3)
         decades = range(max(-300, math.ceil(self.low)), min(300, math.floor(self.high)) + 1)
-        if len(decades) >= 2:
+        if len(decades) >= 3:
             stride = -(-len(decades) // 4)
             return [10.0**d for d in decades][::stride]
+        ticks = log_ticks(self.low, self.high)
+        if len(ticks) >= 2:
+            return ticks
         return [t for t in nice_ticks(10**self.low, 10**self.high, count=3) if t > 0]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2, 5 times powers of ten (1 and 3 where the range is wider); limits are log10.
+
+    Example:
+        >>> log_ticks(0.1, 1.2)
+        [2.0, 5.0, 10.0]
+    """
+    steps = (1.0, 3.0) if high - low > 1.2 else (1.0, 2.0, 5.0)
+    powers = range(max(-300, math.floor(low)), min(300, math.floor(high)) + 1)
+    found = (float(f"{m}e{power}") for power in powers for m in steps)
+    return [t for t in found if low <= math.log10(t) <= high]
 
 
 def render_picture(
@@ -100,7 +126,7 @@ def render_picture(
         height = TALL if panel.name == "loss" else LOW
         body.append(_panel(panel, found, limits, y, height, float(width)))
         y += TOP + height + GAP
-    body.append(_axis(limits, y, float(width), axis_word(account.record)))
+    body.append(axis_svg(limits, y, float(width), axis_word(account.record)))
     total = y + 26
     head = f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {total:.0f}" role="img" aria-label="Signals of {escape(plain(account.record.source))}">'
     style = f"<style>{_style()}</style>" if standalone else ""
@@ -143,7 +169,7 @@ def _panel(
             f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}" text-anchor="middle">not recorded</text></g>'
         )
         return "".join(parts)
-    scale = _Scale(panel, plot_top, height)
+    scale = Scale(panel, plot_top, height)
     for band in found:
         parts.append(_band(band, limits, plot_top, height, width, letter=panel.name == "loss"))
     ticks = scale.ticks()
@@ -156,7 +182,7 @@ def _panel(
                 f'<text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}" text-anchor="end">{number(value)}</text>'
             )
     for stretch in sorted(panel.stretches, key=lambda s: s.live):
-        parts.append(_curve(stretch, scale, limits, width))
+        parts.append(curve_svg(stretch, scale, limits, width))
     for stretch in panel.dots:
         parts.append(_dots(stretch, scale, limits, width, "dot"))
     if panel.mark is not None:
@@ -171,7 +197,7 @@ def _panel(
     return "".join(parts) + "</g>"
 
 
-def _pixels(
+def pixels_of(
     x: NDArray[np.float64], limits: tuple[float, float], width: float
 ) -> NDArray[np.float64]:
     pixels: NDArray[np.float64] = LEFT + (width - LEFT - RIGHT) * (x - limits[0]) / (
@@ -180,8 +206,8 @@ def _pixels(
     return pixels
 
 
-def _curve(stretch: Stretch, scale: _Scale, limits: tuple[float, float], width: float) -> str:
-    xs, ys = _pixels(stretch.x, limits, width), scale(stretch.y)
+def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width: float) -> str:
+    xs, ys = pixels_of(stretch.x, limits, width), scale(stretch.y)
     pen, commands, bad = "M", [], []
     for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
         if math.isfinite(y):
@@ -209,9 +235,9 @@ def _curve(stretch: Stretch, scale: _Scale, limits: tuple[float, float], width: 
 
 
 def _dots(
-    stretch: Stretch, scale: _Scale, limits: tuple[float, float], width: float, name: str
+    stretch: Stretch, scale: Scale, limits: tuple[float, float], width: float, name: str
 ) -> str:
-    xs, ys = _pixels(stretch.x, limits, width).tolist(), scale(stretch.y).tolist()
+    xs, ys = pixels_of(stretch.x, limits, width).tolist(), scale(stretch.y).tolist()
     return "".join(
         f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>'
         for x, y in zip(xs, ys, strict=True)
@@ -228,11 +254,11 @@ def _band(
     *,
     letter: bool,
 ) -> str:
-    x0, x1 = (float(v) for v in _pixels(np.asarray([band.onset, band.end]), limits, width))
+    x0, x1 = (float(v) for v in pixels_of(np.asarray([band.onset, band.end]), limits, width))
     first = (
         x0
         if band.precursor is None
-        else float(_pixels(np.asarray([band.precursor]), limits, width)[0])
+        else float(pixels_of(np.asarray([band.precursor]), limits, width)[0])
     )
     name = band.severity + (" left" if band.left else "")
     parts = [
@@ -249,10 +275,10 @@ def _band(
     return "".join(parts)
 
 
-def _axis(limits: tuple[float, float], top: float, width: float, word: str) -> str:
+def axis_svg(limits: tuple[float, float], top: float, width: float, word: str) -> str:
     parts = []
     for value in nice_ticks(*limits, count=8):
-        x = float(_pixels(np.asarray([value]), limits, width)[0])
+        x = float(pixels_of(np.asarray([value]), limits, width)[0])
         parts.append(
             f'<text class="tick" x="{x:.1f}" y="{top + 8}" text-anchor="middle">{number(value)}</text>'
         )

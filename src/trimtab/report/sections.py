@@ -8,7 +8,7 @@ from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import number, plain, values_text
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import RunAccount
-from trimtab.report.deeds import event_sentence
+from trimtab.report.deeds import event_sentence, words
 from trimtab.report.panels import step_range
 from trimtab.report.picture import NUM_COLOURS
 from trimtab.report.telling import (
@@ -39,15 +39,18 @@ def text(value: object) -> str:
     return escape(re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "\u202f", plain(value)), quote=True)
 
 
-def cards_html(account: RunAccount) -> str:
-    """Return the incident cards, newest first; those that need no action are folded away."""
+def cards_html(account: RunAccount, *, prefix: str = "") -> str:
+    """Return the incident cards, newest first; those that need no action are folded away.
+
+    `prefix` keeps ids apart where a page shows several runs; so it does in the other sections.
+    """
     order = sorted(
         zip(tell(account), account.incidents, strict=True),
         key=lambda pair: (pair[1].incident.onset_row, pair[1].incident.peak_row),
         reverse=True,
     )
-    alarms = [_card(t) for t, _ in order if t.alarm]
-    quiet = [_card(t) for t, _ in order if not t.alarm]
+    alarms = [_card(t, prefix) for t, _ in order if t.alarm]
+    quiet = [_card(t, prefix) for t, _ in order if not t.alarm]
     if not alarms and not quiet:
         return '<p class="quiet">No incident.</p>'
     fold = ""
@@ -58,7 +61,7 @@ def cards_html(account: RunAccount) -> str:
     return lead + "".join(alarms) + fold
 
 
-def _card(t: IncidentTelling) -> str:
+def _card(t: IncidentTelling, prefix: str) -> str:
     same = f"as for {t.same_as}" if t.same_as else ""
     rows = [
         *([("do", same)] if same else _plan_rows(t)),
@@ -72,7 +75,7 @@ def _card(t: IncidentTelling) -> str:
     body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
     severity = text(t.severity)
     return (
-        f'<article class="card {severity}" id="incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
+        f'<article class="card {severity}" id="{text(prefix)}incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
         f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span></header>'
         f"<h3>{text(t.headline)}</h3><dl>{body}</dl></article>"
     )
@@ -133,9 +136,8 @@ def legend_html(account: RunAccount) -> str:
     live = set(account.record.final_lineage())
     items = []
     for i, a in enumerate(attempts[:12]):
-        fate = "" if i in live else (" trial" if a.trial else " dead")
         items.append(
-            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{" dead" if fate else ""}{" trial" if a.trial else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{text(a.number)}{" (trial)" if a.trial else ""}</i>'
+            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{text(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )
     more = f"<i>and {len(attempts) - 12} more</i>" if len(attempts) > 12 else ""
     return (
@@ -143,7 +145,11 @@ def legend_html(account: RunAccount) -> str:
     )
 
 
-def lineage_html(account: RunAccount) -> str:
+def _trial_word(a: Attempt, *, kept: bool) -> str:
+    return "" if not a.trial else " (trial, kept)" if kept else " (trial)"
+
+
+def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
     """Return the tree of attempts as a table: parent, steps, why, and what was set differently."""
     record = account.record
     if len(record.attempts) < 2 and not any(a.settings or a.why for a in record.attempts):
@@ -168,7 +174,7 @@ def lineage_html(account: RunAccount) -> str:
             f"<td>{text(_differences(a, by_number.get(a.parent or '')))}</td></tr>"
         )
     head = f'<tr><th>attempt</th><th>parent</th><th class="n">{axis_word(record)}s</th><th class="bars"></th><th>fate</th><th>why</th><th>set differently</th></tr>'
-    return f'<h2>Lineage</h2><table id="lineage">{head}{"".join(rows)}</table>'
+    return f'<h2>Lineage</h2><table id="{text(prefix)}lineage">{head}{"".join(rows)}</table>'
 
 
 def _fate(record: RunRecord, index: int) -> str:
@@ -226,7 +232,7 @@ def _differences(a: Attempt, parent: Attempt | None) -> str:
     return ", ".join(plain(c) for c in changed)
 
 
-def decisions_html(events: Sequence[Event]) -> str:
+def decisions_html(events: Sequence[Event], *, prefix: str = "") -> str:
     """Return the table of decisions: what, why, evidence, what was done, what came of it."""
     groups: list[list[Event]] = []
     for event in events:
@@ -237,7 +243,7 @@ def decisions_html(events: Sequence[Event]) -> str:
     if not groups:
         return ""
     head = '<tr><th>attempt</th><th class="n">step</th><th>decided</th><th>why</th><th>done</th><th>came of it</th></tr>'
-    return f'<h2>Decisions</h2><table id="decisions">{head}{"".join(_decision(g) for g in groups)}</table>'
+    return f'<h2>Decisions</h2><table id="{text(prefix)}decisions">{head}{"".join(_decision(g) for g in groups)}</table>'
 
 
 def _decision(group: Sequence[Event]) -> str:
@@ -263,14 +269,14 @@ def _outcome(event: Event) -> str:
     name = {"worked": "worked", "did not": "did-not"}.get(verdict, "unclear")
     figures = values_text(event.data.get("figures"))
     parts = (
-        plain(event.data.get("remedy", "")).replace("-", " "),
+        words(event.data.get("remedy", "")),
         plain(event.data.get("text", "")),
         figures,
     )
     return f'<b class="{name}">{text(verdict)}</b> {text(" · ".join(p for p in parts if p))}'
 
 
-def chronicle_html(events: Sequence[Event]) -> str:
+def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:
     """Return the journal as a table; findings and checkpoints are folded away."""
     if not events:
         return ""
@@ -281,7 +287,7 @@ def chronicle_html(events: Sequence[Event]) -> str:
         if rest
         else ""
     )
-    return f'<h2>Chronicle</h2><div id="chronicle">{_events(main)}</div>{fold}'
+    return f'<h2>Chronicle</h2><div id="{text(prefix)}chronicle">{_events(main)}</div>{fold}'
 
 
 def _events(events: Sequence[Event]) -> str:

@@ -1,0 +1,65 @@
+"""What `Guard` is given: refused where it cannot work, and read where it is left open."""
+
+from __future__ import annotations
+
+import math
+import platform
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trimtab.errors import ConfigError
+
+__all__ = ["check_arguments", "count_tokens", "environment"]
+
+
+def check_arguments(clip: float | None, steps: int | None, scheduler: Any | None) -> None:
+    """Refuse impossible arguments.
+
+    Raises:
+        ConfigError: One is impossible; the message says which and what to do.
+    """
+    if clip is not None and (
+        isinstance(clip, bool)
+        or not isinstance(clip, int | float)
+        or not (math.isfinite(clip) and clip > 0)
+    ):
+        raise ConfigError(f"clip is {clip!r}, expected a positive number, or None for no clipping")
+    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+        raise ConfigError(
+            f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ConfigError(
+            "scheduler is ReduceLROnPlateau, which needs a validation loss at each step; "
+            "pass scheduler=None and step it in your own loop"
+        )
+
+
+def count_tokens(batch: Any) -> int:
+    """Return the elements of the first integer tensor with at least two dimensions; 0 without one."""
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
+    values = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else ()
+    )
+    for value in values:
+        count = count_tokens(value)
+        if count:
+            return count
+    return 0
+
+
+def environment() -> dict[str, str]:
+    """Return what a result may depend on besides the settings."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "platform": platform.system().lower(),
+        "threads": str(torch.get_num_threads()),
+    }

@@ -1,0 +1,142 @@
+"""The checkpoints of one run: saved, kept few, set aside, found again; and what the journal adds.
+
+A checkpoint holds the guard's decisions as they were when it was saved. Later ones (a rate cut, data
+left out) stand in the journal's `action` events and are added when a run is resumed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from trimtab.checkpoints.manifest import (
+    CheckpointOnDisk,
+    list_checkpoints,
+    move_aside,
+    newest_healthy,
+    set_grade,
+    verify,
+)
+from trimtab.chronicle.journal import read_journal
+from trimtab.guard.saving import load_state, save_state
+
+if TYPE_CHECKING:
+    from trimtab.guard.recorder import Recorder
+
+__all__ = ["Store"]
+
+
+class Store:
+    """The checkpoints folder of a run directory, with its events."""
+
+    def __init__(self, recorder: Recorder, *, keep: int) -> None:
+        """Use a run's recorder; retention keeps the newest `keep` healthy checkpoints."""
+        self._recorder = recorder
+        self._directory = recorder.directory
+        self._keep = keep
+
+    def save(self, payload: dict[str, Any], *, step: int, why: str) -> None:
+        """Write a checkpoint, whole or not at all, and say so; retention spares pinned ones.
+
+        Raises:
+            ActError: It cannot be saved.
+        """
+        path = self._directory.checkpoint_of(step)
+        save_state(
+            payload,
+            path,
+            step=step,
+            attempt=self._recorder.attempt,
+            aside=self._directory.aside,
+        )
+        self._recorder.event("checkpoint", step=step, path=path.name, grade="healthy", why=why)
+        whole = [c for c in self._listed() if c.grade == "healthy" and not c.pinned]
+        for old in whole[: -self._keep]:
+            shutil.rmtree(old.path)
+            self._recorder.event(
+                "checkpoint",
+                step=step,
+                path=old.path.name,
+                grade="removed",
+                why="older than the newest kept ones",
+            )
+
+    def newest(self) -> CheckpointOnDisk | None:
+        """Return the newest whole and healthy checkpoint; None where there is none."""
+        return newest_healthy(self._directory.checkpoints)
+
+    def newest_before(self, step: int) -> CheckpointOnDisk | None:
+        """Return the newest whole and healthy checkpoint at or before `step`; None without one."""
+        for checkpoint in reversed(self._listed()):
+            if checkpoint.step <= step and checkpoint.grade == "healthy":
+                if verify(checkpoint.path):
+                    continue
+                return checkpoint
+        return None
+
+    def oldest_step(self) -> int | None:
+        """Return the step of the oldest healthy checkpoint, hashes not compared; None without one."""
+        return next((c.step for c in self._listed() if c.grade == "healthy"), None)
+
+    def num_found(self) -> int:
+        """Return how many checkpoint folders there are, whole or not."""
+        folder = self._directory.checkpoints
+        return sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
+
+    def load(self, checkpoint: CheckpointOnDisk) -> dict[str, Any]:
+        """Return the state that a checkpoint holds.
+
+        Raises:
+            ReadError: It is not whole.
+        """
+        state: dict[str, Any] = load_state(checkpoint.path)
+        return state
+
+    def set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
+        """Move the checkpoints after `step` aside; pin the one before, the last before trouble.
+
+        Those from the first sign on are graded poisoned, those between are suspect. Nothing is
+        deleted.
+        """
+        last: CheckpointOnDisk | None = None
+        for checkpoint in self._listed():
+            if checkpoint.step <= step:
+                last = checkpoint
+                continue
+            grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
+            set_grade(checkpoint.path, grade, why)
+            target = move_aside(checkpoint.path, self._directory.aside)
+            self._recorder.event(
+                "checkpoint",
+                step=now,
+                path=str(target.relative_to(self._directory.root)),
+                grade=grade,
+                why=why,
+            )
+        if last is not None and not last.pinned:
+            set_grade(last.path, last.grade, "last one before trouble", pinned=True)
+
+    def decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
+        """Return the decisions that the journal's last action left standing, where it is newer.
+
+        Args:
+            checkpoint: The one that is resumed from; None: any action is newer.
+        """
+        if not self._directory.journal.exists():
+            return None
+        standing: dict[str, Any] | None = None
+        for event in read_journal(self._directory.journal)[0]:
+            d = event.data
+            if event.event == "action" and isinstance(d.get("standing"), dict):
+                standing = d["standing"]
+            elif (
+                event.event == "checkpoint"
+                and checkpoint is not None
+                and d.get("path") == checkpoint.path.name
+                and d.get("grade") == "healthy"
+            ):
+                standing = None  # the checkpoint holds all that was decided until here
+        return standing
+
+    def _listed(self) -> tuple[CheckpointOnDisk, ...]:
+        return list_checkpoints(self._directory.checkpoints)

@@ -1,0 +1,53 @@
+"""Derived signals: perplexity, clip flags and their running share.
+
+A signal that the log has is left as it is. A derived one is present exactly where what it follows
+from is present; nothing is interpolated, and nothing is assumed: without a stated clip there are
+no clip flags.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from trimtab.record import Column, RunRecord
+
+__all__ = ["clip_flags", "derive", "perplexity", "running_share"]
+
+
+def perplexity(loss: Column) -> Column:
+    """Return exp(loss); Inf where that overflows, NaN where the loss is NaN."""
+    with np.errstate(over="ignore"):
+        return Column(np.exp(loss.values), loss.present)
+
+
+def clip_flags(grad_norm: Column, clip: float) -> Column:
+    """Return 1.0 where the norm before clipping is above `clip`, else 0.0; NaN norms give NaN."""
+    flags = np.where(np.isnan(grad_norm.values), np.nan, (grad_norm.values > clip).astype(float))
+    return Column(flags, grad_norm.present)
+
+
+def running_share(flags: Column) -> Column:
+    """Return the mean of all flags so far, NaN flags left out; NaN before the first one.
+
+    Example:
+        >>> running_share(Column(np.array([1.0, 0.0, 1.0, 1.0]), np.ones(4, dtype=bool))).values.tolist()
+        [1.0, 0.5, 0.6666666666666666, 0.75]
+    """
+    counted = flags.present & ~np.isnan(flags.values)
+    total = np.cumsum(np.where(counted, flags.values, 0.0))
+    number = np.cumsum(counted)
+    share = np.divide(total, number, out=np.full(len(total), np.nan), where=number > 0)
+    return Column(share, flags.present)
+
+
+def derive(record: RunRecord) -> RunRecord:
+    """Return the record with what follows from it added; `facts["clip"]` is the stated clip."""
+    columns = dict(record.columns)
+    if "loss" in columns and "perplexity" not in columns:
+        columns["perplexity"] = perplexity(columns["loss"])
+    clip = record.facts.get("clip")
+    if "grad_norm" in columns and "clipped" not in columns and clip is not None and clip > 0:
+        columns["clipped"] = clip_flags(columns["grad_norm"], clip)
+    if "clipped" in columns and "clip_frequency" not in columns:
+        columns["clip_frequency"] = running_share(columns["clipped"])
+    return replace(record, columns=columns)

@@ -1,0 +1,131 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def parse(text: str) -> dict[str, Any]:
+    def refuse(name: str) -> float:
+        raise AssertionError(f"{name} in JSON")
+
+    document: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    assert document["schema"] == 1
+    return document
+
+
+@pytest.mark.parametrize("source", ["tr8_log", "tr8_chronicle"])
+def test_tr8_as_the_foundation_asks(run: Run, source: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(source)
+    code, out, _ = run("inspect", path, "--json")
+    assert code == 0
+    (told,) = parse(out)["runs"]
+    assert told["path"] == str(path)
+    assert told["rows"] == 8
+    assert (told["first_step"], told["last_step"]) == (6900, 7220)
+    first = next(i for i in told["incidents"] if i["attempt"] == told["attempts"][0]["number"])
+    assert first["kind"] == "unrecovered-spike"
+    assert 7000 <= first["onset"] <= 7010
+    assert first["precursor"] == 7000
+    assert first["end"] is None
+    notes = " ".join(told["notes"])
+    assert "multiplied by the loss scale" in notes
+    assert "47.98" in notes
+    second = next(i for i in told["incidents"] if i["attempt"] == told["attempts"][1]["number"])
+    assert told["attempts"][1]["parent_step"] == 6210
+    plan = {r["remedy"]: r for r in second["plan"]}
+    assert plan["roll-back-further"]["values"]["before_step"] < 6210
+    assert 0 < plan["lower-lr"]["values"]["lr"] < 6e-5
+    assert "excerpt rule" in second["headline"]
+    assert "assumed" in json.dumps(second)
+
+
+def test_confidences_sum_to_one(run: Run, tr8_log: Path) -> None:
+    _, out, _ = run("inspect", tr8_log, "--json")
+    for incident in parse(out)["runs"][0]["incidents"]:
+        assert sum(c["confidence"] for c in incident["causes"]) == pytest.approx(1, abs=1e-6)
+
+
+def test_people_read_what_to_do_second(run: Run, tr8_log: Path) -> None:
+    code, out, _ = run("inspect", tr8_log)
+    assert code == 0
+    assert (
+        out.index("loss spike that did not recover") < out.index("roll back") < out.index("because")
+    )
+
+
+def test_a_healthy_log_is_quiet(run: Run, healthy_log: Path) -> None:
+    code, out, _ = run("inspect", healthy_log, "--json", "--fail-on", "warning")
+    assert code == 0
+    (told,) = parse(out)["runs"]
+    assert told["rows"] == 400
+    assert [i for i in told["incidents"] if i["severity"] != "info"] == []
+
+
+def test_fail_on_sets_the_exit_code(run: Run, tr8_log: Path, healthy_log: Path) -> None:
+    assert run("inspect", tr8_log, "--fail-on", "critical")[0] == 1
+    assert run("inspect", healthy_log, "--fail-on", "critical")[0] == 0
+
+
+def test_a_bad_path_does_not_stop_the_others(run: Run, tr8_log: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.log"
+    empty.touch()
+    code, out, err = run("inspect", tmp_path / "nothing.log", empty, tr8_log, "--json")
+    assert code == 2
+    document = parse(out)
+    assert [r["path"] for r in document["runs"]] == [str(tr8_log)]
+    assert [e["path"] for e in document["errors"]] == [str(tmp_path / "nothing.log"), str(empty)]
+    assert len(err.strip().splitlines()) == 2
+    assert "Traceback" not in err
+
+
+def test_nan_and_inf_become_null(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "nan.jsonl"
+    rows = [
+        f'{{"step": {s}, "loss": {2 + 0.001 * (s % 5)}, "grad_norm": 0.5}}' for s in range(1, 200)
+    ]
+    rows += [f'{{"step": {s}, "loss": NaN, "grad_norm": Infinity}}' for s in range(200, 220)]
+    path.write_text("\n".join(rows) + "\n")
+    code, out, _ = run("inspect", path, "--json")
+    assert code == 0
+    (told,) = parse(out)["runs"]
+    assert told["rows"] == 219
+    worst = told["incidents"][0]
+    assert (worst["kind"], worst["severity"], worst["onset"], worst["onset_row"]) == (
+        "non-finite",
+        "critical",
+        200,
+        199,
+    )
+    assert worst["end"] is None
+
+
+def test_html_is_written(run: Run, tr8_log: Path, tmp_path: Path) -> None:
+    page = tmp_path / "out" / "page.html"
+    assert run("inspect", tr8_log, "--html", page)[0] == 0
+    assert "loss spike that did not recover" in page.read_text()
+
+
+def test_log_text_cannot_move_the_terminal(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "\x1b[31mred.jsonl"
+    path.write_text("".join(f'{{"step": {s}, "loss": {3 - s / 100}}}\n' for s in range(50)))
+    _, out, err = run("inspect", path)
+    assert "\x1b" not in out + err
+
+
+def test_a_closed_pipe_is_no_error(tr8_log: Path) -> None:
+    command = f"{sys.executable} -m trimtab inspect {tr8_log} | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
