@@ -1,18 +1,23 @@
 """Findings -> incidents: what belongs together as one episode, where it began, how it ended.
 
-An incident is led by the condition that matters most (a NaN loss before a spike, a spike before a
-shift); the others stand in `also`. Its precursor is the earliest finding on any signal that speaks
-in the bad direction and was still in force, or had only just ended, when the incident began; how
-far back a signal is believed is its `lead_rows` in the vocabulary.
+An incident is led by the condition that matters most (critical before warning, then a NaN before a
+spike, a spike before a shift); the others stand in `also`. Its precursor is the earliest finding on
+another signal that was still in force, or had only just ended, when the incident began; how far
+back a signal is believed is its `lead_rows` in the vocabulary.
+
+The end of the record is seen here: a spike that is still open there is told as unrecovered, and a
+level behind a spike that stands still as a plateau. The detectors see no such thing.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
+from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Incident", "group_findings", "latest_tellings"]
@@ -33,6 +38,17 @@ _LEAD_KINDS = (
 
 JOIN_ROWS = 8
 """Findings closer than this many rows are one episode; chosen on tuning seeds 0-9 of the lab."""
+
+OPEN_ROWS = 50
+"""A spike still open at the end of its attempt after this many rows has not recovered."""
+
+RECURRENCE_ROWS = 2000
+"""How far from an earlier incident on its lineage one is told as its recurrence."""
+
+ELEVATED_SHARE = 0.03
+"""A level this share above the one before is not the one before."""
+
+_TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,11 +71,12 @@ class Incident:
     end: float | None = None
     signals: tuple[str, ...]
     headline: str
-    """One line: what happened, since when, how sure."""
-    confidence: float = 0.9
-    """How sure that this is an incident at all."""
+    """One line: what happened, since when, the first sign."""
+    confidence: float = 0.9  # that this is an incident at all
     shape: str = ""
     """fast, slow, unrecovered or empty."""
+    recurrence_of: float | None = None
+    """Onset of the alarm before it on the same lineage, where there was one near."""
     findings: tuple[Finding, ...] = ()
     correlations: tuple[tuple[str, str, float], ...] = ()
     """Pairs of signals that moved together through the episode, with Spearman's rho."""
@@ -67,11 +84,8 @@ class Incident:
     @property
     def first_row(self) -> int:
         """Row to go back before: the first sign, or the onset where there is none."""
-        return (
-            self.onset_row
-            if self.precursor_row is None
-            else min(self.precursor_row, self.onset_row)
-        )
+        row = self.precursor_row
+        return self.onset_row if row is None else min(row, self.onset_row)
 
     @property
     def first_step(self) -> float:
@@ -94,23 +108,72 @@ def group_findings(
 
     Findings on the loss (and alarms on any signal) of one attempt that overlap, or stand closer
     than `join_rows`, are one incident; findings on other signals join as evidence and as precursors.
-
-    Args:
-        record: The rows that the findings speak of.
-        findings: As `judge_record` gives them; only the last telling of each condition counts.
-        join_rows: Largest gap within one episode.
-
-    Returns:
-        Incidents with severities of their worst finding; an open condition has no end.
+    Of each condition the last telling counts; an incident is as severe as its worst finding, and an
+    open condition has no end.
     """
-    told = latest_tellings(findings)
+    told = [_as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
     incidents: list[Incident] = []
     for index in range(len(record.attempts)):
         here = [f for f in told if record.attempt[f.onset_row] == index]
         main = [f for f in here if f.signal == "loss" or f.severity != "info"]
         for group in _episodes(main, record, join_rows):
-            incidents.append(_incident(record, index, group, here))
+            found = _incident(record, index, group, here)
+            incidents.append(_mark_recurrence(record, index, found, incidents))
     return tuple(incidents)
+
+
+def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
+    """Leave out what a later attempt says of a condition that its parent told already.
+
+    The judge goes on from the parent's state there, with the parent's open conditions.
+    """
+    kept, home = list[Finding](), set[tuple[str, str, int]]()
+    for f in findings:
+        said = record.attempt[min(f.row, record.num_rows - 1)]
+        if said == record.attempt[f.onset_row]:
+            home.add(f.key)
+        elif f.key in home:
+            continue
+        kept.append(f)
+    return kept
+
+
+def _as_it_ended(f: Finding, record: RunRecord) -> Finding:
+    """Return an open spike of the loss as unrecovered, where the attempt went on long enough."""
+    age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
+    if f.kind != "spike" or f.signal != "loss" or f.closed or age <= OPEN_ROWS:
+        return f
+    text = f.text.replace("still up", f"still up after {age} rows")
+    return replace(f, kind="unrecovered-spike", severity="critical", text=text)
+
+
+def _mark_recurrence(
+    record: RunRecord, attempt: int, incident: Incident, earlier: Sequence[Incident]
+) -> Incident:
+    """Name the alarm before it in the same attempt or an ancestor, where that was near."""
+    if incident.severity == "info" or not earlier:
+        return incident
+    steps = record.step[record.rows_of(attempt)]
+    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    lineage = _lineage(record, attempt)
+    for before in reversed(earlier):
+        near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
+        if before.attempt in lineage and before.severity != "info" and near:
+            what, rest = incident.headline.split(" · ", 1)
+            headline = f"{what}, again after {record.axis} {_at(before.onset)} · {rest}"
+            return replace(incident, recurrence_of=before.onset, headline=headline)
+    return incident
+
+
+def _lineage(record: RunRecord, attempt: int) -> set[str]:
+    """Return the numbers of an attempt and all it descends from."""
+    parents = {a.number: a.parent for a in record.attempts}
+    chain: set[str] = set()
+    current: str | None = record.attempts[attempt].number
+    while current is not None and current not in chain:
+        chain.add(current)
+        current = parents.get(current)
+    return chain
 
 
 def _last_row(f: Finding, record: RunRecord) -> int:
@@ -138,31 +201,22 @@ def _episodes(
 def _incident(
     record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
 ) -> Incident:
-    lead = min(
-        group,
-        key=lambda f: (
-            _LEAD_KINDS.index(f.kind) if f.kind in _LEAD_KINDS else 99,
-            -_RANK[f.severity],
-            f.onset_row,
-        ),
-    )
-    onset = min(_onsets(group), key=lambda f: f.onset_row)
+    lead = min(group, key=_telling)
+    onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: _RANK[f.severity]).severity
-    ended = all(f.end_row is not None for f in group)
-    last = max(group, key=lambda f: _last_row(f, record))
-    precursors = _precursors(onset.onset_row, around, record)
+    last = _end(group)
+    precursors = _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
     members = [*group, *(f for f in precursors if f not in group)]
-    kinds = dict.fromkeys(
-        f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind
-    )
-    end_row = last.end_row if ended else None
-    span = slice(
-        onset.onset_row, (end_row + 1) if end_row is not None else record.attempts[attempt].end_row
-    )
+    kinds = [f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind]
+    if _has_plateau(record, attempt, lead):
+        kinds.append("plateau")
+    end_row = last.end_row if last else None
+    stop = record.attempts[attempt].end_row if end_row is None else end_row + 1
+    members += [f for f in around if _speaks_within(f, onset.onset_row, stop) and f not in members]
     return Incident(
         kind=lead.kind,
-        also=tuple(kinds),
+        also=tuple(dict.fromkeys(kinds)),
         attempt=record.attempts[attempt].number,
         severity=worst,
         precursor_row=first.onset_row if first else None,
@@ -172,37 +226,113 @@ def _incident(
         peak_row=lead.peak_row,
         peak=lead.peak,
         end_row=end_row,
-        end=last.end if ended else None,
+        end=last.end if last else None,
         signals=tuple(dict.fromkeys(f.signal for f in members)),
-        headline=_headline(record, lead, onset, first, ended=ended, end=last.end),
+        headline=_headline(record, lead, onset, first, end=last.end if last else None),
         confidence=_confidence(lead),
         shape=_shape(lead, onset.onset_row, end_row),
         findings=tuple(members),
-        correlations=_correlations(record, span, attempt),
+        correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
     )
 
 
-def _onsets(group: Sequence[Finding]) -> Sequence[Finding]:
-    """Block-wise findings date an onset to a block; a row-wise one in the same episode knows better."""
-    exact = [f for f in group if not f.detector.startswith("level")]
-    return exact or group
+def _telling(f: Finding) -> tuple[int, int, int]:
+    """Sort key: the most telling finding of an episode first."""
+    kind = _LEAD_KINDS.index(f.kind) if f.kind in _LEAD_KINDS else len(_LEAD_KINDS)
+    return (-_RANK[f.severity], kind, f.onset_row)
 
 
-def _precursors(onset_row: int, around: Sequence[Finding], record: RunRecord) -> list[Finding]:
+def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
+    """Return the findings that date the onset.
+
+    What other signals said before trouble of the loss is its first sign, not its onset, and a
+    block-wise finding dates an onset to a block, where a row-wise one knows better.
+    """
+    dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
+    return [f for f in dating if f.grain_rows == 1] or dating
+
+
+def _speaks_within(f: Finding, first_row: int, stop: int) -> bool:
+    """Whether a finding on another signal began within the episode: evidence, no further kind."""
+    within = first_row - f.grain_rows < f.onset_row < stop
+    return within and f.signal != "loss" and f.kind != "batch-outlier"
+
+
+def _end(group: Sequence[Finding]) -> Finding | None:
+    """Return the finding that ends last; None where one lasts.
+
+    A block-wise finding that still spoke of a change while a row-wise one saw it end is outdone.
+    """
+    rows = [f.end_row for f in group if f.grain_rows == 1 and f.end_row is not None]
+    known = max(rows, default=-1_000_000)
+    telling = [
+        f
+        for f in group
+        if f.grain_rows == 1 or (f.row if f.end_row is None else f.end_row) > known + f.grain_rows
+    ]
+    if any(f.end_row is None for f in telling):
+        return None
+    return max(telling, key=lambda f: f.end_row or 0, default=None)
+
+
+def _precursors(
+    onset_row: int, group: Sequence[Finding], around: Sequence[Finding], record: RunRecord
+) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
     for f in around:
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if (
-            f.signal == "loss"
-            or f.kind == "batch-outlier"
-            or not onset_row - lead <= f.onset_row < onset_row
-        ):
+        if f.signal == "loss" or f.kind == "batch-outlier":
             continue
-        still = f.end_row is None or f.end_row >= onset_row - JOIN_ROWS
-        if still and not (f.closed and f.end_row is None and f.row < onset_row - lead):
+        if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
+            continue
+        near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
+        if near or any(f is g for g in group):
             chosen.append(f)
     return chosen
+
+
+def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
+    """Whether a condition still held at a row: for an accepted level, whether it still stands there."""
+    if f.end_row is not None:
+        return f.end_row >= at_row - JOIN_ROWS
+    if not f.closed:
+        return True
+    recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))
+    between = (f.expected + f.value) / 2
+    if min(f.expected, f.value) > 0 and SIGNAL_BY_NAME[f.signal].scale == "log":
+        between = float(np.sqrt(f.expected * f.value))
+    if not len(recent):
+        return True
+    level = float(np.median(recent))
+    return level < between if f.direction == "down" else level > between
+
+
+def _has_plateau(record: RunRecord, attempt: int, lead: Finding) -> bool:
+    """Whether the loss came down from the peak of an unrecovered spike to a flat, higher level.
+
+    The last half of the rows behind the peak must be flat (32 rows at least); in an excerpt of few
+    rows each row behind the peak counts, with the validation losses printed from the last row
+    before the onset on.
+    """
+    if lead.kind != "unrecovered-spike" or lead.signal != "loss":
+        return False
+    stop = record.attempts[attempt].end_row
+    levels = _finite(record, "loss", slice(lead.peak_row + 1, stop))
+    if lead.detector == "excerpt":
+        validation = _finite(record, "val_loss", slice(lead.onset_row - 1, stop))
+        levels = np.concatenate([levels, validation]) if len(levels) else levels
+    else:
+        levels = levels[len(levels) // 2 :] if len(levels) >= 32 else levels[:0]
+    if not is_flat(levels):
+        return False
+    level = float(np.median(levels))
+    return lead.expected * (1 + ELEVATED_SHARE) < level < lead.value * (1 - ELEVATED_SHARE)
+
+
+def _finite(record: RunRecord, name: str, rows: slice) -> NDArray[np.float64]:
+    values = record.columns[name].values[rows] if name in record.columns else np.zeros(0)
+    return values[np.isfinite(values)]
 
 
 def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
@@ -235,71 +365,29 @@ _TITLES = {
 
 
 def _headline(
-    record: RunRecord,
-    lead: Finding,
-    onset: Finding,
-    first: Finding | None,
-    *,
-    ended: bool,
-    end: float | None,
+    record: RunRecord, lead: Finding, onset: Finding, first: Finding | None, *, end: float | None
 ) -> str:
     title = _TITLES.get(lead.kind, lead.kind)
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
-    axis = record.axis
-    since = f"since {axis} {onset.onset:g}"
-    if ended and end is not None:
-        since = f"{axis} {onset.onset:g}" + (
-            f" to {end:g}, recovered" if end != onset.onset else ", recovered"
-        )
-    sign = f" (first sign {first.onset:g}, {first.signal})" if first else ""
+    since = f"since {record.axis} {_at(onset.onset)}"
+    if end is not None:
+        until = f" to {_at(end)}" if end != onset.onset else ""
+        since = f"{record.axis} {_at(onset.onset)}{until}, recovered"
+    sign = f" (first sign {_at(first.onset)}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
+
+
+def _at(position: float) -> str:
+    """Return a step, epoch or row as people write it, never as 1.5e+06."""
+    return f"{position:.0f}" if position.is_integer() else f"{position:.3f}".rstrip("0")
 
 
 def _correlations(
     record: RunRecord, span: slice, attempt: int
 ) -> tuple[tuple[str, str, float], ...]:
-    """Return pairs of the main signals whose ranks moved together (|rho| >= 0.8) in the episode.
-
-    The span is widened by its own length to the left, so that calm rows are there to compare with.
-    """
+    """Return what moved together in an episode and as many rows before it, for the contrast."""
     rows = record.rows_of(attempt)
     width = max(span.stop - span.start, 12)
     window = slice(max(rows.start, span.start - width), min(rows.stop, span.stop))
-    pairs: list[tuple[str, str, float]] = []
-    names = [
-        n for n in ("loss", "grad_norm", "activation_norm", "loss_scale") if n in record.columns
-    ]
-    for i, a in enumerate(names):
-        for b in names[i + 1 :]:
-            x, y = record.columns[a].values[window], record.columns[b].values[window]
-            both = np.isfinite(x) & np.isfinite(y)
-            if both.sum() >= 12:
-                rho = _spearman(x[both], y[both])
-                if abs(rho) >= 0.8:
-                    pairs.append((a, b, rho))
-    return tuple(pairs)
-
-
-def _spearman(
-    x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> float:
-    rx, ry = _ranks(x), _ranks(y)
-    sx, sy = float(rx.std()), float(ry.std())
-    return (
-        0.0
-        if sx == 0 or sy == 0
-        else float(((rx - rx.mean()) * (ry - ry.mean())).mean() / (sx * sy))
-    )
-
-
-def _ranks(
-    x: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return ranks with ties shared."""
-    order = np.argsort(x, kind="stable")
-    ranks = np.empty(len(x))
-    ranks[order] = np.arange(len(x), dtype=np.float64)
-    _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
-    sums = np.bincount(inverse, weights=ranks)
-    return np.asarray(sums / counts)[inverse]
+    return rank_correlations(record, _TOGETHER, window)

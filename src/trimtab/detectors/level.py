@@ -9,10 +9,11 @@ At each size a new block b is held against its own past:
 
 `noise` is the spread from block to block, so autocorrelated and heavy-tailed noise is priced in
 without a model; second differences, so that neither trend nor the bend of a loss curve counts as
-noise (for independent blocks it equals the spread of first differences). A change must be significant (z) and large enough to matter
+noise (for independent blocks it equals the spread of first differences: sqrt(2) times that of one).
+A change must be significant (z) and large enough to matter
 (`min_share`). For the loss no downward trend is extrapolated, so the early descent cannot alarm.
-Two blocks in a row make a finding; flagged blocks stay out of the past; after four the new level
-is accepted: said once, and never again.
+Two blocks in a row make a finding; flagged blocks stay out of the past; after four (twelve, if the
+level is on its way back) the new level is accepted: said once, and never again.
 
 Delay: two blocks of the smallest size that shows it. Blind to what ends within a block or two.
 """
@@ -41,7 +42,7 @@ class Scale:
     parts: NDArray[np.float64]
     """float64 [< 4], blocks of the size below that wait for their fourth."""
     flagged: NDArray[np.float64]
-    """float64 [<= 4], blocks of the change under way."""
+    """float64 [<= 12], blocks of the change under way."""
     part_row: int = 0
     """First row of `parts`."""
     part_step: float = 0.0
@@ -142,9 +143,7 @@ class LevelDetector:
         )
         if c.num_rows + 1 < self.block_rows:
             return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales), []
-        scales, found = self._fold(
-            i, list(c.scales), median(rows), first_row, first_step, row
-        )
+        scales, found = self._fold(i, list(c.scales), median(rows), first_row, first_step, row)
         return Channel(rows, 0, 0, 0.0, tuple(scales)), found
 
     def _fold(
@@ -167,14 +166,18 @@ class LevelDetector:
             scales[k + 1] = replace(up, parts=parts if len(parts) < 4 else np.zeros(0))
             if len(parts) < 4:
                 break
-            block, first_row, first_step = float(parts.sum() / len(parts)), up.part_row, up.part_step
+            block, first_row, first_step = (
+                float(parts.sum() / len(parts)),
+                up.part_row,
+                up.part_step,
+            )
         return scales, findings
 
     def _judge(
         self, i: int, k: int, s: Scale, block: float, first_row: int, first_step: float, row: Row
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
-        z, ref, share = self._score(i, k, s, block)
+        z, ref, share = self._score(i, s, block)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
             return replace(s, past=_joined(s.past, block)), [], True
@@ -185,22 +188,20 @@ class LevelDetector:
         elif z < self.thresholds[k] / 2:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
-            calm = replace(
-                s, onset_row=-1, flagged=np.zeros(0), past=_joined(s.past, block)
-            )
+            calm = replace(s, onset_row=-1, flagged=np.zeros(0), past=_joined(s.past, block))
             return calm, found, True
         flagged = _joined(s.flagged, block)
         s = replace(s, flagged=flagged)
         if z > s.score:
             s = replace(s, score=z, peak=block, peak_row=row.index, peak_step=row.step)
-        if len(flagged) >= self.accept_blocks:
+        if len(flagged) >= self.accept_blocks * (3 if self._returning(s) else 1):
             found = [self._finding(i, k, s, row, "accepted", first_row, first_step)]
-            return replace(s, onset_row=-1, flagged=np.zeros(0), past=flagged), found, False
+            return replace(s, onset_row=-1, flagged=np.zeros(0), past=flagged[-4:]), found, False
         if len(flagged) == 2:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
 
-    def _score(self, i: int, k: int, s: Scale, block: float) -> tuple[float, float, float]:
+    def _score(self, i: int, s: Scale, block: float) -> tuple[float, float, float]:
         """Return z, the reference, and the relative size of the change, in the bad direction."""
         if len(s.past) < self.min_past:
             return 0.0, block, 0.0
@@ -226,7 +227,7 @@ class LevelDetector:
         log = signal.scale == "log"
         expected, value = (math.exp(s.ref), math.exp(s.peak)) if log else (s.ref, s.peak)
         rising = how == "accepted" and self._still_moving(s, signal.bad)
-        kind = _kind(signal.name, rising)
+        kind = _kind(signal.name, rising=rising)
         ended = how == "back"
         tail = {
             "open": "",
@@ -259,6 +260,10 @@ class LevelDetector:
             f"{self.block_rows * 4**k} rows ({s.score:.0f} sigma){tail}",
         )
 
+    def _returning(self, s: Scale) -> bool:
+        """Whether the last block is nearer to the level before than to the peak."""
+        return abs(float(s.flagged[-1]) - s.ref) < 0.5 * abs(s.peak - s.ref)
+
     def _still_moving(self, s: Scale, bad: str) -> bool:
         """Whether the blocks of the change keep moving away by more than half of its first step."""
         sign = -1.0 if bad == "down" else 1.0
@@ -275,7 +280,7 @@ def _joined(blocks: NDArray[np.float64], block: float) -> NDArray[np.float64]:
     return longer
 
 
-def _kind(signal: str, rising: bool) -> str:
+def _kind(signal: str, *, rising: bool) -> str:
     if signal == "grad_norm":
         return "grad-drift"
     if signal == "loss" and rising:

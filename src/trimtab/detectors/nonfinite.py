@@ -6,7 +6,7 @@ the scaler works, and is a note only.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trimtab.detectors.contract import Finding, Row
 from trimtab.vocabulary import Severity
@@ -15,14 +15,21 @@ __all__ = ["NonFiniteDetector", "NonFiniteState"]
 
 
 @dataclass(frozen=True)
-class NonFiniteState:
-    """Per signal: first row and step of the run of non-finite rows (-1: none), its length."""
+class NonFiniteRun:
+    """First and last row and step of a run of non-finite rows of one signal (-1: none under way)."""
 
-    since_row: tuple[int, ...]
-    since: tuple[float, ...]
-    last_row: tuple[int, ...]
-    last: tuple[float, ...]
-    value: tuple[float, ...]
+    since_row: int = -1
+    since: float = 0.0
+    last_row: int = -1
+    last: float = 0.0
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class NonFiniteState:
+    """One run per signal."""
+
+    runs: tuple[NonFiniteRun, ...]
     scaled: bool
     """A loss scale was seen: overflow steps are part of normal work."""
 
@@ -46,45 +53,30 @@ class NonFiniteDetector:
 
     def start(self) -> NonFiniteState:
         """Return the state before any row."""
-        n = len(self.signals)
-        return NonFiniteState(
-            (-1,) * n, (0.0,) * n, (-1,) * n, (0.0,) * n, (0.0,) * n, scaled=False
-        )
+        return NonFiniteState((NonFiniteRun(),) * len(self.signals), scaled=False)
 
     def update(self, state: NonFiniteState, row: Row) -> tuple[NonFiniteState, tuple[Finding, ...]]:
         """Judge one row."""
         scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
         scaled = state.scaled or bool(row.present[scale_at])
         bad = [self._is_bad(i, count_at, row) for i in range(len(self.signals))]
-        if not any(bad) and scaled == state.scaled and max(state.since_row) < 0:
+        if not any(bad) and scaled == state.scaled and all(r.since_row < 0 for r in state.runs):
             return state, ()
-        since_row, since = list(state.since_row), list(state.since)
-        last_row, last, value = list(state.last_row), list(state.last), list(state.value)
+        runs = list(state.runs)
         findings: list[Finding] = []
-        for i in range(len(self.signals)):
+        for i, run in enumerate(runs):
             if bad[i]:
-                if since_row[i] < 0:
-                    since_row[i], since[i], value[i] = row.index, row.step, float(row.values[i])
-                    last_row[i], last[i] = row.index, row.step
-                    findings.append(
-                        self._finding(
-                            i, row, since_row, since, last_row, last, value, scaled, closed=False
-                        )
-                    )
-                last_row[i], last[i] = row.index, row.step
-            elif since_row[i] >= 0 and row.present[i]:
-                findings.append(
-                    self._finding(
-                        i, row, since_row, since, last_row, last, value, scaled, closed=True
-                    )
-                )
-                since_row[i] = -1
-        return (
-            NonFiniteState(
-                tuple(since_row), tuple(since), tuple(last_row), tuple(last), tuple(value), scaled
-            ),
-            tuple(findings),
-        )
+                began = run.since_row < 0
+                value = float(row.values[i])
+                if began:
+                    run = NonFiniteRun(row.index, row.step, row.index, row.step, value)
+                runs[i] = replace(run, last_row=row.index, last=row.step)
+                if began:
+                    findings.append(self._finding(i, row, runs[i], closed=False, scaled=scaled))
+            elif run.since_row >= 0 and row.present[i]:
+                findings.append(self._finding(i, row, run, closed=True, scaled=scaled))
+                runs[i] = NonFiniteRun()
+        return NonFiniteState(tuple(runs), scaled), tuple(findings)
 
     def _is_bad(self, i: int, count_at: int, row: Row) -> bool:
         if not row.present[i]:
@@ -93,35 +85,34 @@ class NonFiniteDetector:
         return value > 0 if i == count_at else not math.isfinite(value)
 
     def _finding(
-        self, i: int, row: Row, since_row: list[int], since: list[float], last_row: list[int],
-        last: list[float], value: list[float], scaled: bool, *, closed: bool,
-    ) -> Finding:  # fmt: skip
+        self, i: int, row: Row, run: NonFiniteRun, *, closed: bool, scaled: bool
+    ) -> Finding:
         signal = self.signals[i]
-        num_rows = last_row[i] - since_row[i] + 1
-        word = "non-finite" if signal == "nonfinite" else f"{value[i]}"
+        num_rows = run.last_row - run.since_row + 1
+        word = "non-finite" if signal == "nonfinite" else f"{run.value}"
+        lasted = f" for {num_rows} rows" if closed and num_rows > 1 else ""
         return Finding(
             detector=self.name,
             kind="non-finite",
             signal=signal,
-            severity=_severity(signal, scaled, num_rows),
+            severity=_severity(signal, num_rows, scaled=scaled),
             row=row.index,
             step=row.step,
-            onset_row=since_row[i],
-            onset=since[i],
-            peak_row=since_row[i],
-            peak=since[i],
-            end_row=last_row[i] if closed else None,
-            end=last[i] if closed else None,
-            value=value[i],
+            onset_row=run.since_row,
+            onset=run.since,
+            peak_row=run.since_row,
+            peak=run.since,
+            end_row=run.last_row if closed else None,
+            end=run.last if closed else None,
+            value=run.value,
             expected=0.0,
             score=math.inf,
             closed=closed,
-            text=f"{signal} is {word}"
-            + (f" for {num_rows} rows" if closed and num_rows > 1 else ""),
+            text=f"{signal} is {word}{lasted}",
         )
 
 
-def _severity(signal: str, scaled: bool, num_rows: int) -> Severity:
+def _severity(signal: str, num_rows: int, *, scaled: bool) -> Severity:
     if signal == "loss":
         return "critical"
     if scaled and num_rows < 8:

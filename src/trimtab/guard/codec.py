@@ -23,8 +23,7 @@ _TAG = "__trimtab__"
 def clone(state: Any) -> Any:
     """Return a deep copy whose tensors live on the CPU, detached."""
     if isinstance(state, torch.Tensor):
-        copy = state.detach().to("cpu", copy=True)
-        return copy
+        return state.detach().to("cpu", copy=True)
     if isinstance(state, Counter):  # MultiStepLR keeps its milestones in one
         return Counter(state)
     if isinstance(state, dict):

@@ -170,8 +170,8 @@ class DataOrder:
             self._epoch, self._cursor, self._base = -1, 0, 0
             self._batches, self._starts, self._epoch_rng = [], [], None
             return
-        same = state["epoch"] == self._epoch and self._epoch_rng is not None
-        if not (same and torch.equal(state["epoch_rng"], self._epoch_rng)):
+        drawn = self._epoch_rng if state["epoch"] == self._epoch else None
+        if drawn is None or not torch.equal(state["epoch_rng"], drawn):
             kept = torch.get_rng_state()
             torch.set_rng_state(state["epoch_rng"])
             for generator, saved in zip(self._generators, state["generators"], strict=True):

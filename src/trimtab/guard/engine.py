@@ -5,9 +5,11 @@ It knows no policy: `recovery` decides when to go back, what to leave out and wh
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from dataclasses import asdict, dataclass, field
+import warnings
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +19,7 @@ from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.codec import clone
 from trimtab.guard.probes import ActivationProbe, UpdateProbe, adam_second_moment, global_grad_norm
 from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
+from trimtab.guard.standing import Counters, Decisions, safe_exp, trained_parameters
 from trimtab.guard.store import Store
 from trimtab.readers.rundir import read_run_directory
 
@@ -31,42 +34,10 @@ if TYPE_CHECKING:
     from trimtab.guard.snapshots import Training
     from trimtab.plan.policy import Policy
 
-__all__ = ["Counters", "Decisions", "Engine"]
+__all__ = ["Engine"]
 
 THIN_PROBES_EVERY = 10
 """Steps between readings of Adam's moments and the update norm; their cost stays below 1 % so."""
-
-
-@dataclass
-class Counters:
-    """Where the run is; rolled back with it."""
-
-    step: int = 0
-    """Last finished step."""
-    samples: int = 0
-    tokens: int = 0
-    clipped: int = 0
-    measured: int = 0
-
-
-@dataclass
-class Decisions:
-    """What the guard decided and has spent; a rollback does not undo it."""
-
-    lr_factor: float = 1.0
-    clip_factor: float = 1.0
-    rollbacks: int = 0
-    executed_steps: int = 0
-    """Optimizer steps done in all, trials and what was rolled back included."""
-    probed_batches: int = 0
-    """Forward passes without an update."""
-    last_onsets: list[int] = field(default_factory=list)
-    row: int = 0
-    """Rows written, over all attempts."""
-    minor: int = 0
-    major: int = 1
-    override_since: int | None = None
-    """Step at which the user's own schedule took over from the scheduler; None: it has not."""
 
 
 class Engine:
@@ -99,7 +70,7 @@ class Engine:
         """Step of the newest checkpoint that this process saved or loaded."""
         self.lr_override: Callable[[int], float] | None = None
         self.lr_undone: tuple[float, float] | None = None
-        self.parameters = _trained_parameters(training)
+        self.parameters = trained_parameters(training)
         self.names = {id(p): n for n, p in training.model.named_parameters()}
         self.activation = ActivationProbe(training.model, output_layer)
         self.update_probe = UpdateProbe(self.parameters)
@@ -137,7 +108,7 @@ class Engine:
         lr, skipped = self._apply(scale, skip=skip)
         values: dict[str, float] = {
             "loss": loss,
-            "perplexity": _exp(loss),
+            "perplexity": safe_exp(loss),
             "grad_norm": norm,
             "lr": lr,
         }
@@ -172,14 +143,18 @@ class Engine:
                 training.optimizer.step()
         if scaler is not None:
             scaler.update()
-            skipped = skip or scaler.get_scale() < scale
+            assert scale is not None
+            skipped = skip or bool(scaler.get_scale() < scale)
         self.lr_undone = None
         if asked != planned and [g["lr"] for g in groups] != asked:
             self.lr_undone = (effective, float(groups[0]["lr"]))
         for g, lr in zip(groups, planned, strict=True):
             g["lr"] = lr
         if training.scheduler is not None:
-            training.scheduler.step()
+            with warnings.catch_warnings() if skipped else contextlib.nullcontext():
+                if skipped:  # torch warns where the first update of all was skipped
+                    warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                training.scheduler.step()
         training.optimizer.zero_grad(set_to_none=True)
         return effective, skipped
 
@@ -192,7 +167,7 @@ class Engine:
         """  # noqa: D205
         factor = self.decisions.lr_factor
         if self.lr_override is not None:
-            rate = self.lr_override(self.counters.step + 1)
+            rate: object = self.lr_override(self.counters.step + 1)
             if not isinstance(rate, int | float) or not (math.isfinite(rate) and rate >= 0):
                 raise ConfigError(
                     f"override_lr: the schedule gives {rate!r} for step {self.counters.step + 1}, "
@@ -287,9 +262,7 @@ class Engine:
     def snapshot(self) -> Snapshot:
         """Copy the whole state into memory and keep it in the ring."""
         payload = clone(self._payload())
-        snapshot = Snapshot(
-            self.counters.step, self.recorder.attempt, payload["position"], payload
-        )
+        snapshot = Snapshot(self.counters.step, self.recorder.attempt, payload["position"], payload)
         self.ring.add(snapshot)
         return snapshot
 
@@ -423,10 +396,3 @@ class Engine:
         if self.data is not None:
             for first, last in skips:
                 self.data.skip(int(first), int(last))
-
-
-def _exp(x: float) -> float:
-    try:
-        return math.exp(x)
-    except OverflowError:
-        return math.inf

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
-import platform
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trimtab import __version__
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.errors import ConfigError, TrimtabError
+from trimtab.errors import ConfigError
+from trimtab.guard import intake
+from trimtab.guard.controls import Controls
 from trimtab.guard.data import DataOrder
+from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.engine import Engine
+from trimtab.guard.launch import begin
+from trimtab.guard.lock import RunLock
 from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
-from trimtab.guard.snapshots import Training
+from trimtab.guard.snapshots import Training, restore_rng
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
@@ -26,10 +28,16 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.edge import Part
+
 __all__ = ["Guard"]
 
+_EMPTY_EPOCHS = 1000
+"""Epochs in a row without a batch that may be fed, after which the data counts as used up."""
 
-class Guard:
+
+class Guard(Controls):
     """Guards one training run.
 
     It owns the order of the data, so that it can go back and leave data out; it measures, judges
@@ -78,7 +86,7 @@ class Guard:
             scaler: `torch.amp.GradScaler`; used by `backward()` and `step()`.
             clip: Largest global gradient norm; None: no clipping.
             steps: Effective steps of the whole run, going through the data as often as needed;
-                None: one epoch.
+                None: as many as one epoch has batches.
             resume: Go on with a run found in the directory; False: refuse such a directory.
             output_layer: Layer whose input is the last hidden state; default: found.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
@@ -86,72 +94,109 @@ class Guard:
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
-            ChronicleError: The run directory cannot be written.
+            ChronicleError: The run directory cannot be written, or another guard is writing to it.
             ActError: A run is there but does not fit these objects.
         """
         policy = policy or Policy()
         policy = replace(policy, mode=mode) if mode is not None else policy
-        _check(clip, steps)
+        intake.check_arguments(clip, steps, scheduler)
+        self._order = DataOrder(data)
         directory = RunDirectory(Path(run))
-        is_old = directory.journal.exists()
-        if is_old and not resume:
+        if directory.journal.exists() and not resume:
             raise ConfigError(
                 f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
             )
         self.policy = policy
-        self._steps = steps
-        self._say = say or (_to_stderr if policy.mode != "observe" else _silent)
-        self._count_tokens = count_tokens or _count_tokens
-        self._order = DataOrder(data)
-        self._training = Training(model, optimizer, scheduler, scaler)
-        self._recorder = Recorder(directory)
-        self._engine = Engine(
-            self._training,
-            self._order,
-            policy,
-            self._recorder,
-            clip=clip,
-            output_layer=output_layer,
-        )
-        self._recovery = Recovery(
-            self._engine, say=self._tell, planned_samples=self._planned_samples
-        )
-        self._losses: list[torch.Tensor] = []
-        self._batch: tuple[int, int, int] | None = None
-        self._fault: str | None = None
-        self._ended = False
-        self._begin(is_old=is_old)
+        self._steps = steps if steps is not None else self._order.batches_per_epoch
+        self._say = say or (to_stderr if policy.mode != "observe" else _silent)
+        self._count_tokens = count_tokens or intake.count_tokens
+        self._lock = RunLock(directory.root)
+        try:
+            is_old = directory.journal.exists()
+            self._recorder = Recorder(directory)
+            self._training = Training(model, optimizer, scheduler, scaler)
+            self._engine = Engine(
+                self._training, self._order, policy, self._recorder,
+                clip=clip, output_layer=output_layer,
+            )  # fmt: skip
+            self._recovery = Recovery(self._engine, say=self._tell, final_step=self._steps)
+            self._edge = Edge(journal=self._journal_fault, stand_down=self._recovery.stand_down)
+            self._losses: list[torch.Tensor] = []
+            self._batch: tuple[int, int, int] | None = None
+            self._ended = False
+            self._started = False
+            self._rng_at_start = begin(self._engine, steps=self._steps, is_old=is_old)
+        except BaseException:
+            self._lock.release()
+            raise
 
     # -- what the user's loop calls ---------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches until the run is done; after a rollback, the batches to train on again."""
-        while True:
+        """Yield batches until the run is done; after a rollback, the batches to train on again.
+
+        Once the run is done, it yields nothing. After a `break`, a second loop goes on.
+        """
+        self._start()
+        while not self._ended:
             if not self._recovery.busy and self._done():
                 break
-            fetched = self._order.fetch()
+            fetched = self._next_batch()
             if fetched is None:
-                if self._steps is None and not self._recovery.busy:
-                    break
-                self._order.next_epoch()
-                continue
+                break
             batch, first, last = fetched
             self._batch = (first, last, self._count_tokens(batch))
             self._losses.clear()
             yield batch
-            if self._batch is not None:
-                raise ConfigError(
-                    "guard.step() was not called for the last batch; call guard.backward(loss) and guard.step() once for every batch"
-                )
-        self._end("all steps done")
+            self._check_stepped()
+        self._end("all steps done" if self._done() else "the data is used up")
+
+    def _start(self) -> None:
+        self._check_stepped()
+        if self._started or self._ended:
+            return
+        since = self._engine.decisions.override_since
+        if since is not None and self._engine.lr_override is None:
+            raise ConfigError(
+                f"this run's learning rate was taken over by override_lr at step {since}; call "
+                "guard.override_lr(schedule, why=...) again before the loop, or with None to go "
+                "back to the scheduler"
+            )
+        self._started = True
+        if self._rng_at_start is not None:
+            restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
+        if self.policy.mode == "act":
+            self._edge.run("recovery", self._engine.snapshot)
+        self._engine.start_clock()
+
+    def _next_batch(self) -> tuple[Any, int, int] | None:
+        """Return the next batch that may be fed; None where the data is used up."""
+        for _ in range(_EMPTY_EPOCHS):
+            fetched = self._order.fetch()
+            if fetched is not None:
+                return fetched
+            if self._steps is None and not self._recovery.busy:
+                return None
+            self._order.next_epoch()
+        return None
+
+    def _check_stepped(self) -> None:
+        if self._batch is not None:
+            raise ConfigError(
+                "guard.step() was not called for the last batch; call guard.backward(loss) and guard.step() once for every batch"
+            )
 
     def backward(self, loss: torch.Tensor) -> None:
         """Run the backward pass, scaled where there is a scaler; nothing but noting it in a probe.
 
         Call it more than once before `step()` to accumulate gradients; the logged loss is their mean.
         """
+        if self._batch is None:
+            raise ConfigError(
+                "guard.backward() needs a batch: call it in a `for batch in guard:` loop, before guard.step()"
+            )
         self._losses.append(loss.detach())
-        if self._recovery.phase == "probe" and self._fault is None:
+        if self._recovery.phase == "probe":
             return
         scaler = self._training.scaler
         (scaler.scale(loss) if scaler is not None else loss).backward()
@@ -162,277 +207,104 @@ class Guard:
             raise ConfigError(
                 "guard.step() needs one batch from the guard and guard.backward(loss) before it"
             )
+        engine, edge = self._engine, self._edge
         (first, last, tokens), self._batch = self._batch, None
         loss = float(torch.stack([x.float() for x in self._losses]).mean())
-        if self._recovery.phase == "probe" and self._fault is None:
-            self._guarded(lambda: self._recovery.after_probe(first, last, loss))
+        if self._recovery.phase == "probe":
+            edge.run("recovery", lambda: self._recovery.after_probe(first, last, loss))
             return
-        acting = self.policy.mode == "act" and self._fault is None
-        values, labels = self._engine.step(loss, last - first + 1, tokens, skip_nonfinite=acting)
-        if self._fault is None:
-            self._guarded(lambda: self._after_step(values, labels, loss))
-
-    # -- what the user may ask --------------------------------------------------------------
-
-    @property
-    def step_number(self) -> int:
-        """Last finished effective step; falls back in a rollback."""
-        return self._engine.counters.step
-
-    @property
-    def phase(self) -> str:
-        """calm, probe or trial."""
-        return self._recovery.phase
-
-    @property
-    def lr_factor(self) -> float:
-        """Factor of the guard on the scheduler's rates; never above 1."""
-        return self._engine.decisions.lr_factor
-
-    @property
-    def skipped_samples(self) -> tuple[tuple[int, int], ...]:
-        """Ranges [first, last] of sample ids that are never fed again."""
-        return self._order.skips
-
-    @property
-    def actions(self) -> tuple[dict[str, object], ...]:
-        """What was done, in order."""
-        return tuple(self._recovery.actions)
-
-    @property
-    def num_incidents(self) -> int:
-        """Incidents acted on or advised about in this process."""
-        return len(self._recovery.incidents)
-
-    @property
-    def wasted_steps(self) -> float:
-        """Steps run that are not on the final lineage, as a share of the effective steps.
-
-        Trials and what was rolled back count whole; a probed batch (forward only) counts a third.
-        """
-        d, step = self._engine.decisions, max(self._engine.counters.step, 1)
-        return (d.executed_steps - self._engine.counters.step + d.probed_batches / 3) / step
-
-    def scale_lr(self, factor: float, *, why: str) -> None:
-        """Multiply the learning rate from the next step on; no scheduler can undo it.
-
-        Raises:
-            ConfigError: The factor is not in (0, 1], or no reason is given.
-        """
-        if not 0 < factor <= 1 or not why:
-            raise ConfigError(
-                f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
-            )
-        self._engine.decisions.lr_factor *= factor
-        self._note_action("lower-lr", {"lr_factor": self._engine.decisions.lr_factor}, why)
-
-    def tighten_clip(self, factor: float, *, why: str) -> None:
-        """Multiply the clipping threshold from the next step on.
-
-        Raises:
-            ConfigError: The factor is not in (0, 1], no reason is given, or the run has no clip.
-        """
-        if not 0 < factor <= 1 or not why or self._engine.clip is None:
-            raise ConfigError(
-                f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)"
-            )
-        self._engine.decisions.clip_factor *= factor
-        self._note_action(
-            "tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why
-        )
-
-    def skip_samples(self, first: int, last: int, *, why: str) -> None:
-        """Never feed sample ids first..last (absolute positions in the data order) from now on."""
-        self._order.skip(first, last)
-        self._note_action("skip-data", {"skip_samples": [first, last]}, why)
+        edge.run("probes", engine.before_step)
+        values = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
+        labels: dict[str, str] = {}
+        edge.run("probes", lambda: engine.probe(values, labels))
+        self._after_step(values, labels, loss)
 
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
 
+        Call it between steps.
+
         Raises:
             ActError: It cannot be saved.
+            ConfigError: The run has ended, or a batch is under way.
         """
+        self._check_open("checkpoint")
+        self._check_stepped()
         self._engine.save_checkpoint("asked for")
+
+    def close(self) -> None:
+        """Stop guarding: close the files and give the run directory free; done at the end too."""
+        self._ended = True
+        self._engine.activation.close()
+        self._recorder.close()
+        self._lock.release()
+
+    @property
+    def _acting(self) -> bool:
+        return self.policy.mode == "act" and not self._edge.faulted
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _begin(self, *, is_old: bool) -> None:
-        engine = self._engine
-        settings = {
-            "trimtab": __version__,
-            "mode": self.policy.mode,
-            "clip": engine.clip,
-            "steps": self._steps,
-            **_environment(),
-        }
-        self._recorder.settings(settings)
-        resumed = is_old and engine.resume()
-        if resumed:
-            parent, parent_step = self._recorder_parent(), engine.counters.step
-            engine.decisions.minor = max(
-                engine.decisions.minor, self._next_minor(engine.decisions.major)
-            )
-            engine.begin_attempt(
-                parent=parent, parent_step=parent_step, why="resumed after a stop", trial=False
-            )
-        else:
-            if is_old:
-                engine.decisions.major = self._next_major()
-            engine.begin_attempt(parent=None, parent_step=None, why="start", trial=False)
-            self._recorder.event(
-                "start",
-                step=0,
-                settings={**settings, "policy": asdict(self.policy)},
-                environment=_environment(),
-            )
-        engine.snapshot()
-
-    def _recorder_parent(self) -> str | None:
-        from trimtab.chronicle.journal import read_journal
-
-        events, _ = read_journal(self._engine.directory.journal)
-        resumes = [e for e in events if e.event == "resume"]
-        return str(resumes[-1].data.get("from_attempt")) if resumes else None
-
-    def _attempt_numbers(self) -> list[tuple[int, int]]:
-        folder = self._engine.directory.signals
-        names = [p.stem for p in folder.glob("*.jsonl")] if folder.is_dir() else []
-        parts = [n.split(".") for n in names]
-        return [
-            (int(a), int(b))
-            for a, b in (p for p in parts if len(p) == 2)
-            if a.isdigit() and b.isdigit()
-        ]
-
-    def _next_major(self) -> int:
-        return max((a for a, _ in self._attempt_numbers()), default=0) + 1
-
-    def _next_minor(self, major: int) -> int:
-        return max((b for a, b in self._attempt_numbers() if a == major), default=-1) + 1
-
     def _after_step(self, values: dict[str, float], labels: dict[str, str], loss: float) -> None:
-        engine, policy = self._engine, self.policy
-        findings = engine.write_and_judge(values, labels)
-        for finding in findings:
-            engine.recorder.event(
-                "finding",
-                step=engine.counters.step,
-                kind=finding.kind,
-                signal=finding.signal,
-                severity=finding.severity,
-                onset=finding.onset,
-                row=finding.row,
-                text=finding.text,
-                closed=finding.closed,
+        """Record, judge, recover, save: each by itself, so that a fault in one spares the next."""
+        engine, policy, edge = self._engine, self.policy, self._edge
+        found: list[Finding] = []
+        if edge.run("record", lambda: engine.record(values, labels)):
+            edge.run("judge", lambda: found.extend(engine.judge_row(values)))
+        for finding in found:
+            edge.run("journal", lambda f=finding: self._tell_finding(f))  # type: ignore[misc]
+        if not edge.faulted:
+            edge.run(
+                "recovery",
+                lambda: self._recovery.after_step(loss, tuple(found), last=self._done()),
             )
-        self._recovery.after_step(loss, findings, last=self._done())
         if self._recovery.busy:
             return
         step = engine.counters.step
-        calm = not self._recovery.alarmed
-        if step % policy.snapshot_every_steps == 0 and calm and policy.mode != "observe":
-            engine.snapshot()
-        if step % policy.checkpoint_every_steps == 0 and calm and math.isfinite(loss):
-            engine.save_checkpoint("on schedule")
+        calm = not self._recovery.alarmed and math.isfinite(loss)
+        if step % policy.snapshot_every_steps == 0 and calm and self._acting:
+            edge.run("recovery", engine.snapshot)
+        if step % policy.checkpoint_every_steps == 0 and calm and step != engine.saved_step:
+            edge.run("checkpoint", lambda: engine.save_checkpoint("on schedule"))
+
+    def _tell_finding(self, finding: Finding) -> None:
+        self._recorder.event(
+            "finding",
+            step=self._engine.counters.step,
+            kind=finding.kind,
+            signal=finding.signal,
+            severity=finding.severity,
+            onset=finding.onset,
+            row=finding.row,
+            text=finding.text,
+            closed=finding.closed,
+        )
 
     def _done(self) -> bool:
         return self._steps is not None and self._engine.counters.step >= self._steps
 
-    def _planned_samples(self) -> int | None:
-        c = self._engine.counters
-        return (
-            None if self._steps is None or c.step == 0 else round(c.samples / c.step * self._steps)
-        )
-
-    def _note_action(self, remedy: str, values: dict[str, object], why: str) -> None:
-        self._recovery.actions.append(
-            {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
-        )
-        self._guarded(
-            lambda: self._recorder.event(
-                "action", step=self._engine.counters.step, remedy=remedy, values=values, why=why
-            )
-        )
-
     def _end(self, reason: str) -> None:
-        if not self._ended:
-            self._ended = True
-            self._guarded(
-                lambda: self._recorder.event(
-                    "end",
-                    step=self._engine.counters.step,
-                    final_step=self._engine.counters.step,
-                    reason=reason,
-                    wasted_steps=self.wasted_steps,
-                )
-            )
-            self._engine.activation.close()
+        if self._ended:
+            return
+        engine = self._engine
+        calm = not self._recovery.alarmed and all(math.isfinite(x) for x in self._losses)
+        if calm and engine.counters.step not in (0, engine.saved_step):
+            self._edge.run("checkpoint", lambda: engine.save_checkpoint("end of the run"))
+        self._edge.run("recovery", self._recovery.finish)
+        self._edge.run(
+            "journal",
+            lambda: self._recorder.event(
+                "end", step=engine.counters.step, final_step=engine.counters.step, reason=reason,
+                wasted_steps=self.wasted_steps,
+            ),
+        )  # fmt: skip
+        self.close()
 
     def _tell(self, line: str) -> None:
         self._say(line)
 
-    def _guarded(self, work: Callable[[], object]) -> None:
-        """Do work of our own; a fault of ours is written down and training goes on without us."""
-        try:
-            work()
-        except Exception as error:  # noqa: BLE001 - the one place: a fault of ours never stops a run
-            self._fault = f"{type(error).__name__}: {error}"
-            self._engine.activation.enabled = False
-            _to_stderr(
-                f"trimtab: a fault of its own; the run goes on unguarded from step {self._engine.counters.step}: {self._fault}"
-            )
-            try:
-                self._recorder.event(
-                    "fault",
-                    step=self._engine.counters.step,
-                    error=self._fault,
-                    where=self._recovery.phase,
-                )
-            except (TrimtabError, OSError):
-                _to_stderr("trimtab: the fault could not be journalled")
-            self._recovery.phase = "calm"
-
-
-def _check(clip: float | None, steps: int | None) -> None:
-    if clip is not None and not (
-        isinstance(clip, int | float) and math.isfinite(clip) and clip > 0
-    ):
-        raise ConfigError(f"clip is {clip!r}, expected a positive number, or None for no clipping")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
-        raise ConfigError(
-            f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
-        )
-
-
-def _count_tokens(batch: Any) -> int:
-    """Return the elements of the first integer tensor with at least two dimensions; 0 without one."""
-    if isinstance(batch, torch.Tensor):
-        return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
-    values = (
-        batch.values()
-        if isinstance(batch, dict)
-        else batch
-        if isinstance(batch, list | tuple)
-        else ()
-    )
-    for value in values:
-        count = _count_tokens(value)
-        if count:
-            return count
-    return 0
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "platform": platform.system().lower(),
-        "threads": str(torch.get_num_threads()),
-    }
-
-
-def _to_stderr(line: str) -> None:
-    sys.stderr.write(line + "\n")
+    def _journal_fault(self, error: str, part: Part) -> None:
+        self._recorder.event("fault", step=self._engine.counters.step, error=error, where=part)
 
 
 def _silent(_line: str) -> None:

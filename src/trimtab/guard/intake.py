@@ -20,13 +20,15 @@ def check_arguments(clip: float | None, steps: int | None, scheduler: Any | None
     Raises:
         ConfigError: One is impossible; the message says which and what to do.
     """
+    number: object = clip  # the annotations do not bind a caller
+    whole: object = steps
     if clip is not None and (
-        isinstance(clip, bool)
-        or not isinstance(clip, int | float)
-        or not (math.isfinite(clip) and clip > 0)
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not (math.isfinite(number) and number > 0)
     ):
         raise ConfigError(f"clip is {clip!r}, expected a positive number, or None for no clipping")
-    if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 1):
+    if steps is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
         raise ConfigError(
             f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
         )

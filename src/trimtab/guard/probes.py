@@ -33,9 +33,9 @@ def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
         return torch.zeros(())
     grads = [g.coalesce().values() if g.is_sparse else g for g in grads]
     norms = torch._foreach_norm(grads)
-    return torch.linalg.vector_norm(
-        torch.stack([n.to(norms[0].device, torch.float32) for n in norms])
-    )
+    together = torch.stack([n.to(norms[0].device, torch.float32) for n in norms])
+    total: torch.Tensor = torch.linalg.vector_norm(together)
+    return total
 
 
 def adam_second_moment(

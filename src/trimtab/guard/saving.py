@@ -13,9 +13,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from trimtab.checkpoints.manifest import commit, move_aside, verify
 from trimtab.errors import ActError, ReadError
@@ -64,7 +66,7 @@ def _write_tensors(tensors: dict[str, torch.Tensor], folder: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that no process group is initialised
-            dcp.save(tensors, checkpoint_id=str(folder), no_dist=True)
+            save(tensors, checkpoint_id=str(folder), no_dist=True)
     except CheckpointException as error:  # a BaseException: it would pass every `except Exception`
         why = "; ".join(sorted({str(e) for e, _ in error.failures.values()}))
         raise ActError(
@@ -82,7 +84,7 @@ def load_state(path: Path) -> Any:
     if problem:
         raise ReadError(f"{path}: {problem}; resume from an older checkpoint")
     tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
-    reader = dcp.FileSystemReader(str(path / "tensors"))
+    reader = FileSystemReader(str(path / "tensors"))
     tensors: dict[str, Any] = {}
     for name, known in reader.read_metadata().state_dict_metadata.items():
         if not isinstance(known, TensorStorageMetadata):
@@ -91,7 +93,7 @@ def load_state(path: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dcp.load(tensors, storage_reader=reader, no_dist=True)
+            load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise ReadError(f"{path}: cannot be read ({error}); resume from an older one") from error
     return join(tensors, tree)

@@ -97,10 +97,10 @@ def capture_rng() -> dict[str, Any]:
     """Return the random states of Python, NumPy, torch and, where initialised, CUDA."""
     state: dict[str, Any] = {
         "python": random.getstate(),
-        "numpy": np.random.get_state(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
         "torch": torch.get_rng_state(),
-    }  # noqa: NPY002
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
+    Grade,
     list_checkpoints,
     move_aside,
     newest_healthy,
@@ -103,7 +104,7 @@ class Store:
             if checkpoint.step <= step:
                 last = checkpoint
                 continue
-            grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
+            grade: Grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
             set_grade(checkpoint.path, grade, why)
             target = move_aside(checkpoint.path, self._directory.aside)
             self._recorder.event(

@@ -107,10 +107,12 @@ def _corpus(corpus: Text) -> str:
 def _state(outcomes: Sequence[ScenarioOutcome]) -> str:
     faulty = [o for o in outcomes if o.scenario.fault_step is not None]
     if not faulty:
-        return f"{_counted(len(outcomes), 'run')} without a fault: {_listed([_against(o.act) for o in outcomes])} with the guard."
-    off, act = (_listed([_against(r) for r in runs]) for runs in ([o.off for o in faulty], [o.act for o in faulty]))  # fmt: skip
-    verb = "ends" if len(faulty) == 1 else "end"
-    return f"{_counted(len(faulty), 'fault')} put into a training run: without the guard the validation loss {verb} {off}; with it {act}."
+        return f"{_counted(len(outcomes), 'run')} without a fault: with the guard the validation loss ends {_compared([o.act for o in outcomes])}."
+    off, act = [o.off for o in faulty], [o.act for o in faulty]
+    return (
+        f"{_counted(len(faulty), 'fault')} put into training: without the guard the validation loss ends {_compared(off)}, "
+        f"with it {_compared(act)}."
+    )
 
 
 def _counted(count: int, noun: str) -> str:
@@ -118,18 +120,20 @@ def _counted(count: int, noun: str) -> str:
     return f"{word} {noun}{'s' * (count != 1)}"
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+def _compared(runs: Sequence[LabResult]) -> str:
+    """Return how far runs ended from their healthy twins, in words."""
+    parts = [_distance(run) for run in runs]
+    said = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return said if parts[-1].startswith("in ") else f"{said} the healthy run's"
 
 
-def _against(run: LabResult) -> str:
-    """Return how far a run ended from its healthy twin, in words."""
+def _distance(run: LabResult) -> str:
     if not math.isfinite(run.ratio):
         return "in divergence"
     share = abs(run.ratio - 1)
     if share < 5e-5:
-        return "level with the healthy run's"
-    return f"{share:.{1 if share >= 0.0095 else 2}%} {'above' if run.ratio > 1 else 'below'} the healthy run's"
+        return "level with"
+    return f"{share:.{1 if share >= 0.0095 else 2}%} {'above' if run.ratio > 1 else 'below'}"
 
 
 def _saved(run: LabResult) -> bool:
@@ -207,10 +211,10 @@ def _scenario(o: ScenarioOutcome) -> str:
 def _verdict(o: ScenarioOutcome) -> str:
     wasted = f"{o.act.wasted_steps:.1%} of the steps were given up or spent on trials"
     if o.scenario.fault_step is None:
-        return f"The guarded run ends {_against(o.act)}; {wasted}."
+        return f"The guarded run ends {_compared([o.act])}; {wasted}."
     return (
         f"The fault sets in at step {number(o.scenario.fault_step)} of {number(o.scenario.steps)}. Without the guard the validation loss "
-        f"ends {_against(o.off)}, with it {_against(o.act)}; {wasted}."
+        f"ends {_compared([o.off])}, with it {_compared([o.act])}; {wasted}."
     )
 
 
@@ -226,7 +230,7 @@ def _legend() -> str:
         f'<i><svg width="22" height="9" aria-hidden="true"><line class="curve {name}" x1="0" x2="22" y1="5" y2="5"/></svg>{label}</i>'
         for name, label in items
     )
-    point = '<i><svg width="10" height="10" aria-hidden="true"><circle class="kept" cx="5" cy="5" r="4"/></svg>from here on kept</i>'
+    point = '<i><svg width="10" height="10" aria-hidden="true"><circle class="kept" cx="5" cy="5" r="4"/></svg>state gone back to</i>'
     return f'<p class="key">{drawn}{point}</p>'
 
 
@@ -275,8 +279,8 @@ def _public(account: RunAccount) -> str:
     return f"""<section id="public-log">
 <h2 class="part">A public log<span>BigScience tr8-104B, 2021: a run that nobody here steered</span></h2>
 <p>The log lines that its engineers kept, printed as the framework did and read by the same detectors. Figures: {safe(SOURCE)} (GitHub), re-typed as numbers.</p>
-<pre class="terminal" tabindex="0">$ trimtab inspect {safe(plain(account.record.source))}
-{_verbatim(terminal_text(account, width=128))}</pre>
+<pre class="terminal" tabindex="0">$ trimtab inspect {safe(plain(account.record.source).rsplit("/", 1)[-1])}
+{_verbatim(terminal_text(account, width=150))}</pre>
 </section>"""
 
 

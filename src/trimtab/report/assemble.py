@@ -1,19 +1,23 @@
 """A record -> its account: judged, grouped, explained, planned. The one path of every command."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.judge import judge_record
-from trimtab.diagnosis.diagnose import Diagnosis, diagnose
+from trimtab.diagnosis.causes import CAUSES
+from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident, group_findings
 from trimtab.plan.plan import Plan
 from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
 
 __all__ = ["events_of", "make_account"]
@@ -40,8 +44,9 @@ def make_account(
     findings = (*judge_record(record), *excerpt_findings(record))
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
-    for incident in group_findings(record, findings):
-        told.append(_explain(record, incident, earlier, checkpoints))
+    found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
+    for incident in found:
+        told.append(_explain(record, incident, earlier, checkpoints, events))
         if incident.severity != "info":
             earlier.append(incident)
     told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
@@ -59,13 +64,53 @@ def _explain(
     incident: Incident,
     earlier: Sequence[Incident],
     checkpoints: Sequence[CheckpointInfo],
+    events: Sequence[Event],
 ) -> IncidentAccount:
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
     diagnosis = diagnose(record, incident, earlier=earlier)
+    diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(record, incident, diagnosis, earlier=earlier, checkpoints=checkpoints)
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
+
+
+def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
+    """Return an incident within a trial that was not kept as a note: it is that trial's outcome."""
+    index = record.attempt_index(incident.attempt)
+    if not record.attempts[index].trial or index in record.final_lineage():
+        return incident
+    return replace(incident, severity="info")
+
+
+def _as_tried(incident: Incident, events: Sequence[Event]) -> Diagnosis | None:
+    """Return the causes as a guard found them by experiment; None where it tried nothing.
+
+    A reading afterwards has the log alone; the guard had probes of the data and trials.
+    """
+    for event in reversed(events):
+        d = event.data
+        if event.event != "incident" or d.get("state") != "explained":
+            continue
+        onset = d.get("onset")
+        if not isinstance(onset, int | float) or abs(onset - incident.onset) > NEAR_STEPS:
+            continue
+        causes = tuple(_cause(c) for c in d.get("causes") or () if isinstance(c, Mapping))
+        if causes:
+            return Diagnosis(causes=causes)
+    return None
+
+
+def _cause(told: Mapping[str, Any]) -> Cause:
+    name = str(told.get("cause", "unknown"))
+    title = next((entry.title for entry in CAUSES if entry.id == name), name.replace("-", " "))
+    share = told.get("confidence")
+    return Cause(
+        cause=name,
+        title=title,
+        confidence=float(share) if isinstance(share, int | float) else 0.0,
+        evidence=tuple(str(e) for e in told.get("evidence") or ()),
+    )
 
 
 def events_of(path: str | Path) -> tuple[Event, ...]:

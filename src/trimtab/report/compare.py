@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from trimtab.chronicle.prose import number
 from trimtab.report.account import RunAccount
 from trimtab.report.deeds import Deed, deeds_of
+from trimtab.report.downsample import extreme_rows
 from trimtab.report.panels import Panel, Stretch, make_panels, step_range
 from trimtab.report.picture import LEFT, RIGHT, Scale, axis_svg, curve_svg, pixels_of
 from trimtab.report.sections import text
@@ -25,6 +26,9 @@ GUARDED = 0
 
 WINDOW_STEPS = 21
 """Of the running median in the strip of distances: longer than the noise, shorter than a fault."""
+
+LEAST_DISTANCE = 0.01
+"""Nats per token that the axis of distances reaches at least, so that round-off looks like nothing."""
 
 POINTS = 1_600
 TOP, GAP, TALL, LOW = 20.0, 12.0, 230.0, 74.0
@@ -65,7 +69,8 @@ def render_comparison(
     """
     limits = limits or step_range(account.record)
     panels = {p.name: p for p in make_panels(account, points=POINTS)}
-    deeds = deeds_of(account.events)
+    every = deeds_of(account.events)
+    deeds = tuple(d for d in every if _touches(d, limits))
     loss = replace(
         panels["loss"],
         dots=(),
@@ -75,19 +80,32 @@ def render_comparison(
     draw = _Drawing(limits, float(width), fault_step)
     draw.panel(_log_where_wide(loss, limits), TALL, label=True, deeds=deeds)
     if distances:
-        draw.panel(_distances(account, others), strip)
+        draw.panel(_distances(account, others), strip, least=LEAST_DISTANCE)
     else:
-        draw.strip(deeds, strip)
+        draw.strip(deeds, strip, num_elsewhere=len(every) - len(deeds))
     for name in ("grad_norm", "lr"):
         if not panels[name].empty:
-            draw.panel(replace(panels[name], stretches=_own(panels[name]), mark=None), LOW)
+            own = replace(panels[name], stretches=_own(panels[name]), mark=None)
+            draw.panel(_log_where_wide(own, limits) if name == "lr" else own, LOW)
     return draw.finish(axis_word(account.record))
 
 
+def _touches(deed: Deed, limits: tuple[float, float]) -> bool:
+    low, high = sorted((deed.first, deed.last))
+    return low <= limits[1] and high >= limits[0]
+
+
 def _own(panel: Panel) -> tuple[Stretch, ...]:
-    """Return the guarded run's stretches in one colour, the final lineage last and so on top."""
-    ordered = sorted(panel.stretches, key=lambda s: s.live)
-    return tuple(replace(s, attempt=GUARDED) for s in ordered)
+    """Return the guarded run's stretches in one colour: what was given up, then the final lineage.
+
+    The final lineage is one line: attempts that continue each other leave no gap.
+    """
+    given_up = tuple(replace(s, attempt=GUARDED) for s in panel.stretches if not s.live)
+    live = sorted((s for s in panel.stretches if s.live), key=lambda s: float(s.x[0]))
+    if not live:
+        return given_up
+    x, y = (np.concatenate(parts) for parts in ([s.x for s in live], [s.y for s in live]))
+    return (*given_up, _stretch(GUARDED, x, y))
 
 
 def _stretch(colour: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Stretch:
@@ -95,16 +113,22 @@ def _stretch(colour: int, x: NDArray[np.float64], y: NDArray[np.float64]) -> Str
 
 
 def _log_where_wide(panel: Panel, limits: tuple[float, float]) -> Panel:
-    """Return the panel with a log scale where what is shown spans more than a factor of three."""
+    """Return the panel with a log scale where its largest value is over three times a usual one."""
     shown = [s.y[np.isfinite(s.y)] for s in (_crop(s, limits) for s in panel.stretches)]
     y = np.concatenate(shown) if shown else np.zeros(0)
-    wide = len(y) > 0 and float(y.min()) > 0 and float(y.max()) > 3 * float(y.min())
+    wide = len(y) > 0 and float(y.min()) > 0 and float(y.max()) > 3 * float(np.median(y))
     return replace(panel, scale="log" if wide else "linear")
 
 
 def _crop(stretch: Stretch, limits: tuple[float, float]) -> Stretch:
     inside = (stretch.x >= limits[0]) & (stretch.x <= limits[1])
     return replace(stretch, x=stretch.x[inside], y=stretch.y[inside])
+
+
+def _thinned(stretch: Stretch) -> Stretch:
+    """Return no more points than pixels can show, the lowest and the highest of each few among them."""
+    rows = extreme_rows(stretch.y, budget=POINTS)
+    return replace(stretch, x=stretch.x[rows], y=stretch.y[rows])
 
 
 def running_median(y: NDArray[np.float64], window: int = WINDOW_STEPS) -> NDArray[np.float64]:
@@ -122,7 +146,7 @@ def running_median(y: NDArray[np.float64], window: int = WINDOW_STEPS) -> NDArra
 def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
     """Return how far each run's loss is above the reference's at the same step.
 
-    The axis ends at twice the largest distance of the last tenth, so that the ending can be read;
+    The axis ends at three times the largest distance at the end, so that the ending can be read;
     the excursion before it stands in the panel above.
     """
     reference, record = others[0], account.record
@@ -133,10 +157,8 @@ def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
         same, here, there = np.intersect1d(curve.x, reference.x, return_indices=True)
         gap = running_median(curve.y[here] - reference.y[there])
         stretches.append(_stretch(curve.colour, same, gap))
-    ending = [np.abs(s.y[-max(len(s.y) // 10, 1) :]) for s in stretches]
-    last = np.concatenate(ending) if ending else np.zeros(0)
-    last = last[np.isfinite(last)]
-    top = max(2 * float(last.max()) if len(last) else 0.0, 0.05)
+    ends = np.array([abs(float(s.y[-1])) for s in stretches if len(s.y)])
+    top = max(3 * float(ends[np.isfinite(ends)].max(initial=0.0)), 0.1)
     cut = any(bool(np.any(np.abs(s.y) > top)) for s in stretches)
     limited = tuple(replace(s, y=np.clip(s.y, -top / 2, top)) for s in stretches)
     return Panel(
@@ -151,9 +173,7 @@ def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
 class _Drawing:
     """Panels under each other."""
 
-    def __init__(
-        self, limits: tuple[float, float], width: float, fault_step: float | None
-    ) -> None:
+    def __init__(self, limits: tuple[float, float], width: float, fault_step: float | None) -> None:
         self.limits, self.width, self.fault_step = limits, width, fault_step
         self.y = 0.0
         self.parts: list[str] = []
@@ -165,12 +185,21 @@ class _Drawing:
         return step is not None and self.limits[0] <= step <= self.limits[1]
 
     def panel(
-        self, panel: Panel, height: float, *, label: bool = False, deeds: Sequence[Deed] = ()
+        self,
+        panel: Panel,
+        height: float,
+        *,
+        label: bool = False,
+        deeds: Sequence[Deed] = (),
+        least: float = 0.0,
     ) -> None:
         stretches = tuple(s for s in (_crop(s, self.limits) for s in panel.stretches) if len(s.x))
+        stretches = tuple(_thinned(s) for s in stretches)
         panel = replace(panel, stretches=stretches)
         self._frame(panel.name, panel.title, panel.unit, height)
         scale = Scale(panel, self.y, height)
+        if least:
+            scale.low, scale.high = min(scale.low, -least), max(scale.high, least)
         for value in scale.ticks():
             pixel = float(scale(np.asarray([value]))[0])
             self.parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{pixel:.1f}" y2="{pixel:.1f}"/><text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}" text-anchor="end">{number(value)}</text>')  # fmt: skip
@@ -178,7 +207,7 @@ class _Drawing:
         self.parts += [curve_svg(s, scale, self.limits, self.width) for s in stretches]
         for deed in deeds:
             if deed.kind == "kept":
-                self._kept(deed.last, stretches, scale)
+                self._kept(deed.first, stretches, scale)
         self.y += height + GAP
         self.parts.append("</g>")
 
@@ -208,11 +237,12 @@ class _Drawing:
             at = np.flatnonzero(s.x == step)
             if len(at) and np.isfinite(s.y[at[0]]):
                 y = float(scale(s.y[at[:1]])[0])
-                self.parts.append(f'<circle class="kept" cx="{self.x_of(step):.1f}" cy="{y:.1f}" r="4"><title>kept at {number(step)}</title></circle>')  # fmt: skip
+                self.parts.append(f'<circle class="kept" cx="{self.x_of(step):.1f}" cy="{y:.1f}" r="4"><title>gone back to {number(step)}</title></circle>')  # fmt: skip
                 return
 
-    def strip(self, deeds: Sequence[Deed], height: float) -> None:
-        self._frame("deeds", "What the guard did", "", height)
+    def strip(self, deeds: Sequence[Deed], height: float, *, num_elsewhere: int) -> None:
+        note = f"{num_elsewhere} more outside these steps: see Decisions" if num_elsewhere else ""
+        self._frame("deeds", "What the guard did", note, height)
         self._fault(height, label=False)
         for i, deed in enumerate(deeds):
             self._deed(deed, self.y + 4 + ROW * (i + 0.5))

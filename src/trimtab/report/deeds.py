@@ -9,9 +9,9 @@ from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import number, plain, values_text
 from trimtab.report.account import RunAccount
 
-__all__ = ["Deed", "deeds_of", "done_after", "event_sentence", "words"]
+__all__ = ["NEAR_STEPS", "Deed", "deeds_of", "done_after", "event_sentence", "words"]
 
-NEAR = 16
+NEAR_STEPS = 16
 """An incident event within so many steps of an incident's onset speaks of it: a live guard dates
 an onset with fewer rows at hand than a reading afterwards. Ours."""
 
@@ -41,8 +41,8 @@ def _incident_of(event: Event, account: RunAccount) -> int | None:
         for i, ia in enumerate(account.incidents)
         if ia.incident.attempt == event.attempt
     ]
-    gap, index = min(gaps, default=(NEAR + 1.0, -1))
-    return index if gap <= NEAR else None
+    gap, index = min(gaps, default=(NEAR_STEPS + 1.0, -1))
+    return index if gap <= NEAR_STEPS else None
 
 
 def event_sentence(event: Event) -> str:

@@ -255,7 +255,7 @@ def _scale(spec: Spec, stretches: Sequence[Stretch]) -> str:
     y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches])
     if not len(y) or y.min() <= 0:
         return "linear" if not len(y) or y.min() < 0 or spec.scale == "linear" else "log"
-    if spec.name == "loss" and y.max() / max(float(np.median(y)), 1e-12) > 20:
+    if spec.name in ("loss", "lr") and y.max() / max(float(np.median(y)), 1e-12) > 20:
         return "log"
     return spec.scale
 

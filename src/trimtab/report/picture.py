@@ -70,6 +70,7 @@ class Scale:
         self.top, self.height = top, height
 
     def __call__(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the pixels of values; NaN where a value has no place on the scale."""
         with np.errstate(divide="ignore", invalid="ignore"):
             v = np.log10(np.where(y > 0, y, np.nan)) if self.log else y
         pixels: NDArray[np.float64] = self.top + self.height * (self.high - v) / (
@@ -78,6 +79,7 @@ class Scale:
         return pixels
 
     def ticks(self) -> list[float]:
+        """Return the values to write at the axis."""
         if not self.log:
             return nice_ticks(self.low, self.high, count=3)
         decades = range(max(-300, math.ceil(self.low)), min(300, math.floor(self.high)) + 1)
@@ -200,6 +202,7 @@ def _panel(
 def pixels_of(
     x: NDArray[np.float64], limits: tuple[float, float], width: float
 ) -> NDArray[np.float64]:
+    """Return the pixels of steps on the axis that the panels of a picture share."""
     pixels: NDArray[np.float64] = LEFT + (width - LEFT - RIGHT) * (x - limits[0]) / (
         limits[1] - limits[0]
     )
@@ -207,6 +210,7 @@ def pixels_of(
 
 
 def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width: float) -> str:
+    """Return one stretch as a line, with a tick at the top wherever it is NaN or Inf."""
     xs, ys = pixels_of(stretch.x, limits, width), scale(stretch.y)
     pen, commands, bad = "M", [], []
     for x, y in zip(xs.tolist(), ys.tolist(), strict=True):
@@ -228,10 +232,15 @@ def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width
             width,
             f"point a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}",
         )
-        if len(xs) <= 40
+        if _roomy(xs)
         else ""
     )
     return path + dots + "".join(bad)
+
+
+def _roomy(xs: NDArray[np.float64]) -> bool:
+    """Tell whether rows stand far enough apart to be drawn as points on their line."""
+    return len(xs) < 2 or float(xs[-1] - xs[0]) / (len(xs) - 1) > 7
 
 
 def _dots(
@@ -276,6 +285,7 @@ def _band(
 
 
 def axis_svg(limits: tuple[float, float], top: float, width: float, word: str) -> str:
+    """Return the step axis under a picture."""
     parts = []
     for value in nice_ticks(*limits, count=8):
         x = float(pixels_of(np.asarray([value]), limits, width)[0])

@@ -63,14 +63,17 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
 
 def _card(t: IncidentTelling, prefix: str) -> str:
     same = f"as for {t.same_as}" if t.same_as else ""
+    plan = [("do", same)] if same else _plan_rows(t)
+    done = _list(t.done)
+    because = same or (_causes(t.causes) if t.alarm or t.causes else "")
     rows = [
-        *([("do", same)] if same else _plan_rows(t)),
+        *([("done", done)] if done else plan),
         ("what", text(t.what)),
         ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
         ("together", text(t.together)),
-        ("because", same or (_causes(t.causes) if t.alarm or t.causes else "")),
+        ("because", because),
         ("next test", "" if same else text(t.next_test)),
-        ("done", _list(t.done)),
+        *([("plan", _folded_plan(plan))] if done and any(html for _, html in plan) else []),
     ]
     body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
     severity = text(t.severity)
@@ -105,6 +108,12 @@ def _plan_rows(t: IncidentTelling) -> list[tuple[str, str]]:
         if remedies:
             rows.append((label, f"<ol>{''.join(_remedy(r) for r in remedies)}</ol>"))
     return rows
+
+
+def _folded_plan(plan: Iterable[tuple[str, str]]) -> str:
+    """Return what the plan was once something has been done: to be looked up, no longer to be done."""
+    parts = "".join(f'<p class="why">{label}</p>{html}' for label, html in plan if html)
+    return f"<details><summary>remedies for this, by hand</summary>{parts}</details>"
 
 
 def _remedy(r: RemedyTelling) -> str:

@@ -13,14 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["Fault", "FaultKind", "NoiseKind", "lm_curve", "make_noise", "record_of", "simulate_run"]
+__all__ = [
+    "CurveKind",
+    "Fault",
+    "FaultKind",
+    "NoiseKind",
+    "lm_curve",
+    "make_noise",
+    "make_quiet",
+    "record_of",
+    "simulate_run",
+]
 
 FaultKind = Literal[
     "spike", "slow-spike", "unrecovered-spike", "shift", "drift", "nan", "inf", "scale-collapse"
 ]
 NoiseKind = Literal["gaussian", "ar1", "t3", "none"]
+CurveKind = Literal["flat", "lm"]
 Floats = NDArray[np.float64]
+
+_STEADY = {"loss_scale": 65536.0, "lr": 3e-4, "nonfinite": 0.0, "skipped": 0.0}
+"""Signals that stand still in quiet runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,24 @@ def make_noise(
         level = phi * level + np.sqrt(1.0 - phi * phi) * white[t] if t else white[0]
         noise[t] = level
     return noise
+
+
+def make_quiet(
+    signal: str,
+    num_rows: int,
+    seed: int,
+    *,
+    noise: NoiseKind = "gaussian",
+    curve: CurveKind = "flat",
+) -> Floats:
+    """Return float64 [num_rows] of a healthy run: noise .02 for losses, .15 in the log for norms."""
+    if signal in _STEADY:
+        return np.full(num_rows, _STEADY[signal])
+    made = make_noise(num_rows, noise, np.random.default_rng(seed))
+    if SIGNAL_BY_NAME[signal].scale == "log":
+        return np.asarray(np.exp(0.15 * made), dtype=np.float64)
+    level = lm_curve(num_rows) if curve == "lm" else np.full(num_rows, 2.5)
+    return np.asarray(level + 0.02 * made, dtype=np.float64)
 
 
 def simulate_run(

@@ -1,0 +1,164 @@
+"""One trouble being dealt with: what was seen, what was tried, and what that says. Numbers only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from trimtab.diagnosis.probes import DataProbe, TrialResult
+
+if TYPE_CHECKING:
+    from trimtab.guard.snapshots import Snapshot
+    from trimtab.incidents import Incident
+    from trimtab.plan.ladder import Trial
+    from trimtab.record import RunRecord
+
+__all__ = [
+    "Case",
+    "Phase",
+    "Verification",
+    "conclude_trial",
+    "lr_at",
+    "onset_sample",
+    "outliers",
+    "summarise_probe",
+    "trial_is_lost",
+]
+
+Phase = Literal["calm", "probe", "trial"]
+
+
+@dataclass
+class Case:
+    """One trouble being dealt with."""
+
+    incident: Incident
+    record: RunRecord
+    seen_step: int
+    """Step at which it was acted on."""
+    seen_sample: int
+    """Sample id that came next then."""
+    base: Snapshot
+    lr_now: float
+    lr_restore: float
+    level: float
+    """Loss before the trouble, nats per token."""
+    sigma: float
+    lr_factor: float
+    """Guard's factor before the case."""
+    recurrences: int
+    depth: int = 0
+    probe_samples: list[tuple[int, int, float]] = field(default_factory=list)
+    probe: DataProbe | None = None
+    trials: list[TrialResult] = field(default_factory=list)
+    tried: dict[str, Trial] = field(default_factory=dict)
+    """Every trial that was started, by name."""
+    trial: Trial | None = None
+    losses: list[float] = field(default_factory=list)
+    alarmed: bool = False
+
+
+@dataclass
+class Verification:
+    """A kept remedy that is being watched."""
+
+    remedy: str
+    until_step: int
+    level: float
+    sigma: float
+    losses: list[float] = field(default_factory=list)
+    alarmed: bool = False
+
+    def conclude(self, *, tolerance: float) -> tuple[str, dict[str, float]]:
+        """Return worked, did not or unclear, with the figures it rests on."""
+        tail = np.array(self.losses[-32:])
+        mean = float(tail.mean()) if len(tail) else math.nan
+        error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) else math.nan
+        worse = mean - self.level
+        size, significant = worse > tolerance * self.level, worse > 3 * max(error, 1e-9)
+        failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
+        if failed or (size and significant and len(tail) >= 8):
+            verdict = "did not"
+        else:
+            verdict = "unclear" if size or len(tail) < 8 else "worked"
+        return verdict, {"loss": mean, "expected": self.level, "standard_error": error}
+
+
+def outliers(case: Case) -> list[bool]:
+    """Return which probed batches stand out from the ones that were trained on without trouble."""
+    losses = [loss for *_, loss in case.probe_samples]
+    trained = [
+        x for first, _, x in case.probe_samples if first < onset_sample(case) and math.isfinite(x)
+    ]
+    centre = float(np.median(trained)) if len(trained) >= 5 else case.level
+    spread = (
+        1.4826 * float(np.median(np.abs(np.array(trained) - centre)))
+        if len(trained) >= 5
+        else case.sigma
+    )
+    limit = max(6 * max(spread, case.sigma), 0.04 * centre)
+    return [not math.isfinite(x) or abs(x - centre) > limit for x in losses]
+
+
+def onset_sample(case: Case) -> int:
+    """Return the first sample id of the batch at the incident's onset."""
+    column = case.record.columns.get("samples_seen")
+    row = case.incident.onset_row
+    if column is None or not column.present[row]:
+        return case.seen_sample
+    size = (
+        case.record.columns["batch_size"].values[row]
+        if "batch_size" in case.record.columns
+        else 1.0
+    )
+    before = case.base.payload["counters"]["samples"]
+    return case.base.sample_id + int(column.values[row] - size) - int(before)
+
+
+def summarise_probe(case: Case) -> DataProbe:
+    """Return what the probed batches say together."""
+    hits = [s for s, mark in zip(case.probe_samples, outliers(case), strict=True) if mark]
+    finite = [x for *_, x in case.probe_samples if math.isfinite(x)]
+    return DataProbe(
+        num_batches=len(case.probe_samples),
+        num_outliers=len(hits),
+        first_sample=hits[0][0] if hits else None,
+        last_sample=hits[-1][1] if hits else None,
+        median_loss=float(np.median(finite)) if finite else math.nan,
+        worst_loss=max((x for *_, x in hits), default=max(finite, default=math.nan)),
+    )
+
+
+def trial_is_lost(case: Case) -> bool:
+    """Whether the last losses of a trial are so far up that going on would tell nothing more."""
+    if len(case.losses) < 16:
+        return False
+    recent = [x for x in case.losses[-8:] if math.isfinite(x)]
+    limit = case.level + max(8 * case.sigma, 0.15 * case.level)
+    return not recent or float(np.median(recent)) > limit
+
+
+def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult:
+    """Return whether a trial that has ended held: quiet, finite, and back at the level before."""
+    tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
+    end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
+    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else case.sigma
+    limit = case.level * (1 + tolerance) + 3 * max(error, case.sigma / math.sqrt(len(tail)))
+    held = not case.alarmed and math.isfinite(end) and end <= limit
+    return TrialResult(
+        name=trial.name, held=held, loss=end, expected_loss=case.level, steps=len(case.losses),
+        skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+    )  # fmt: skip
+
+
+def lr_at(record: RunRecord, step: float, factor: float) -> float:
+    """Return the scheduled rate at the newest row at or before `step` on the last attempt's lineage."""
+    rows = record.lineage_rows()
+    column = record.columns.get("lr")
+    if column is None:
+        return math.nan
+    rows = rows[(record.step[rows] <= step) & column.present[rows]]
+    return float(column.values[rows[-1]]) / factor if len(rows) else math.nan

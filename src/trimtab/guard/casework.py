@@ -1,0 +1,301 @@
+"""One case worked through: look at the data, try remedies on short branches, keep one or none.
+
+open -> probe --all batches seen--> trial ... trial --one held--> kept
+          ^                           | none held
+          +------- further back ------+----------> left as it was
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.guard.case import (
+    Case,
+    Phase,
+    conclude_trial,
+    lr_at,
+    onset_sample,
+    outliers,
+    summarise_probe,
+    trial_is_lost,
+)
+from trimtab.guard.trouble import loss_level
+from trimtab.plan.ladder import (
+    Commit,
+    GiveUp,
+    GoBack,
+    NextStep,
+    Situation,
+    Trial,
+    Wait,
+    next_step,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.engine import Engine
+
+__all__ = ["Casework", "Ending"]
+
+Ending = Commit | Wait | GiveUp
+"""How a case ended: a trial was kept, or the run goes on from the restore point as it was."""
+
+
+class Casework:
+    """Works on one case at a time."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        say: Callable[[str], None],
+        final_step: int | None,
+        on_branch: Callable[[], None],
+    ) -> None:
+        """Work with an engine.
+
+        Args:
+            engine: Does what is decided here.
+            say: Shows one line to the user.
+            final_step: Last step of the whole run, where known; no trial goes past it.
+            on_branch: Called when a branch is begun: what was found before is not about it.
+        """
+        self.engine = engine
+        self.phase: Phase = "calm"
+        self.case: Case | None = None
+        self.last_action_step: int | None = None
+        """Step from which the last kept remedy went on."""
+        self._say = say
+        self._final_step = final_step
+        self._on_branch = on_branch
+
+    def open(self, case: Case) -> None:
+        """Go back and begin to look at the data ahead."""
+        self.case = case
+        self._start_probe(case)
+
+    def probe_step(self, first: int, last: int, loss: float) -> Ending | None:
+        """Take in the loss of one probed batch under the restored state."""
+        case = self.case
+        assert case is not None
+        case.probe_samples.append((first, last, loss))
+        self.engine.decisions.probed_batches += 1
+        margin = self.engine.policy.probe_margin_batches
+        if last + 1 < case.seen_sample:
+            return None
+        clean = 0
+        for outlier in reversed(outliers(case)):
+            if outlier:
+                break
+            clean += 1
+        limit = 12 * margin + 2 * (case.seen_step - case.base.step)
+        if clean >= margin or len(case.probe_samples) > limit:
+            return self._finish_probe(case)
+        return None
+
+    def trial_step(self, loss: float, findings: tuple[Finding, ...]) -> Ending | None:
+        """Take in one step of a trial."""
+        case = self.case
+        assert case is not None
+        case.losses.append(loss)
+        case.alarmed = (
+            case.alarmed
+            or trial_is_lost(case)
+            or any(f.severity != "info" and f.signal == "loss" for f in findings)
+        )
+        if case.alarmed or len(case.losses) >= self._trial_length(case):
+            return self._finish_trial(case)
+        return None
+
+    def stand_down(self) -> None:
+        """Leave a probe or trial as it is, for good: its remedy is undone, its state is kept."""
+        case, phase, engine = self.case, self.phase, self.engine
+        self.phase, self.case = "calm", None
+        if case is None:
+            return
+        self._undo_trial(case)
+        parent = case.base.attempt if phase == "probe" else engine.recorder.attempt
+        engine.begin_attempt(
+            parent=parent, parent_step=engine.counters.step, trial=False,
+            why=f"the {phase} was broken off by a fault of trimtab's own",
+        )  # fmt: skip
+
+    def _start_probe(self, case: Case) -> None:
+        engine = self.engine
+        engine.recorder.event(
+            "decision", step=engine.counters.step, what=f"go back to step {case.base.step}",
+            why=f"newest healthy state before the first sign (step {case.incident.first_step:g})",
+            evidence=[f.text for f in case.incident.findings][:6],
+        )  # fmt: skip
+        self._say(f"step {engine.counters.step:>6,}  {case.incident.headline}")
+        self._say(
+            f"             going back to step {case.base.step} and looking at the data ahead of it"
+        )
+        engine.ring.drop_after(case.base.step)
+        engine.store.set_aside_after(
+            case.base.step, first_sign=case.incident.first_step, now=engine.counters.step,
+            why=f"{case.incident.kind}, first sign at step {case.incident.first_step:g}",
+        )  # fmt: skip
+        engine.restore(case.base)
+        case.probe_samples.clear()
+        self.phase = "probe"
+
+    def _finish_probe(self, case: Case) -> Ending | None:
+        probe = case.probe = summarise_probe(case)
+        of = f"of {probe.num_batches} batches"
+        text = (
+            f"{probe.num_outliers} {of} stand out under the healthy state (samples {probe.first_sample}-{probe.last_sample}, loss up to {probe.worst_loss:.3g} against {case.level:.3g})"
+            if probe.num_outliers
+            else f"none {of} stands out under the healthy state"
+        )
+        self.engine.recorder.event(
+            "decision", step=case.base.step, what="probe the data", why=text, evidence=[]
+        )
+        self._say(f"             data: {text}")
+        return self._advance(case)
+
+    def _advance(self, case: Case) -> Ending | None:
+        step = self._within_budget(case, next_step(self.situation(case)))
+        if isinstance(step, Trial):
+            self._start_trial(case, step)
+            return None
+        if isinstance(step, GoBack):
+            self._go_further_back(case, step)
+            return None
+        if isinstance(step, Commit):
+            if case.trial is None or case.trial.name != step.trial.name:
+                self._start_trial(case, step.trial)
+        else:
+            self._leave(case, step.reason)
+        self.phase, self.case = "calm", None
+        return step
+
+    def _within_budget(self, case: Case, step: NextStep) -> NextStep:
+        """Return the step, or where a trial would pass the budget of steps, what is left to do."""
+        if not isinstance(step, Trial) or not case.trials:
+            return step
+        share = self._wasted_share(case, ahead=self._trial_length(case))
+        if share <= self.engine.policy.max_wasted_share:
+            return step
+        spent = (
+            f"one more trial would pass the {self.engine.policy.max_wasted_share:.0%} of the "
+            "effective steps that may be given up or spent on trials"
+        )
+        held = [t for t in case.trials if t.held]
+        if held:
+            return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
+        return GiveUp(reason=f"no trial held ({', '.join(t.name for t in case.trials)}); {spent}")
+
+    def _wasted_share(self, case: Case, *, ahead: int = 0) -> float:
+        """Steps that are not on the final lineage if it goes on from the restore point."""
+        d = self.engine.decisions
+        off = d.executed_steps + d.probed_batches / 3 + ahead - case.base.step
+        return off / (self._final_step or max(case.seen_step, 1))
+
+    def _go_further_back(self, case: Case, step: GoBack) -> None:
+        engine = self.engine
+        self._undo_trial(case)
+        self._say(f"             {step.reason}")
+        case.depth += 1
+        target = case.base.step - step.times * max(
+            int(case.incident.onset) - case.base.step, engine.policy.snapshot_every_steps
+        )
+        older = engine.restore_point(target) or engine.oldest_restore_point()
+        assert older is not None  # the ladder goes back only where there is something to go to
+        case.base, case.trials = older, []
+        case.lr_restore = lr_at(case.record, older.step, case.lr_factor)
+        case.level, case.sigma = loss_level(case.record, older)
+        self._start_probe(case)
+
+    def situation(self, case: Case) -> Situation:
+        """Return what the next step is decided on."""
+        engine = self.engine
+        d = engine.decisions
+        skips = engine.data.skips if engine.data is not None else ()
+        oldest = engine.oldest_step()
+        onset = onset_sample(case)
+        return Situation(
+            kind=case.incident.kind,
+            nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
+            lr_now=case.lr_now,
+            lr_restore=case.lr_restore,
+            policy=engine.policy,
+            probe=case.probe,
+            window=(onset, max(case.seen_sample - 1, onset)),
+            trials=tuple(case.trials),
+            recurrences=case.recurrences,
+            rollbacks=d.rollbacks,
+            depth=case.depth,
+            older_restore_point=oldest is not None and oldest < case.base.step,
+            wasted_share=self._wasted_share(case),
+            planned_samples=self._planned_samples(case),
+            skipped_samples=sum(b - a + 1 for a, b in skips),
+            step=case.seen_step,
+            last_action_step=self.last_action_step,
+        )
+
+    def _planned_samples(self, case: Case) -> int | None:
+        """Samples of the whole run, where its length is known: as many per step as so far."""
+        if self._final_step is None or case.seen_step < 1:
+            return None
+        return round(case.seen_sample / case.seen_step * self._final_step)
+
+    def _start_trial(self, case: Case, trial: Trial) -> None:
+        engine = self.engine
+        self._undo_trial(case)
+        engine.restore(case.base)
+        if trial.skip is not None and engine.data is not None:
+            engine.data.skip(*trial.skip)
+        engine.decisions.lr_factor = case.lr_factor * trial.lr_factor
+        case.trial, case.losses, case.alarmed = trial, [], False
+        case.tried[trial.name] = trial
+        self._on_branch()
+        engine.begin_attempt(
+            parent=case.base.attempt, parent_step=case.base.step, why=f"trial: {trial.name}", trial=True,
+            lr_factor=engine.decisions.lr_factor, skip=list(trial.skip) if trial.skip else None,
+        )  # fmt: skip
+        self.phase = "trial"
+
+    def _undo_trial(self, case: Case) -> None:
+        if case.trial is not None and case.trial.skip is not None and self.engine.data is not None:
+            self.engine.data.unskip(*case.trial.skip)
+        self.engine.decisions.lr_factor = case.lr_factor
+        case.trial = None
+
+    def _trial_length(self, case: Case) -> int:
+        """Long enough to pass the place where the trouble was seen, and the patience after it.
+
+        Never past the end of the run: a scheduler may refuse to go on there.
+        """
+        policy = self.engine.policy
+        steps = max(policy.trial_steps, case.seen_step - case.base.step + 2 * policy.patience_steps)
+        return steps if self._final_step is None else min(steps, self._final_step - case.base.step)
+
+    def _finish_trial(self, case: Case) -> Ending | None:
+        trial = case.trial
+        assert trial is not None
+        result = conclude_trial(case, trial, tolerance=self.engine.policy.verify_tolerance)
+        case.trials.append(result)
+        self.engine.recorder.event(
+            "outcome", step=self.engine.counters.step, remedy=f"trial: {trial.name}", verdict="worked" if result.held else "did not",
+            figures={"loss": result.loss, "expected": case.level, "steps": result.steps}, text="trial held" if result.held else "trial failed", trial=True,
+        )  # fmt: skip
+        self._say(
+            f"             trial {len(case.losses):>3} steps, {trial.name}: {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected {case.level:.3f}"
+        )
+        return self._advance(case)
+
+    def _leave(self, case: Case, reason: str) -> None:
+        """End a case without keeping anything: go on from the restore point as it was."""
+        engine = self.engine
+        self._undo_trial(case)
+        engine.restore(case.base)
+        engine.begin_attempt(
+            parent=case.base.attempt,
+            parent_step=case.base.step,
+            why=f"no remedy kept: {reason}",
+            trial=False,
+        )
+        self._on_branch()

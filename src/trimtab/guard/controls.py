@@ -1,0 +1,162 @@
+"""What a user may ask of a guard, and tell it to do, between steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trimtab.guard.data import DataOrder
+    from trimtab.guard.edge import Edge
+    from trimtab.guard.engine import Engine
+    from trimtab.guard.recovery import Recovery
+
+__all__ = ["Controls"]
+
+
+class Controls:
+    """The part of `Guard` that is not the loop; every change is journalled and outlives restarts."""
+
+    _engine: Engine
+    _recovery: Recovery
+    _order: DataOrder
+    _edge: Edge
+    _ended: bool
+
+    @property
+    def step_number(self) -> int:
+        """Last finished effective step; falls back in a rollback."""
+        return self._engine.counters.step
+
+    @property
+    def phase(self) -> str:
+        """calm, probe or trial."""
+        return self._recovery.phase
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor of the guard on the scheduler's rates; never above 1."""
+        return self._engine.decisions.lr_factor
+
+    @property
+    def skipped_samples(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of sample ids that are never fed again."""
+        return self._order.skips
+
+    @property
+    def actions(self) -> tuple[dict[str, object], ...]:
+        """What was done, in order."""
+        return tuple(self._recovery.actions)
+
+    @property
+    def num_incidents(self) -> int:
+        """Incidents acted on or advised about in this process."""
+        return len(self._recovery.incidents)
+
+    @property
+    def wasted_steps(self) -> float:
+        """Steps run that are not on the final lineage, as a share of the effective steps.
+
+        Trials and what was rolled back count whole; a probed batch (forward only) counts a third.
+        """
+        d, step = self._engine.decisions, max(self._engine.counters.step, 1)
+        return (d.executed_steps - self._engine.counters.step + d.probed_batches / 3) / step
+
+    def scale_lr(self, factor: float, *, why: str) -> None:
+        """Multiply the learning rate from the next step on; no scheduler can undo it.
+
+        Raises:
+            ConfigError: The factor is not in (0, 1], no reason is given, or the run has ended.
+        """
+        self._check_open("scale_lr")
+        if not 0 < factor <= 1 or not why:
+            raise ConfigError(
+                f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
+            )
+        self._engine.decisions.lr_factor *= factor
+        self._note_action("lower-lr", {"lr_factor": self._engine.decisions.lr_factor}, why)
+
+    def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
+        """Take the learning rate from `schedule` from the next step on, not from the scheduler.
+
+        The scheduler is still stepped; its values are not used. Other groups keep their ratio to
+        the first one; the guard's factor still applies. A function cannot be saved: when the run is
+        resumed, call this again before the loop, or the loop refuses to start.
+
+        Args:
+            schedule: Gives the first group's rate at an optimizer step, counted from 1; None goes
+                back to the scheduler.
+            why: For the journal.
+
+        Raises:
+            ConfigError: What it gives for the next step is no rate, no reason is given, or the run
+                has ended.
+        """
+        self._check_open("override_lr")
+        engine = self._engine
+        if not why:
+            raise ConfigError(f"override_lr(why={why!r}): expected a reason")
+        kept, engine.lr_override = engine.lr_override, schedule
+        try:
+            groups = engine.training.optimizer.param_groups
+            lr = float(engine.rates([g["lr"] for g in groups])[0])
+        except ConfigError:
+            engine.lr_override = kept
+            raise
+        since = engine.decisions.override_since
+        if schedule is None:
+            engine.decisions.override_since = None
+        elif since is None:
+            engine.decisions.override_since = engine.counters.step + 1
+        self._note_action("override-lr", {"lr": lr, "on": schedule is not None}, why)
+
+    def tighten_clip(self, factor: float, *, why: str) -> None:
+        """Multiply the clipping threshold from the next step on.
+
+        Raises:
+            ConfigError: The factor is not in (0, 1], no reason is given, the run has no clip, or it
+                has ended.
+        """
+        self._check_open("tighten_clip")
+        if not 0 < factor <= 1 or not why or self._engine.clip is None:
+            raise ConfigError(
+                f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)"
+            )
+        self._engine.decisions.clip_factor *= factor
+        self._note_action(
+            "tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why
+        )
+
+    def skip_samples(self, first: int, last: int, *, why: str) -> None:
+        """Never feed sample ids first..last (absolute positions in the data order) from now on.
+
+        Raises:
+            ConfigError: The range is empty or negative, no reason is given, or the run has ended.
+        """
+        self._check_open("skip_samples")
+        if not why:
+            raise ConfigError(f"skip_samples({first}, {last}, why={why!r}): expected a reason")
+        self._order.skip(first, last)
+        values = {"skip_samples": [first, last], "num_samples": last - first + 1}
+        self._note_action("skip-data", values, why)
+
+    def _note_action(self, remedy: str, values: dict[str, object], why: str) -> None:
+        self._recovery.actions.append(
+            {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
+        )
+        self._edge.run(
+            "journal",
+            lambda: self._engine.recorder.event(
+                "action", step=self._engine.counters.step, remedy=remedy, values=values, why=why,
+                standing=self._engine.standing(),
+            ),
+        )  # fmt: skip
+
+    def _check_open(self, call: str) -> None:
+        if self._ended:
+            raise ConfigError(
+                f"guard.{call}() was called after the end; make a new Guard on the run directory to go on"
+            )

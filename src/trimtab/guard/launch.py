@@ -1,0 +1,75 @@
+"""The first thing a guard does: start a run, or go on with the one that is there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trimtab import __version__
+from trimtab.chronicle.journal import read_journal
+from trimtab.guard.edge import to_stderr
+from trimtab.guard.intake import environment
+
+if TYPE_CHECKING:
+    from trimtab.guard.engine import Engine
+
+__all__ = ["begin"]
+
+
+def begin(engine: Engine, *, steps: int | None, is_old: bool) -> dict[str, Any] | None:
+    """Start or go on; return the random states to go on with, None for a new run."""
+    settings = {
+        "trimtab": __version__,
+        "mode": engine.policy.mode,
+        "clip": engine.clip,
+        "steps": steps,
+        **environment(),
+    }
+    engine.recorder.settings(settings)
+    rng = engine.resume() if is_old else None
+    major = engine.decisions.major
+    if rng is not None:
+        engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
+        engine.begin_attempt(
+            parent=_resumed_from(engine), parent_step=engine.counters.step, why="resumed after a stop", trial=False
+        )  # fmt: skip
+        return rng
+    if is_old:
+        engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
+    engine.begin_attempt(parent=None, parent_step=None, why="start", trial=False)
+    if engine.store.num_found():
+        text = f"none of {engine.store.num_found()} checkpoints is whole and healthy: starting from step 0"
+        engine.recorder.event("note", step=0, author="trimtab", text=text)
+        to_stderr(f"trimtab: {text}")
+    engine.recorder.event(
+        "start",
+        step=0,
+        settings={**settings, "policy": asdict(engine.policy)},
+        environment=environment(),
+    )
+    return None
+
+
+def _resumed_from(engine: Engine) -> str | None:
+    events, _ = read_journal(engine.directory.journal)
+    resumes = [e for e in events if e.event == "resume"]
+    return str(resumes[-1].data.get("from_attempt")) if resumes else None
+
+
+def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:
+    folder = engine.directory.signals
+    names = [p.stem for p in folder.glob("*.jsonl")] if folder.is_dir() else []
+    parts = [n.split(".") for n in names]
+    return [
+        (int(a), int(b))
+        for a, b in (p for p in parts if len(p) == 2)
+        if a.isdigit() and b.isdigit()
+    ]
+
+
+def _next_major(engine: Engine) -> int:
+    return max((a for a, _ in _attempt_numbers(engine)), default=0) + 1
+
+
+def _next_minor(engine: Engine, major: int) -> int:
+    return max((b for a, b in _attempt_numbers(engine) if a == major), default=-1) + 1

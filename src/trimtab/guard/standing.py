@@ -1,0 +1,66 @@
+"""Where a run is, and what was decided: the first is rolled back with it, the second never."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from trimtab.guard.snapshots import Training
+
+__all__ = ["Counters", "Decisions", "safe_exp", "trained_parameters"]
+
+
+@dataclass
+class Counters:
+    """Where the run is; rolled back with it."""
+
+    step: int = 0
+    """Last finished step."""
+    samples: int = 0
+    tokens: int = 0
+    clipped: int = 0
+    measured: int = 0
+
+
+@dataclass
+class Decisions:
+    """What the guard decided and has spent; a rollback does not undo it."""
+
+    lr_factor: float = 1.0
+    clip_factor: float = 1.0
+    rollbacks: int = 0
+    executed_steps: int = 0
+    """Optimizer steps done in all, trials and what was rolled back included."""
+    probed_batches: int = 0
+    """Forward passes without an update."""
+    last_onsets: list[int] = field(default_factory=list)
+    row: int = 0
+    """Rows written, over all attempts."""
+    minor: int = 0
+    major: int = 1
+    override_since: int | None = None
+    """Step at which the user's own schedule took over from the scheduler; None: it has not."""
+
+
+def trained_parameters(training: Training) -> list[torch.Tensor]:
+    """Return the optimizer's parameters in the model's order.
+
+    The norm's last bits depend on the order of the sum; `clip_grad_norm_(model.parameters(), ...)`,
+    which most loops use, sums in this one.
+    """
+    groups = training.optimizer.param_groups
+    owned = {id(p): p for g in groups for p in g["params"]}
+    ordered = [owned.pop(id(p)) for p in training.model.parameters() if id(p) in owned]
+    return ordered + list(owned.values())
+
+
+def safe_exp(x: float) -> float:
+    """Return exp(x), Inf where it overflows."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf

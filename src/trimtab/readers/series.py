@@ -1,0 +1,197 @@
+"""One series per tag, each with its own steps -> RunRecord, as TensorBoard and MLflow keep them.
+
+The training loss leads: an attempt ends where its step falls back or where the store says that a
+new one starts. The other series follow it; between the last loss of one attempt and the first of
+the next they are parted where their own step falls.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import ReadError
+from trimtab.readers.numbers import counted
+from trimtab.readers.tags import choose_tags, might_be_loss, signal_of_tag
+from trimtab.record import Axis, Column, RecordBuilder, RunRecord
+from trimtab.vocabulary import unit_scale
+
+__all__ = ["Start", "TagSeries", "is_wanted_tag", "record_of_series"]
+
+_MAX_REPEATED_STEPS = 0.2
+
+
+@dataclass(frozen=True)
+class TagSeries:
+    """One tag: when each value was written, at which step, and what it is; float64 [n] each."""
+
+    order: NDArray[np.float64]
+    """Rises; comparable between the tags of a run."""
+    step: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A place where the store says that a new attempt starts."""
+
+    order: float
+    why: str
+
+
+def is_wanted_tag(tag: str) -> bool:
+    """Whether a tag names a signal or might be a training loss."""
+    return signal_of_tag(tag) is not None or might_be_loss(tag)
+
+
+def record_of_series(
+    source: str,
+    format_name: str,
+    series: Mapping[str, TagSeries],
+    *,
+    starts: Sequence[Start] = (),
+    notes: Sequence[str] = (),
+    tags_seen: Sequence[str] = (),
+) -> RunRecord:
+    """Return the record of a run.
+
+    Args:
+        source: Path as given.
+        format_name: Name of the reader.
+        series: By tag; each in the order of writing.
+        starts: Where new attempts are known to start.
+        notes: What the reader has to say so far.
+        tags_seen: All tags of the store, for the message when none is known.
+
+    Raises:
+        ReadError: No tag is known.
+    """
+    chosen, tag_notes = choose_tags({tag: s.value for tag, s in series.items() if len(s.step)})
+    if not chosen:
+        names = ", ".join(repr(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
+        raise ReadError(
+            f"{source}: no known signal; looked for a loss, grad norm or learning rate, found "
+            f"{names}; log one under such a name"
+        )
+    signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}
+    lead = signals.get("loss") or max(signals.values(), key=lambda s: len(s.step))
+    axis: Axis = "step" if _counts(lead.step) else "row"
+    builder = RecordBuilder(source, format_name, axis=axis)
+    builder.keys.update(chosen)
+    builder.notes.extend([*notes, *tag_notes])
+    if axis == "row":
+        builder.notes.append("the steps stand still; rows are counted by their place, from 0")
+        _fill_by_place(builder, signals, lead)
+    else:
+        _fill(builder, signals, lead, starts)
+    return builder.build()
+
+
+def _scaled(name: str, tag: str, series: TagSeries) -> TagSeries:
+    factor = unit_scale(tag) if name == "step_time_s" else 1.0
+    finite = np.isfinite(series.step)
+    if factor == 1.0 and finite.all():
+        return series
+    return TagSeries(series.order[finite], series.step[finite], series.value[finite] * factor)
+
+
+def _counts(step: NDArray[np.float64]) -> bool:
+    """Whether steps count their values: hardly ever twice the same in a row."""
+    repeated = int(np.count_nonzero(np.diff(step) == 0))
+    return repeated <= max(1.0, _MAX_REPEATED_STEPS * len(step)) or repeated < len(step) // 2
+
+
+def _fill_by_place(
+    builder: RecordBuilder, signals: Mapping[str, TagSeries], lead: TagSeries
+) -> None:
+    num_rows = len(lead.step)
+    columns = {
+        name: Column(s.value, np.ones(num_rows, dtype=np.bool_))
+        for name, s in signals.items()
+        if len(s.step) == num_rows
+    }
+    builder.extend(np.arange(num_rows, dtype=np.float64), columns)
+
+
+def _fill(
+    builder: RecordBuilder,
+    signals: Mapping[str, TagSeries],
+    lead: TagSeries,
+    starts: Sequence[Start],
+) -> None:
+    cuts = _cuts(lead, starts)
+    bounds = {name: _bounds(s, lead, [c for c, _ in cuts]) for name, s in signals.items()}
+    repeats = 0
+    for index in range(len(cuts) + 1):
+        if index:
+            builder.start_attempt(why=cuts[index - 1][1])
+        parts = {
+            name: slice(bounds[name][index], bounds[name][index + 1]) for name in signals
+        }
+        repeats += _extend(builder, signals, parts)
+    if repeats:
+        builder.notes.append(f"{counted(repeats, 'value')} repeated at the same step left out")
+
+
+def _cuts(lead: TagSeries, starts: Sequence[Start]) -> list[tuple[int, str]]:
+    """Return (index of the first value of the lead, why) of each attempt but the first."""
+    falls = np.flatnonzero(np.diff(lead.step) < 0) + 1
+    cuts = {int(i): f"the step falls back to {lead.step[i]:g}" for i in falls}
+    for start in starts:
+        index = int(np.searchsorted(lead.order, start.order))
+        if 0 < index < len(lead.order):
+            cuts[index] = start.why
+    return sorted(cuts.items())
+
+
+def _bounds(series: TagSeries, lead: TagSeries, cuts: Sequence[int]) -> list[int]:
+    """Return where each attempt begins in a series, and its end.
+
+    A value written between two attempts' losses belongs to the later one from where the series'
+    own step falls, or where it lies beyond the last loss before it would not fit.
+    """
+    bounds = [0]
+    for cut in cuts:
+        low = int(np.searchsorted(series.order, lead.order[cut - 1], side="right"))
+        high = int(np.searchsorted(series.order, lead.order[cut], side="left"))
+        first = max(low - 1, 0)
+        falls = np.flatnonzero(np.diff(series.step[first : high + 1]) < 0)
+        at = first + 1 + int(falls[0]) if len(falls) else high
+        bounds.append(max(min(at, high), bounds[-1]))
+    return [*bounds, len(series.step)]
+
+
+def _extend(
+    builder: RecordBuilder, signals: Mapping[str, TagSeries], parts: Mapping[str, slice]
+) -> int:
+    """Add one attempt; return how many values stood at a step that had one."""
+    firsts: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+    repeats = 0
+    for name, part in parts.items():
+        step, value = signals[name].step[part], signals[name].value[part]
+        if len(step) and not np.all(np.diff(step) > 0):
+            unique, index = np.unique(step, return_index=True)
+            repeats += len(step) - len(unique)
+            step, value = unique, value[index]
+        firsts[name] = step, value
+    steps = _union([step for step, _ in firsts.values()])
+    if not len(steps):
+        return repeats
+    columns: dict[str, Column] = {}
+    for name, (step, value) in firsts.items():
+        values = np.full(len(steps), np.nan)
+        present = np.zeros(len(steps), dtype=np.bool_)
+        places = np.searchsorted(steps, step)
+        values[places], present[places] = value, True
+        columns[name] = Column(values, present)
+    builder.extend(steps, columns)
+    return repeats
+
+
+def _union(steps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    longest = max(steps, key=len)
+    others = [s for s in steps if len(s) and not np.array_equal(s, longest)]
+    return np.unique(np.concatenate([longest, *others])) if others else longest
+
+

@@ -1,0 +1,110 @@
+"""Which signal a tag means, for loggers whose tags carry a path: `optim/lr`, `valid/lm loss`.
+
+A tag that the vocabulary knows as a whole is that. Else its last part counts, with what its path
+says: under `eval/` a loss is a validation loss. Words that mean something only at the top level
+(`norm`, `scale`) are not believed below an unknown path. `lm loss vs samples` is the same series
+on another axis and is never taken.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.vocabulary import canonical, normalise
+
+__all__ = ["choose_tags", "might_be_loss", "signal_of_tag"]
+
+_VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
+_TRAIN = frozenset(
+    {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
+)
+_TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
+
+
+def _words(text: str) -> list[str]:
+    return [w for w in re.split(r"[^a-z0-9]+", normalise(text)) if w]
+
+
+def _is_other_axis(tag: str) -> bool:
+    return " vs " in normalise(tag)
+
+
+def signal_of_tag(tag: str) -> str | None:
+    """Return the canonical name of the signal that a tag means, None where nobody knows.
+
+    Example:
+        >>> [signal_of_tag(t) for t in ("lm-loss-training/lm loss", "val/lm loss", "h.3/norm")]
+        ['loss', 'val_loss', None]
+    """
+    if _is_other_axis(tag):
+        return None
+    name = canonical(tag)
+    if name is not None:
+        return name
+    path, _, last = tag.rpartition("/")
+    kept = [w for w in _words(last) if not _VALIDATION.match(w)]
+    is_validation = any(_VALIDATION.match(w) for w in [*_words(path), *_words(last)])
+    if is_validation:
+        return "val_loss" if canonical(" ".join(kept)) == "loss" else None
+    if normalise(last) in _TOP_LEVEL_ONLY and not _TRAIN.issuperset(_words(path)):
+        return None
+    return canonical(last)
+
+
+def might_be_loss(tag: str) -> bool:
+    """Whether a tag that no alias knows may be a training loss."""
+    words = _words(tag)
+    if _is_other_axis(tag) or any(_VALIDATION.match(w) or w in _NOT_A_TRAIN_LOSS for w in words):
+        return False
+    return any("loss" in w for w in words) or "nll" in words
+
+
+def choose_tags(
+    values: Mapping[str, NDArray[np.float64]],
+) -> tuple[dict[str, str], list[str]]:
+    """Return canonical name -> tag for the best tag of each signal, and what is to be said of it.
+
+    Of several tags for one signal the one with most finite values is taken, of equals one that the
+    vocabulary knows as a whole, then the shortest. With no training loss by name, a tag that might
+    be one stands in: one that says train or total first.
+    """
+    found: dict[str, list[str]] = {}
+    for tag in values:
+        name = signal_of_tag(tag)
+        if name is not None:
+            found.setdefault(name, []).append(tag)
+    notes: list[str] = []
+    if "loss" not in found:
+        stand_ins = sorted((t for t in values if might_be_loss(t)), key=_stand_in_rank)
+        if stand_ins:
+            found["loss"] = stand_ins[:1]
+            notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
+    chosen: dict[str, str] = {}
+    for name, tags in found.items():
+        best = max(tags, key=lambda t: _tag_rank(t, values[t]))
+        chosen[name] = best
+        if len(tags) > 1:
+            notes.append(f"{name} is read from {best!r}; left out: {_some(tags, best)}")
+    return chosen, notes
+
+
+def _tag_rank(tag: str, values: NDArray[np.float64]) -> tuple[int, bool, int]:
+    return int(np.isfinite(values).sum()), canonical(tag) is not None, -len(tag)
+
+
+def _stand_in_rank(tag: str) -> tuple[int, int]:
+    words = _words(tag)
+    order = [
+        "train" in words and "loss" in words,
+        "total" in words or "loss" in words,
+        any(w.startswith("train") for w in words),
+    ]
+    return next((i for i, holds in enumerate(order) if holds), len(order)), len(tag)
+
+
+def _some(tags: Sequence[str], best: str) -> str:
+    others = [repr(t) for t in tags if t != best]
+    return ", ".join(others[:6]) + (f" and {len(others) - 6} more" if len(others) > 6 else "")

@@ -1,0 +1,181 @@
+"""TensorBoard event files: one file, or all that stand in one directory, which are one run.
+
+Each launch of a trainer opens a new file, so a later file with a training loss is a new attempt,
+whether it goes on where the last one ended or begins further back. A file that was written at the
+same time as another and says the same steps is another rank's, and is left out.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import CUT_STREAM, Sample, open_bytes
+from trimtab.readers.numbers import counted
+from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.tags import choose_tags
+from trimtab.readers.tfevents import EventFile, Series, parse_events
+from trimtab.readers.tfrecord import starts_like_tfrecord
+from trimtab.record import RunRecord
+
+__all__ = ["TensorBoardReader", "event_files_among"]
+
+_NAME_PART = "tfevents"
+_VERSION = b"brain.Event:"
+_MAX_SIZE_BYTES = 1 << 34
+
+
+class TensorBoardReader:
+    """Reads event files."""
+
+    name = "tensorboard"
+    looks_for = "TensorBoard event files"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.98 where the file starts with a record and its checksum and holds events."""
+        framed = starts_like_tfrecord(sample.raw)
+        if _VERSION in sample.raw[:64]:
+            return 0.98 if framed else 0.6
+        return 0.5 if framed else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read one file.
+
+        Raises:
+            ReadError: It holds no scalar that is known.
+        """
+        return self.read_files([path], str(path))
+
+    def read_files(self, paths: Sequence[Path], source: str) -> RunRecord:
+        """Read the files of one run; one that cannot be read is named in a note.
+
+        Raises:
+            ReadError: None of them can be read, or they hold no scalar that is known.
+        """
+        notes: list[str] = []
+        files: list[_File] = []
+        errors: list[ReadError] = []
+        for path in paths:
+            try:
+                files.append(_File(path, parse_events(_whole(path), is_wanted_tag)))
+            except ReadError as error:
+                errors.append(error)
+                notes.append(f"left out: {error}")
+        if not files:
+            raise errors[0]
+        for file in files:
+            notes.extend(_damage(file, len(files) > 1))
+        tags = sorted({t for f in files for t in (*f.events.series, *f.events.other_tags)})
+        kept = _without_other_ranks(sorted(files, key=lambda f: f.begin_s), notes)
+        series, starts = _joined(kept)
+        return record_of_series(
+            source, self.name, series, starts=starts, notes=notes, tags_seen=tags
+        )
+
+
+def event_files_among(entries: Iterable[Path]) -> list[Path]:
+    """Return the event files among the entries of a directory, by their names."""
+    return [e for e in entries if _NAME_PART in e.name and e.is_file()]
+
+
+@dataclass
+class _File:
+    path: Path
+    events: EventFile
+
+    @property
+    def begin_s(self) -> float:
+        """Wall time of the first scalar."""
+        firsts = [float(s.wall_s[0]) for s in self.events.series.values() if len(s.wall_s)]
+        return min(firsts, default=np.inf)
+
+    def lead(self) -> Series | None:
+        """Return the series of the training loss, None where there is none."""
+        chosen, _ = choose_tags({t: s.value for t, s in self.events.series.items()})
+        tag = chosen.get("loss")
+        return None if tag is None else self.events.series[tag]
+
+
+def _whole(path: Path) -> bytes:
+    """Return a file's bytes; of a compressed file that breaks off, those before the break."""
+    with open_bytes(path) as stream:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while part := stream.read1(1 << 24):
+                parts.append(part)
+                size += len(part)
+                if size > _MAX_SIZE_BYTES:
+                    raise ReadError(f"{path}: more than 16 GiB; split it by time")
+        except CUT_STREAM:
+            pass
+    if size == 0:
+        raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")
+    data = b"".join(parts) if len(parts) > 1 else parts[0]
+    return data
+
+
+def _damage(file: _File, several: bool) -> list[str]:  # noqa: FBT001 - one caller
+    events = file.events
+    where = f"{file.path.name}: " if several else ""
+    notes: list[str] = []
+    if events.num_bad:
+        notes.append(f"{where}{counted(events.num_bad, 'event')} with a wrong checksum left out")
+    if events.lost_bytes:
+        notes.append(f"{where}damaged; {counted(events.lost_bytes, 'byte')} could not be read")
+    if events.torn:
+        notes.append(f"{where}the last event was torn in mid-write and left out")
+    return notes
+
+
+def _without_other_ranks(files: Sequence[_File], notes: list[str]) -> list[_File]:
+    """Leave out files that log the same losses' steps at the same time as one before."""
+    kept: list[_File] = []
+    for file in files:
+        lead = file.lead()
+        twin = next((k for k in kept if lead is not None and _is_other_rank(lead, k.lead())), None)
+        if twin is None:
+            kept.append(file)
+        else:
+            notes.append(f"{file.path.name}: the steps of {twin.path.name} at the same time, from "
+                         "another rank; left out")  # fmt: skip
+    return kept
+
+
+def _is_other_rank(one: Series, other: Series | None) -> bool:
+    if other is None or not len(one.step):
+        return False
+    begin = max(one.wall_s[0], other.wall_s[0])
+    end = min(one.wall_s[-1], other.wall_s[-1])
+    shorter = min(one.wall_s[-1] - one.wall_s[0], other.wall_s[-1] - other.wall_s[0])
+    common = len(np.intersect1d(one.step, other.step))
+    fewer = min(len(one.step), len(other.step))
+    return bool(end - begin > 0.5 * shorter > 0 and common > 0.5 * fewer)
+
+
+def _joined(files: Sequence[_File]) -> tuple[dict[str, TagSeries], list[Start]]:
+    """Return the series over all files in a row, and where attempts start."""
+    pieces: dict[str, list[TagSeries]] = {}
+    starts: list[Start] = []
+    base = 0
+    for number, file in enumerate(files):
+        for tag, s in file.events.series.items():
+            place = (s.place + base).astype(np.float64)
+            pieces.setdefault(tag, []).append(TagSeries(place, s.step.astype(np.float64), s.value))
+        if number and file.lead() is not None:
+            starts.append(Start(base, f"a new event file begins: {file.path.name}"))
+        for record, step in file.events.session_starts:
+            starts.append(Start(base + record, f"a session starts at step {step}"))
+        base += file.events.num_records
+    return {tag: _concatenated(parts) for tag, parts in pieces.items()}, starts
+
+
+def _concatenated(parts: Sequence[TagSeries]) -> TagSeries:
+    if len(parts) == 1:
+        return parts[0]
+    order, step, value = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("order", "step", "value")
+    )
+    return TagSeries(order, step, value)
