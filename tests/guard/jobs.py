@@ -32,7 +32,7 @@ KILL_POINTS = (
 
 def context() -> ForkServerContext:
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["tests.guard.jobs"])
+    server.set_forkserver_preload(["tests.guard.jobs", "tests.guard.nursery"])
     return server
 
 

@@ -12,19 +12,19 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.errors import ReadError
-from trimtab.readers.base import CUT_STREAM, Sample, open_bytes
+from trimtab.readers.base import Sample
 from trimtab.readers.numbers import counted
 from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.tags import choose_tags
 from trimtab.readers.tfevents import EventFile, Series, parse_events
 from trimtab.readers.tfrecord import starts_like_tfrecord
+from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 
 __all__ = ["TensorBoardReader", "event_files_among"]
 
 _NAME_PART = "tfevents"
 _VERSION = b"brain.Event:"
-_MAX_SIZE_BYTES = 1 << 34
 
 
 class TensorBoardReader:
@@ -59,14 +59,15 @@ class TensorBoardReader:
         errors: list[ReadError] = []
         for path in paths:
             try:
-                files.append(_File(path, parse_events(_whole(path), is_wanted_tag)))
+                data, cut = read_whole(path)
+                files.append(_File(path, parse_events(data, is_wanted_tag), cut))
             except ReadError as error:
                 errors.append(error)
                 notes.append(f"left out: {error}")
         if not files:
             raise errors[0]
         for file in files:
-            notes.extend(_damage(file, len(files) > 1))
+            notes.extend(_damage(file, several=len(files) > 1))
         tags = sorted({t for f in files for t in (*f.events.series, *f.events.other_tags)})
         kept = _without_other_ranks(sorted(files, key=lambda f: f.begin_s), notes)
         series, starts = _joined(kept)
@@ -84,6 +85,8 @@ def event_files_among(entries: Iterable[Path]) -> list[Path]:
 class _File:
     path: Path
     events: EventFile
+    cut: bool
+    """Whether its compressed data breaks off."""
 
     @property
     def begin_s(self) -> float:
@@ -98,26 +101,7 @@ class _File:
         return None if tag is None else self.events.series[tag]
 
 
-def _whole(path: Path) -> bytes:
-    """Return a file's bytes; of a compressed file that breaks off, those before the break."""
-    with open_bytes(path) as stream:
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while part := stream.read1(1 << 24):
-                parts.append(part)
-                size += len(part)
-                if size > _MAX_SIZE_BYTES:
-                    raise ReadError(f"{path}: more than 16 GiB; split it by time")
-        except CUT_STREAM:
-            pass
-    if size == 0:
-        raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")
-    data = b"".join(parts) if len(parts) > 1 else parts[0]
-    return data
-
-
-def _damage(file: _File, several: bool) -> list[str]:  # noqa: FBT001 - one caller
+def _damage(file: _File, *, several: bool) -> list[str]:
     events = file.events
     where = f"{file.path.name}: " if several else ""
     notes: list[str] = []
@@ -125,7 +109,9 @@ def _damage(file: _File, several: bool) -> list[str]:  # noqa: FBT001 - one call
         notes.append(f"{where}{counted(events.num_bad, 'event')} with a wrong checksum left out")
     if events.lost_bytes:
         notes.append(f"{where}damaged; {counted(events.lost_bytes, 'byte')} could not be read")
-    if events.torn:
+    if file.cut:
+        notes.append(f"{where}the compressed file breaks off; what came before was read")
+    elif events.torn:
         notes.append(f"{where}the last event was torn in mid-write and left out")
     return notes
 
@@ -139,8 +125,10 @@ def _without_other_ranks(files: Sequence[_File], notes: list[str]) -> list[_File
         if twin is None:
             kept.append(file)
         else:
-            notes.append(f"{file.path.name}: the steps of {twin.path.name} at the same time, from "
-                         "another rank; left out")  # fmt: skip
+            notes.append(
+                f"{file.path.name}: logs the steps of {twin.path.name} at the same time, as another "
+                "rank does; left out"
+            )
     return kept
 
 
