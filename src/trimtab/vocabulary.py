@@ -103,6 +103,11 @@ SIGNALS: tuple[Signal, ...] = (
             "train/total_loss",
             "loss/total",
             "step_loss",
+            "trl",
+            "train/crossentropyloss",
+            "training/train_loss",
+            "training_loss",
+            "batch_loss",
         ),
     ),
     Signal(
@@ -126,6 +131,8 @@ SIGNALS: tuple[Signal, ...] = (
             "val_loss_epoch",
             "loss/validation",
             "valid/loss",
+            "tel",
+            "eval/crossentropyloss",
         ),
     ),
     Signal(

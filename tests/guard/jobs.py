@@ -3,8 +3,6 @@
 A job writes the loss of every step to a file, bit for bit, and is killed where it is told to.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -97,7 +95,8 @@ def _die() -> None:
 def _set_trap(step: int, point: str) -> None:
     """Be killed inside the save of a step's checkpoint."""
     name = f"step-{step:08d}.partial"
-    tensors, hashed, commit = saving._write_tensors, manifest._sha256, saving.commit
+    place: Any = saving  # a module whose functions are replaced
+    tensors, hashed, commit = saving._write_tensors, manifest._sha256, place.commit
 
     def write_tensors(values: dict[str, torch.Tensor], path: Path) -> None:
         if path.parent.name == name and point == "before-tensors":
@@ -122,7 +121,7 @@ def _set_trap(step: int, point: str) -> None:
             _die()
 
     renamed = Path.rename
-    saving._write_tensors = write_tensors
+    place._write_tensors = write_tensors
     manifest._sha256 = sha256
     Path.rename = rename  # type: ignore[method-assign,assignment]
-    saving.commit = committed
+    place.commit = committed

@@ -1,7 +1,5 @@
 """In observe, and in act on a healthy run, nothing is changed: not one bit."""
 
-from __future__ import annotations
-
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -62,9 +60,7 @@ def test_every_precision_is_bitwise_the_plain_loop(
 
 
 @pytest.mark.parametrize(("shuffle", "generator"), list(product([False, True], repeat=2)))
-def test_every_order_is_bitwise_the_loaders(
-    tmp_path: Path, shuffle: bool, generator: bool
-) -> None:
+def test_every_order_is_bitwise_the_loaders(tmp_path: Path, shuffle: bool, generator: bool) -> None:
     assert_same(tmp_path, shuffle=shuffle, generator=generator)
 
 

@@ -1,7 +1,5 @@
 """Killed at any moment and resumed, a run goes on bit for bit; what is broken is not resumed from."""
 
-from __future__ import annotations
-
 import json
 import random
 import time
@@ -120,7 +118,7 @@ def test_killed_at_a_random_moment_again_and_again(
 def test_every_schedule_and_order_resumes_bit_for_bit(
     tmp_path: Path, schedule: str, shuffle: bool, generator: bool
 ) -> None:
-    settings = {"schedule": schedule, "shuffle": shuffle, "generator": generator}
+    settings: dict[str, Any] = {"schedule": schedule, "shuffle": shuffle, "generator": generator}
     expected = train_plain(make(**settings), 30)
     s = make(**settings)
     guard = guard_of(s, tmp_path / "run", steps=30)
@@ -266,7 +264,9 @@ def test_other_settings_are_refused_because_loading_would_undo_them(tmp_path: Pa
         guard_of(make(lr=1e-3), run, steps=60)
     s = make()
     s.optimizer.param_groups[0]["weight_decay"] = 0.3
-    with pytest.raises(ActError, match=r"group 0 was launched with weight_decay=0\.1, now with 0\.3"):
+    with pytest.raises(
+        ActError, match=r"group 0 was launched with weight_decay=0\.1, now with 0\.3"
+    ):
         guard_of(s, run, steps=60)
     assert resumed_from(run) == 20  # the lock was given back
 

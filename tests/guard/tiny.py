@@ -1,7 +1,5 @@
 """A model that trains in milliseconds, the plain loop it is trained in, and the guarded one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

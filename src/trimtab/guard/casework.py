@@ -91,7 +91,8 @@ class Casework:
                 break
             clean += 1
         limit = 12 * margin + 2 * (case.seen_step - case.base.step)
-        if clean >= margin or len(case.probe_samples) > limit:
+        spent = self._wasted_share(case) >= self.engine.policy.max_wasted_share
+        if clean >= margin or len(case.probe_samples) > limit or spent:
             return self._finish_probe(case)
         return None
 
@@ -174,7 +175,7 @@ class Casework:
 
     def _within_budget(self, case: Case, step: NextStep) -> NextStep:
         """Return the step, or where a trial would pass the budget of steps, what is left to do."""
-        if not isinstance(step, Trial) or not case.trials:
+        if not isinstance(step, Trial) or not (case.trials or case.depth):
             return step
         share = self._wasted_share(case, ahead=self._trial_length(case))
         if share <= self.engine.policy.max_wasted_share:
@@ -186,7 +187,7 @@ class Casework:
         held = [t for t in case.trials if t.held]
         if held:
             return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
-        return GiveUp(reason=f"no trial held ({', '.join(t.name for t in case.trials)}); {spent}")
+        return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
 
     def _wasted_share(self, case: Case, *, ahead: int = 0) -> float:
         """Steps that are not on the final lineage if it goes on from the restore point."""
@@ -214,6 +215,7 @@ class Casework:
         engine = self.engine
         d = engine.decisions
         skips = engine.data.skips if engine.data is not None else ()
+        tried = case.trial.skip if case.trial is not None else None  # in the skips, not decided
         oldest = engine.oldest_step()
         onset = onset_sample(case)
         return Situation(
@@ -231,7 +233,7 @@ class Casework:
             older_restore_point=oldest is not None and oldest < case.base.step,
             wasted_share=self._wasted_share(case),
             planned_samples=self._planned_samples(case),
-            skipped_samples=sum(b - a + 1 for a, b in skips),
+            skipped_samples=sum(b - a + 1 for a, b in skips if (a, b) != tried),
             step=case.seen_step,
             last_action_step=self.last_action_step,
         )

@@ -92,12 +92,15 @@ class ActivationProbe:
         if not self.enabled or not torch.is_grad_enabled():  # not in an evaluation
             return
         try:
-            if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
-                hidden = inputs[0].detach()
-                norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
-                self.value = norm / max(hidden.numel(), 1) ** 0.5
+            self._measure(inputs)
         except Exception as error:  # noqa: BLE001 - inside the user's forward pass; told by `take`
             self.enabled, self.error = False, error
+
+    def _measure(self, inputs: tuple[Any, ...]) -> None:
+        if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
+            hidden = inputs[0].detach()
+            norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
+            self.value = norm / max(hidden.numel(), 1) ** 0.5
 
     def take(self) -> torch.Tensor | None:
         """Return the value of the last forward pass with gradients, and forget it.

@@ -130,13 +130,18 @@ class Recovery:
                     and (row - finding.onset_row >= 2 or last)
                 ):
                     return True
-            elif finding.detector.startswith("level") or finding.kind in (
-                "unrecovered-spike",
-                "scale-collapse",
-            ) or (
-                not finding.closed
-                and finding.signal == "loss"
-                and row - finding.onset_row >= patience
+            elif (
+                finding.detector.startswith("level")
+                or finding.kind
+                in (
+                    "unrecovered-spike",
+                    "scale-collapse",
+                )
+                or (
+                    not finding.closed
+                    and finding.signal == "loss"
+                    and row - finding.onset_row >= patience
+                )
             ):
                 return True
         return False
@@ -223,6 +228,7 @@ class Recovery:
         values: dict[str, object] = {
             "to_step": case.base.step,
             "skip_samples": list(trial.skip) if trial.skip else None,
+            "num_samples": trial.skip[1] - trial.skip[0] + 1 if trial.skip else 0,
             "lr_factor": engine.decisions.lr_factor,
         }
         remedy = "roll-back"

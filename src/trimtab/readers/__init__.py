@@ -7,20 +7,41 @@ To add a format, write a `Reader` and put it into `READERS`.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Reader, take_sample
 from trimtab.readers.csv_table import CsvReader
+from trimtab.readers.fallback import TextReader
+from trimtab.readers.hf_stdout import HfStdoutReader
+from trimtab.readers.json_document import JsonDocumentReader
 from trimtab.readers.jsonl import JsonlReader
 from trimtab.readers.megatron import MegatronReader
+from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
+from trimtab.readers.mllog import MllogReader
 from trimtab.readers.rundir import is_run_directory, read_run_directory
+from trimtab.readers.sqlite_store import SqliteReader
+from trimtab.readers.tensorboard import TensorBoardReader, event_files_among
+from trimtab.readers.text_formats import TEXT_FORMATS
+from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
 
 __all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run"]
 
-READERS: tuple[Reader, ...] = (MegatronReader(), JsonlReader(), CsvReader())
+READERS: tuple[Reader, ...] = (
+    MegatronReader(),
+    JsonlReader(),
+    CsvReader(),
+    TensorBoardReader(),
+    WandbReader(),
+    JsonDocumentReader(),
+    MllogReader(),
+    HfStdoutReader(),
+    SqliteReader(),
+    *TEXT_FORMATS,
+    TextReader(),  # any other text: keep it last
+)
 """Built-in formats; of equally sure ones the first reads."""
 
 MIN_CONFIDENCE = 0.2
@@ -82,32 +103,56 @@ def read(path: str | os.PathLike[str]) -> list[RunRecord]:
 def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
     """Yield (path, record or why there is none) for a file, or for all files in a directory.
 
-    One bad file does not hide the others. A directory inside that is a trimtab run is one record.
+    One bad file does not hide the others. A directory inside that is a run of trimtab or MLflow is
+    one record, and so are the TensorBoard event files of one directory. A database with several
+    runs is one record each, named `FILE#RUN`; such a name can be given, too.
     """
     root = Path(path)
-    for file in _runs_under(root) if root.is_dir() else (root,):
+    wanted = ""
+    if "#" in root.name and not root.exists():
+        name, _, wanted = str(path).rpartition("#")
+        root = Path(name)
+    for run in _runs_under(root) if root.is_dir() else ([root],):
+        source = run[0] if len(run) == 1 else run[0].parent
         try:
-            yield str(file), _read_one(file)
+            for record in _read_one(run, str(source)):
+                if not wanted or record.source == f"{root}#{wanted}":
+                    yield record.source if "#" in record.source else str(source), record
         except ReadError as error:
-            yield str(file), error
+            yield str(source), error
 
 
-def _read_one(path: Path) -> RunRecord:
-    if path.is_dir():
-        return read_run_directory(path)
-    return find_reader(path).read(path)
+def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
+    """Yield the record of a run (one path, or the event files of a directory), or all in a database."""
+    if len(run) > 1:
+        yield TensorBoardReader().read_files(run, source)
+    elif is_run_directory(run[0]):
+        yield read_run_directory(run[0])
+    elif run[0].is_dir():
+        yield read_mlflow_run(run[0])
+    else:
+        reader = find_reader(run[0])
+        if isinstance(reader, SqliteReader):
+            yield from reader.read_all(run[0])
+        else:
+            yield reader.read(run[0])
 
 
-def _runs_under(directory: Path) -> Iterator[Path]:
-    """Yield run directories and files below, in order of name; hidden ones are left out."""
-    if is_run_directory(directory):
-        yield directory
+def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:
+    """Yield what makes up one run each, in order of name; hidden ones are left out.
+
+    That is a run directory, a file, or all the event files of a directory.
+    """
+    if is_run_directory(directory) or is_mlflow_run(directory):
+        yield [directory]
         return
-    for entry in sorted(directory.iterdir()):
-        if entry.name.startswith("."):
-            continue
+    entries = sorted(e for e in directory.iterdir() if not e.name.startswith("."))
+    events = event_files_among(entries)
+    if events:
+        yield events
+    for entry in entries:
         if entry.is_dir():
             if entry.name not in _SKIPPED_DIRECTORIES:
                 yield from _runs_under(entry)
-        elif entry.is_file():
-            yield entry
+        elif entry.is_file() and entry not in events:
+            yield [entry]

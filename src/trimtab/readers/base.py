@@ -7,6 +7,7 @@ name, how sure it is that the format is its own (`sniff`); the surest one reads 
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import re
 import zlib
@@ -26,6 +27,7 @@ __all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
 
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
+_WINDOW_SIZE_BYTES = 1 << 17
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -93,6 +95,29 @@ class Sample:
             return False
         return b"\0" in self.raw or self.text.count("\ufffd") > 0.1 * len(self.text)
 
+    @cached_property
+    def windows(self) -> bytes:
+        """The whole file where it is small, else stretches from its start to its end.
+
+        What repeats through a log is in them; several formats can be sought without as many passes.
+        """
+        if self.whole:
+            return self.raw
+        with open_bytes(self.path) as stream:
+            if isinstance(stream, io.BufferedReader) and stream.raw.seekable():
+                return _stretches(stream, self.path.stat().st_size)
+            parts = [self.raw]
+            try:
+                for i in itertools.count():
+                    chunk = stream.read1(_CHUNK_SIZE_BYTES)
+                    if not chunk:
+                        break
+                    if i & (i - 1) == 0:  # 1, 2, 4, 8 ... MiB
+                        parts.append(chunk[:_WINDOW_SIZE_BYTES])
+            except _CUT_STREAM:
+                pass
+        return b"\n".join(parts)
+
     def contains(self, pattern: bytes) -> bool:
         """Whether the regular expression occurs anywhere in the file, however deep.
 
@@ -118,6 +143,16 @@ class Sample:
             except _CUT_STREAM:
                 return False
         return False
+
+
+def _stretches(stream: io.BufferedReader, size: int) -> bytes:
+    if size <= 4 * _WINDOW_SIZE_BYTES:
+        return stream.read()
+    parts: list[bytes] = []
+    for quarter in range(5):
+        stream.seek(quarter * (size - _WINDOW_SIZE_BYTES) // 4)
+        parts.append(stream.read(_WINDOW_SIZE_BYTES))
+    return b"\n".join(parts)
 
 
 def take_sample(path: Path) -> Sample:

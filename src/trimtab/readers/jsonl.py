@@ -18,6 +18,7 @@ from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
 
+_MAX_DEPTH = 16
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
@@ -36,6 +37,8 @@ def _parse_loosely(line: str) -> Any:
         return None
     try:
         return json.loads(line)
+    except RecursionError:
+        return None
     except ValueError:
         pass
     try:
@@ -49,11 +52,17 @@ def _spell(match: re.Match[str]) -> str:
     return "NaN" if match[2].lower() == "nan" else f"{sign}Infinity"
 
 
-def flatten(data: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (key, value) of all scalars of nested objects, keys joined with `/`; lists are left out."""
+def flatten(
+    data: dict[str, Any], prefix: str = "", *, depth: int = 0
+) -> Iterator[tuple[str, object]]:
+    """Yield (key, value) of all scalars of nested objects, keys joined with `/`.
+
+    Lists are left out, and what lies deeper than any logger nests.
+    """
     for key, value in data.items():
         if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{key}/")
+            if depth < _MAX_DEPTH:
+                yield from flatten(value, f"{prefix}{key}/", depth=depth + 1)
         elif not isinstance(value, list):
             yield f"{prefix}{key}", value
 

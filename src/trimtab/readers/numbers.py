@@ -42,7 +42,10 @@ def parse_number(value: object) -> float | None:
         (0.0001, -inf, None)
     """
     if isinstance(value, int | float):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            return _bad(value)
     if value is None:
         return None
     if isinstance(value, str):

@@ -126,9 +126,7 @@ def _fill(
     for index in range(len(cuts) + 1):
         if index:
             builder.start_attempt(why=cuts[index - 1][1])
-        parts = {
-            name: slice(bounds[name][index], bounds[name][index + 1]) for name in signals
-        }
+        parts = {name: slice(bounds[name][index], bounds[name][index + 1]) for name in signals}
         repeats += _extend(builder, signals, parts)
     if repeats:
         builder.notes.append(f"{counted(repeats, 'value')} repeated at the same step left out")
@@ -193,5 +191,3 @@ def _union(steps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     longest = max(steps, key=len)
     others = [s for s in steps if len(s) and not np.array_equal(s, longest)]
     return np.unique(np.concatenate([longest, *others])) if others else longest
-
-

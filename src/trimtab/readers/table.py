@@ -17,6 +17,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
+from trimtab.readers.tags import signal_of_tag
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
@@ -76,7 +77,7 @@ def _role(key: str) -> str:
         return "epoch"
     if name in _RANK_KEYS:
         return "rank"
-    if canonical(key) is not None:
+    if signal_of_tag(key) is not None:
         return "signal"
     words = name.replace("/", " ").split()
     if any("loss" in w for w in words) and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
@@ -178,7 +179,7 @@ class Table:
         """Return the fullest column of each canonical signal, in its unit, and its key."""
         found: dict[str, list[str]] = {}
         for key in columns:
-            name = canonical(key)
+            name = signal_of_tag(key)
             if self._cells[key].role == "signal" and name is not None:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
@@ -191,7 +192,8 @@ class Table:
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
         for name, candidates in found.items():
-            best = max(candidates, key=lambda k: (_fullness(columns[k]), normalise(k) == name))
+            means = [k for k in candidates if name == "val_loss" and canonical(k) == name]
+            best = max(means or candidates, key=lambda k: _rank(k, name, columns[k]))
             column = self._scaled(best, name, columns[best])
             if columnar:
                 column = self._nan_settled(best, name, column)
@@ -291,6 +293,10 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     for column in signals.values():
         again &= column.present[rows[1:]] | ~column.present[rows[:-1]]
     return [int(row) for row in rows[1:][again]]
+
+
+def _rank(key: str, name: str, column: Column) -> tuple[int, bool, bool]:
+    return _fullness(column), canonical(key) == name, normalise(key) == name
 
 
 def _fullness(column: Column) -> int:

@@ -2,12 +2,14 @@
 
 A tag that the vocabulary knows as a whole is that. Else its last part counts, with what its path
 says: under `eval/` a loss is a validation loss. Words that mean something only at the top level
-(`norm`, `scale`) are not believed below an unknown path. `lm loss vs samples` is the same series
-on another axis and is never taken.
+(`norm`, `scale`) are not believed below an unknown path. Words for how often it is logged or for
+averaging (`train_loss_batch`, `loss_avg`) change no meaning. `lm loss vs samples` is the same
+series on another axis and is never taken.
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,10 @@ _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|hold
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )
+_NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "epoch", "avg", "mean", "micro"})
+_EXPORTED = re.compile(r"^.+ - (?=\S)")
+"""What W&B's CSV export puts before a key: the name of the run."""
+_EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
 
@@ -28,8 +34,10 @@ def _words(text: str) -> list[str]:
     return [w for w in re.split(r"[^a-z0-9]+", normalise(text)) if w]
 
 
-def _is_other_axis(tag: str) -> bool:
-    return " vs " in normalise(tag)
+def _is_no_series(tag: str) -> bool:
+    """Whether a tag is another's series over: on another axis, its bounds, a run's final figures."""
+    other_axis = " vs " in normalise(tag)
+    return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
 
 
 def signal_of_tag(tag: str) -> str | None:
@@ -39,25 +47,27 @@ def signal_of_tag(tag: str) -> str | None:
         >>> [signal_of_tag(t) for t in ("lm-loss-training/lm loss", "val/lm loss", "h.3/norm")]
         ['loss', 'val_loss', None]
     """
-    if _is_other_axis(tag):
+    if _is_no_series(tag):
         return None
+    tag = _EXPORTED.sub("", tag)
     name = canonical(tag)
     if name is not None:
         return name
     path, _, last = tag.rpartition("/")
-    kept = [w for w in _words(last) if not _VALIDATION.match(w)]
-    is_validation = any(_VALIDATION.match(w) for w in [*_words(path), *_words(last)])
-    if is_validation:
-        return "val_loss" if canonical(" ".join(kept)) == "loss" else None
-    if normalise(last) in _TOP_LEVEL_ONLY and not _TRAIN.issuperset(_words(path)):
-        return None
-    return canonical(last)
+    words = _words(last)
+    kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)
+    if any(_VALIDATION.match(w) for w in [*_words(path), *words]):
+        return "val_loss" if canonical(kept) == "loss" else None
+    name = canonical(last) or canonical(kept)
+    is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
+    return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
 
 
 def might_be_loss(tag: str) -> bool:
     """Whether a tag that no alias knows may be a training loss."""
-    words = _words(tag)
-    if _is_other_axis(tag) or any(_VALIDATION.match(w) or w in _NOT_A_TRAIN_LOSS for w in words):
+    key = _EXPORTED.sub("", tag)
+    words = _words(key if "loss" in key.lower() else tag)
+    if _is_no_series(tag) or any(_VALIDATION.match(w) or w in _NOT_A_TRAIN_LOSS for w in words):
         return False
     return any("loss" in w for w in words) or "nll" in words
 
@@ -67,9 +77,11 @@ def choose_tags(
 ) -> tuple[dict[str, str], list[str]]:
     """Return canonical name -> tag for the best tag of each signal, and what is to be said of it.
 
-    Of several tags for one signal the one with most finite values is taken, of equals one that the
-    vocabulary knows as a whole, then the shortest. With no training loss by name, a tag that might
-    be one stands in: one that says train or total first.
+    Of several tags for one signal the one with most values is taken (NaN counts for less than any
+    number), of equals one that the vocabulary knows as a whole, then the shortest. For the
+    validation loss the name goes before the number: a mean over the set says more than its batches.
+    With no training loss by name, a tag that might be one stands in: one that says train or total
+    first.
     """
     found: dict[str, list[str]] = {}
     for tag in values:
@@ -84,15 +96,20 @@ def choose_tags(
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
     chosen: dict[str, str] = {}
     for name, tags in found.items():
-        best = max(tags, key=lambda t: _tag_rank(t, values[t]))
+        trusts_name = name == "val_loss"
+        best = max(tags, key=partial(_rank_of, values, trusts_name=trusts_name))
         chosen[name] = best
         if len(tags) > 1:
             notes.append(f"{name} is read from {best!r}; left out: {_some(tags, best)}")
     return chosen, notes
 
 
-def _tag_rank(tag: str, values: NDArray[np.float64]) -> tuple[int, bool, int]:
-    return int(np.isfinite(values).sum()), canonical(tag) is not None, -len(tag)
+def _rank_of(
+    values: Mapping[str, NDArray[np.float64]], tag: str, *, trusts_name: bool
+) -> tuple[int, ...]:
+    fullness = 2 * int(np.isfinite(values[tag]).sum()) + len(values[tag])
+    known = int(canonical(tag) is not None)
+    return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
 
 
 def _stand_in_rank(tag: str) -> tuple[int, int]:

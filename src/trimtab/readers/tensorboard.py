@@ -6,7 +6,7 @@ same time as another and says the same steps is another rank's, and is left out.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.numbers import counted
 from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
-from trimtab.readers.tags import choose_tags
+from trimtab.readers.tags import choose_tags, signal_of_tag
 from trimtab.readers.tfevents import EventFile, Series, parse_events
 from trimtab.readers.tfrecord import starts_like_tfrecord
 from trimtab.readers.whole import read_whole
@@ -60,7 +60,7 @@ class TensorBoardReader:
         for path in paths:
             try:
                 data, cut = read_whole(path)
-                files.append(_File(path, parse_events(data, is_wanted_tag), cut))
+                files.append(_File(path, _parse(data, path), cut))
             except ReadError as error:
                 errors.append(error)
                 notes.append(f"left out: {error}")
@@ -99,6 +99,15 @@ class _File:
         chosen, _ = choose_tags({t: s.value for t, s in self.events.series.items()})
         tag = chosen.get("loss")
         return None if tag is None else self.events.series[tag]
+
+
+def _parse(data: bytes, path: Path) -> EventFile:
+    """Return what a file holds; below `eval/`, as TensorFlow writes it, tags are said to be that."""
+    folder = path.resolve().parent.name
+    if signal_of_tag(f"{folder}/loss") != "val_loss":
+        return parse_events(data, is_wanted_tag)
+    events = parse_events(data, lambda tag: is_wanted_tag(f"{folder}/{tag}"))
+    return replace(events, series={f"{folder}/{t}": s for t, s in events.series.items()})
 
 
 def _damage(file: _File, *, several: bool) -> list[str]:

@@ -1,25 +1,179 @@
 """W&B's offline transaction log, `run-ID.wandb`: LevelDB's log framing around protobuf records.
 
-The file is cut into blocks of 32 KiB. A record that does not fit is split over several; checksums
-are zlib's CRC-32 over type and data. Of the records only the history is read: its items are JSON
-texts by key. A damaged block is passed over and reading goes on at the next one.
+Of the records only the history is read, whose items are JSON texts by key; NaN is the bare word
+that JSON does not have. Rows are counted by W&B's own `_step`, as its pages do; where the trainer
+logs a step of its own, a note says how the two go together.
 """
 
-import zlib
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
-from trimtab.readers.jsonl import flatten, parse_value
-from trimtab.readers.numbers import counted
-from trimtab.readers.table import Table
+from trimtab.readers.jsonl import flatten
+from trimtab.readers.leveldb_log import LogDamage, log_records
+from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.whole import read_whole
-from trimtab.readers.wire import BYTES, VARINT, WireError, fields
+from trimtab.readers.wire import BYTES, VARINT, Field, WireError, fields, signed
 from trimtab.record import RunRecord
+from trimtab.vocabulary import normalise
 
-__all__ = ["WandbReader", "history_rows"]
+__all__ = ["WandbReader"]
+
+_MAGIC = b":W&B"
+_HEADER_SIZE_BYTES = 7
+_TRAINER_STEPS = frozenset(
+    {"step", "global step", "iteration", "iter", "train/global step", "trainer/global step"}
+)
+_HISTORY = 2
+_ITEM, _STEP = 1, 2
+_MAX_SCALAR_LENGTH = 40
+"""Longer texts are captions; "NaN" and "Infinity" are values."""
+_KEY, _NESTED_KEY, _VALUE_JSON = 1, 2, 16
+
+
+class WandbReader:
+    """Reads `.wandb` files."""
+
+    name = "wandb"
+    looks_for = "W&B transaction logs (`run-ID.wandb`)"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.99 where the file starts with W&B's mark."""
+        return 0.99 if sample.raw.startswith(_MAGIC) else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: It holds no history, or no key of it is known.
+        """
+        data, cut = read_whole(path)
+        history = _History()
+        damage = LogDamage()
+        num_bad = 0
+        for record in log_records(data, _HEADER_SIZE_BYTES, damage):
+            try:
+                history.add(_history_row(record))
+            except WireError:
+                num_bad += 1
+        if not history.steps:
+            raise ReadError(
+                f"{path}: a W&B log without history; nothing has been logged yet, or it is broken"
+            )
+        notes = [*_damage_notes(damage, num_bad, cut=cut), *history.step_note()]
+        seen = sorted(history.columns)
+        return record_of_series(str(path), self.name, history.series(), notes=notes, tags_seen=seen)
+
+
+class _History:
+    """The rows of the history, by key."""
+
+    def __init__(self) -> None:
+        self.steps: list[float] = []
+        self.columns: dict[str, list[tuple[int, float]]] = {}
+
+    def add(self, row: list[tuple[str, object]]) -> None:
+        """Add one row; values that are no numbers (captions, tables) are left out."""
+        if not row:
+            return
+        place = len(self.steps)
+        step = self.steps[-1] + 1 if self.steps else 0.0
+        for key, value in row:
+            try:
+                number = parse_number(value)
+            except (BadNumberError, OverflowError):
+                number = None
+            if number is None:
+                self.columns.setdefault(key, [])
+            elif key == "_step":
+                step = number
+            else:
+                self.columns.setdefault(key, []).append((place, number))
+        self.steps.append(step)
+
+    def series(self) -> dict[str, TagSeries]:
+        """Return the series of every key that may be a signal."""
+        steps = np.array(self.steps)
+        found: dict[str, TagSeries] = {}
+        for key, cells in self.columns.items():
+            if cells and is_wanted_tag(key):
+                table = np.array(cells)
+                places = table[:, 0].astype(np.int64)
+                found[key] = TagSeries(table[:, 0], steps[places], table[:, 1])
+        return found
+
+    def step_note(self) -> list[str]:
+        """Say which keys count the trainer's own steps, and how they go with W&B's."""
+        for key in self.columns:
+            cells = self.columns[key]
+            if normalise(key) in _TRAINER_STEPS and len(cells) > 1 and cells[-1][1] > cells[0][1]:
+                (first, begin), (last, end) = cells[0], cells[-1]
+                return [
+                    f"rows are counted by W&B's _step; {self.steps[first]:g} to "
+                    f"{self.steps[last]:g} there are {key} {begin:g} to {end:g}"
+                ]
+        return []
+
+
+def _damage_notes(damage: LogDamage, num_bad: int, *, cut: bool) -> list[str]:
+    notes: list[str] = []
+    if damage.num_damaged or num_bad:
+        places = counted(damage.num_damaged + num_bad, "place")
+        notes.append(f"damaged in {places}; what stands there was left out")
+    if cut:
+        notes.append("the compressed file breaks off; what came before was read")
+    elif damage.torn:
+        notes.append("the last record was torn in mid-write and left out")
+    return notes
+
+
+def _history_row(record: bytes) -> list[tuple[str, object]]:
+    """Return the (key, value) pairs of a history record; none for any other record."""
+    row: list[tuple[str, object]] = []
+    for part in fields(record):
+        if part.number != _HISTORY or part.kind != BYTES:
+            continue
+        step: int | None = None
+        for item in fields(record, part.start, part.end):
+            if item.number == _ITEM and item.kind == BYTES:
+                row.extend(_item(record, item))
+            elif item.number == _STEP and item.kind == BYTES:
+                numbers = fields(record, item.start, item.end)
+                step = next((signed(n.value) for n in numbers if n.kind == VARINT), 0)
+        if step is not None and all(key != "_step" for key, _ in row):
+            row.append(("_step", step))
+    return row
+
+
+def _item(record: bytes, item: Field) -> Iterator[tuple[str, object]]:
+    path: list[str] = []
+    text = b""
+    for part in fields(record, item.start, item.end):
+        if part.number in (_KEY, _NESTED_KEY) and part.kind == BYTES:
+            path.append(record[part.start : part.end].decode("utf-8", errors="replace"))
+        elif part.number == _VALUE_JSON and part.kind == BYTES:
+            text = record[part.start : part.end]
+    key = "/".join(p for p in path if p)
+    value = _value(text)
+    if isinstance(value, dict):
+        yield from flatten(value, f"{key}/")
+    elif not isinstance(value, list) and len(str(value)) < _MAX_SCALAR_LENGTH:
+        yield key, value
+
+
+def _value(text: bytes) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,80 @@
+"""Text of trainers that nobody has written a reader for.
+
+The shape of the records is learnt from the lines themselves (`text_shapes`): key-value pairs, tables
+under a header, JSON or dicts in a line, step counters, rank and time prefixes, progress bars. What
+the keys mean, what counts the steps and which lines belong together is settled over the whole file
+(`text_settle`), and the notes of the record say what was guessed and how sure that is.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.text_keys import Meaning
+from trimtab.readers.text_pairs import DECIMAL_COMMA_TOKEN, TOKEN
+from trimtab.readers.text_settle import settle
+from trimtab.readers.text_shapes import Shapes
+from trimtab.record import RunRecord
+
+__all__ = ["TextReader"]
+
+_ANY_LOSS = (
+    rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr)"
+    rb"[^\n]{0,200}?(?:\d|nan|inf)"
+)
+_ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
+_DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
+_DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextReader:
+    """Reads text: of any trainer, or of one with a name."""
+
+    name: str = "text"
+    looks_for: str = "text with a loss on lines that repeat (`step 10 loss 2.5`)"
+    pattern: bytes = b""
+    """Regular expression that tells the format; empty: any text."""
+    keys: Mapping[str, Meaning | None] = field(default_factory=dict)
+    """Keys of this format, as `normalise` gives them, that mean something else than they seem to."""
+    sureness: float = 0.93
+
+    def sniff(self, sample: Sample) -> float:
+        """Return `sureness` where the pattern occurs; 0.22 for any text that may log a loss."""
+        if sample.is_binary:
+            return 0.0
+        if self.pattern:
+            return self.sureness if re.search(self.pattern, sample.windows) else 0.0
+        if re.search(_ANY_LOSS, sample.windows) or re.search(_ANY_HEADER, sample.windows):
+            return 0.22
+        return 0.22 if sample.contains(_ANY_LOSS) else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: It is binary, or there is no series of losses in it.
+        """
+        sample = take_sample(path)
+        if sample.is_binary:
+            raise ReadError(f"{path}: binary data of no known format; give a training log")
+        token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
+        shapes = Shapes(self.keys, token)
+        lines = TextLines(path)
+        shapes.see(lines)
+        notes = lines.notes()
+        if lines.torn and shapes.drop_torn():
+            notes.append("the last record was torn in mid-write and left out")
+        record = settle(
+            list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
+        )
+        return replace(record, notes=(*record.notes, *notes)) if notes else record
+
+
+def _has_decimal_commas(text: str) -> bool:
+    """Whether fractions are written with a comma."""
+    commas = len(_DECIMAL_COMMA.findall(text))
+    return commas >= 3 and commas > 2 * len(_DECIMAL_POINT.findall(text))

@@ -1,0 +1,163 @@
+"""What Hugging Face's Trainer prints: Python dicts, alone or behind a progress bar.
+
+    {'loss': 2.1, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}
+
+Other trainers print such dicts as well, with a step. Without one, rows are counted by the epoch
+where no two say the same, else by their place: an evaluation then belongs to the training row
+before it. A fall of the epoch begins a new attempt: scripts that train several times in a row.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.numbers import BadNumberError, parse_number
+from trimtab.readers.table import Table, is_known_key
+from trimtab.record import Attempt, RunRecord
+from trimtab.vocabulary import canonical, normalise
+
+__all__ = ["HfStdoutReader"]
+
+_DICT = re.compile(r"\{\s*['\"][^{}]*\}")
+_PAIR = re.compile(
+    r"""(['"])(?P<key>[^'"]+)\1\s*:\s*
+        (?:(?:[a-zA-Z_.]+[\w.]*\(\s*)?(?P<number>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\b
+         | (?P<word>None|True|False)
+         | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
+    re.VERBOSE,
+)
+_LOSS_PAIR = rb"'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
+
+
+class HfStdoutReader:
+    """Reads printed dicts."""
+
+    name = "hf-stdout"
+    looks_for = "printed dicts (`{'loss': 2.1, 'learning_rate': 1e-05, 'epoch': 0.1}`)"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.9 where a dict with a loss occurs, however deep in the file."""
+        if sample.is_binary:
+            return 0.0
+        if sample.text.lstrip().startswith('{"'):  # JSON lines: no need to look through them all
+            return 0.0
+        return 0.9 if sample.contains(_LOSS_PAIR) else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: There is no dict with a loss.
+        """
+        lines = TextLines(path)
+        rows = list(_rows(lines))
+        table = Table(str(path), self.name)
+        has_step = any(table.role(key) == "step" for _, row in rows for key in row)
+        epochs = _fill(table, rows, merges=not has_step)
+        if table.num_rows == 0:
+            raise ReadError(f"{path}: no records that can be read; looked for {self.looks_for}")
+        table.notes.extend(lines.notes())
+        table.bad.clear()  # what is no number in such a dict is a setting
+        record = table.to_record(columnar=False)
+        return record if record.axis != "row" else _cut_where_epoch_falls(record, epochs)
+
+
+def _rows(lines: TextLines) -> Iterator[tuple[int, dict[str, object]]]:
+    """Yield (line number, values) of every dict that is a record."""
+    for number, line in enumerate(lines, 1):
+        if "{" not in line:
+            continue
+        for match in _DICT.finditer(line):
+            row = _pairs(match[0])
+            if any(_speaks_of_training(key, value) for key, value in row.items()):
+                yield number, row
+
+
+def _pairs(text: str) -> dict[str, object]:
+    row: dict[str, object] = {}
+    for match in _PAIR.finditer(text):
+        value = match["number"] if match["number"] is not None else match["text"]
+        if value is not None:
+            row.setdefault(match["key"], value)
+    return row
+
+
+def _speaks_of_training(key: str, value: object) -> bool:
+    """Whether a pair makes its dict a record: a loss or a grad norm, not a setting such as an LR."""
+    name = canonical(key)
+    if name is None:
+        words = normalise(key).replace("/", " ").split()
+        if not (is_known_key(key) and any("loss" in w for w in words)):
+            return False
+    elif name not in ("loss", "val_loss", "grad_norm"):
+        return False
+    try:
+        return parse_number(value) is not None
+    except BadNumberError:
+        return False
+
+
+def _fill(
+    table: Table, rows: list[tuple[int, dict[str, object]]], *, merges: bool
+) -> list[float | None]:
+    """Put rows into a table; return the epoch of each row, None where it has none.
+
+    With `merges`, a row without a training value is put into the row before it.
+    """
+    epochs: list[float | None] = []
+    is_open = False
+    for number, row in rows:
+        trains = any(canonical(key) in ("loss", "grad_norm") for key in row)
+        summary = "train_runtime" in row
+        if merges and (summary or not trains) and is_open:
+            kept = {k: v for k, v in row.items() if canonical(k) in ("val_loss", "perplexity")}
+        else:
+            if is_open:
+                table.end_row()
+            kept, is_open = row, True
+            epochs.append(_epoch(row))
+        for key, value in kept.items():
+            table.put(key, value, number)
+    if is_open:
+        table.end_row()
+    return epochs
+
+
+def _epoch(row: dict[str, object]) -> float | None:
+    try:
+        return parse_number(row.get("epoch"))
+    except BadNumberError:
+        return None
+
+
+def _cut_where_epoch_falls(record: RunRecord, epochs: list[float | None]) -> RunRecord:
+    """Return a record counted by rows with a new attempt at each fall of the epoch."""
+    at = [epochs[int(row)] for row in record.step]
+    cuts: list[int] = []
+    last = -np.inf
+    for row, epoch in enumerate(at):
+        if epoch is None:
+            continue
+        if epoch < last:
+            cuts.append(row)
+        last = epoch
+    if not cuts or len(record.attempts) > 1:
+        return record
+    bounds = [0, *cuts, record.num_rows]
+    attempts = tuple(
+        Attempt(
+            number=f"1.{i}",
+            parent=f"1.{i - 1}" if i else None,
+            first_row=bounds[i],
+            end_row=bounds[i + 1],
+            why="the epoch falls back" if i else "",
+        )
+        for i in range(len(cuts) + 1)
+    )
+    index = np.repeat(np.arange(len(attempts), dtype=np.int32), np.diff(bounds))
+    return replace(record, attempt=index, attempts=attempts)

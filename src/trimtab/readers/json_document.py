@@ -1,0 +1,243 @@
+"""One JSON document per file: rows, columns, or values by step, wherever in it they stand.
+
+    {"log_history": [{"step": 1, "loss": 2.0}, ...], ...}               rows (HF's trainer_state)
+    [{"step": 1, "loss": 2.0}, ...]                                     rows
+    {"loss": [2.0, 1.9, ...], "val_loss": [...]}                        columns (Keras history)
+    {"lm loss": {"start_step": 1, "step_interval": 5, "values": {"1": 2.0, ...}}, ...}
+    {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
+
+The largest such part with a known name is the run. In values by step, the string "nan" means that
+nothing was recorded: those files are filled up to a fixed length. A list of rows that was cut off
+while it was written is read up to there.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import Sample
+from trimtab.readers.jsonl import flatten
+from trimtab.readers.numbers import counted
+from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.whole import read_whole
+from trimtab.record import RunRecord
+
+__all__ = ["JsonDocumentReader"]
+
+_MAX_DEPTH = 4
+_ROWS, _COLUMNS, _BY_STEP = "rows", "columns", "by step"
+_OPENING = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
+"""An object's first key, or a list's first row; not a time stamp in brackets."""
+_SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
+_LOSS_KEY = re.compile(r'"[^"]{0,40}loss[^"]{0,20}"\s*:\s*[\[{\d]', re.IGNORECASE)
+_FORMATS = {"log_history": "hf-trainer-state", "values": "golden-values"}
+
+
+class JsonDocumentReader:
+    """Reads JSON documents."""
+
+    name = "json"
+    looks_for = "a JSON document with rows, columns or values by step (trainer_state.json)"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.95 where a document has the marks of a known writer or holds a run."""
+        lines = sample.lines
+        if sample.is_binary or not lines or not _OPENING.match(sample.text):
+            return 0.0
+        if len(lines) > 1 and _is_whole(lines[0]):
+            return 0.0  # JSON lines
+        if sample.whole:
+            document = _parse(sample.text.encode())
+            if document is not None:
+                return 0.95 if _best(document) is not None else 0.0
+        if _SIGNS.search(sample.text):
+            return 0.95
+        return 0.6 if _LOSS_KEY.search(sample.text) else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: It is no JSON, or there is no known signal in it.
+        """
+        data, _ = read_whole(path)
+        document = _parse(data)
+        notes: list[str] = []
+        if document is None:
+            document = _salvage(data, path)
+            notes.append("the document breaks off; the rows before the break were read")
+        found = _best(document)
+        if found is None:
+            raise ReadError(
+                f"{path}: no rows, columns or values by step with a known name; looked for a loss, "
+                "grad norm or learning rate; give a training log"
+            )
+        table = Table(str(path), _FORMATS.get(found.name, self.name))
+        table.notes.extend(notes)
+        _FILL[found.kind](table, found.part)
+        table.settle_problems([], "a number")
+        return table.to_record(columnar=False)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A part of a document that can be a run."""
+
+    kind: str
+    name: str
+    """Key that it stands under; `values` for values by step."""
+    part: Any
+    size: int
+
+
+def _parse(data: bytes) -> Any:
+    """Return the document, None where the bytes are none."""
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        return json.loads(text)  # NaN and Infinity, which the standard forbids
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_whole(line: str) -> bool:
+    return isinstance(_parse(line.encode()), dict)
+
+
+def _salvage(data: bytes, path: Path) -> list[Any]:
+    """Return the whole rows of a list that breaks off.
+
+    Raises:
+        ReadError: There is no list with whole rows.
+    """
+    text = data.decode("utf-8", errors="replace")
+    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*\[", text)
+    rows: list[Any] = []
+    at = start.end() if start is not None else len(text)
+    decoder = json.JSONDecoder()
+    gap = re.compile(r"[\s,]*")
+    try:
+        while (gap_end := gap.match(text, at)) is not None and gap_end.end() < len(text):
+            row, at = decoder.raw_decode(text, gap_end.end())
+            rows.append(row)
+    except (ValueError, RecursionError):
+        pass
+    if rows:
+        return rows
+    line, what = _first_fault(text)
+    raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+
+
+def _first_fault(text: str) -> tuple[int, str]:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.lineno, error.msg
+    except (ValueError, RecursionError) as error:
+        return 1, type(error).__name__
+    return 1, "not understood"
+
+
+def _best(document: Any) -> _Found | None:
+    """Return the largest part of a document that can be a run."""
+    return max(_candidates(document, "", 0), key=lambda f: f.size, default=None)
+
+
+def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
+    if isinstance(part, list):
+        rows = [row for row in part if isinstance(row, dict)]
+        if rows and _rows_know(rows):
+            yield _Found(_ROWS, name, rows, len(rows))
+        return
+    if not isinstance(part, dict) or depth > _MAX_DEPTH:
+        return
+    columns = {k: v for k, v in part.items() if _is_column(v) and is_known_key(k)}
+    if columns:
+        yield _Found(_COLUMNS, name, part, max(len(v) for v in columns.values()))
+    by_step = {k: steps for k, v in part.items() if (steps := _values_by_step(v)) is not None}
+    if any(is_known_key(k) for k in by_step):
+        yield _Found(_BY_STEP, "values", by_step, max(map(len, by_step.values())))
+    for key, value in part.items():
+        if isinstance(value, dict | list) and key not in by_step:
+            yield from _candidates(value, key, depth + 1)
+
+
+def _rows_know(rows: list[dict[str, Any]]) -> bool:
+    heads = [*rows[:20], *rows[-20:]]
+    keys = {key for row in heads for key, _ in flatten(row)}
+    return any(is_known_key(key) for key in keys)
+
+
+def _is_column(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(v is None or isinstance(v, int | float | str) for v in value)
+    )
+
+
+def _values_by_step(value: object) -> dict[float, Any] | None:
+    """Return the values of one signal by step, None for anything else."""
+    if not isinstance(value, dict):
+        return None
+    values = value.get("values", value)
+    if isinstance(values, list) and "start_step" in value:
+        start, interval = value.get("start_step"), value.get("step_interval", 1)
+        if isinstance(start, int) and isinstance(interval, int):
+            return {float(start + i * interval): v for i, v in enumerate(values)}
+    if not isinstance(values, dict) or not values:
+        return None
+    try:
+        return {float(k): v for k, v in values.items()}
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _fill_rows(table: Table, rows: list[dict[str, Any]]) -> None:
+    for number, row in enumerate(rows, 1):
+        for key, value in flatten(row):
+            table.put(key, value, number)
+        table.end_row()
+
+
+def _fill_columns(table: Table, part: dict[str, Any]) -> None:
+    columns = {k: v for k, v in part.items() if _is_column(v) and table.role(k) != "nothing"}
+    for row in range(max(map(len, columns.values()))):
+        for key, values in columns.items():
+            if row < len(values):
+                table.put(key, values[row], row + 1)
+        table.end_row()
+
+
+def _fill_by_step(table: Table, part: dict[str, dict[float, Any]]) -> None:
+    wanted = {k: v for k, v in part.items() if table.role(k) != "nothing"}
+    steps = sorted({step for values in wanted.values() for step in values})
+    num_missing = 0
+    for number, step in enumerate(steps, 1):
+        table.put("step", step, number)
+        for key, values in wanted.items():
+            value = values.get(step)
+            if isinstance(value, str) and value.strip().lower() == "nan":
+                num_missing += 1
+            else:
+                table.put(key, value, number)
+        table.end_row()
+    if num_missing:
+        cells = counted(num_missing, "value")
+        table.notes.append(f'"nan" as a string in {cells}, taken as not recorded')
+
+
+_FILL: dict[str, Callable[[Table, Any], None]] = {
+    _ROWS: _fill_rows,
+    _COLUMNS: _fill_columns,
+    _BY_STEP: _fill_by_step,
+}

@@ -1,0 +1,138 @@
+"""What a key in free text means: a loss, another signal, a step, an epoch, a rank.
+
+Keys of unknown trainers are seldom in the vocabulary as they stand: `completed step`, `Train Epoch`,
+`cls_loss`. The words in front are dropped one by one until the rest is known; each dropped or
+guessed word makes the meaning less sure (`doubt`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from trimtab.vocabulary import canonical, normalise
+
+__all__ = ["STEP_KEYS", "Meaning", "is_held_out", "meaning"]
+
+Kind = Literal["signal", "step", "epoch", "rank"]
+
+STEP_KEYS = (
+    "global step", "global step/max steps", "step", "optimizer step", "train step", "training step", "global iter",
+    "train/global step", "trainer/global step", "train/step", "total timesteps", "total train updates", "iteration", "iter",
+    "num updates", "update", "updates", "current steps", "steps", "iterations", "iters", "it",
+    "num steps", "iter num", "iteration number", "cur iter", "gradient step",
+    "timesteps", "num timesteps", "env steps", "frames", "total steps", "up.", "up", "s", "i", "minibatch",
+    "batch", "batches", "mb",
+)  # fmt: skip
+"""Names of the step, the surest first."""
+_EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
+_RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
+_HELD_OUT = frozenset(
+    ["val", "valid", "validation", "eval", "evaluation", "evaluating", "test", "testing", "dev", "heldout", "holdout"]
+)
+_NO_MEASUREMENT = frozenset(
+    ["best", "min", "max", "minimum", "maximum", "lowest", "highest", "target", "previous", "prev", "last", "final", "initial", "scale", "per", "each", "every", "total", "warmup", "num", "log", "save", "time", "no", "threshold", "patience", "improved", "delta", "coef", "coeff", "weight", "factor", "aux", "ema"]
+)
+"""Words that turn what follows into something else than a value of this step."""
+_SIDE = frozenset(["z", "aux", "mtp", "kl", "reg", "router", "balance", "balancing", "unsuper", "value", "policy", "entropy"])
+_STAND_INS = frozenset(
+    ["nll", "xent", "cross_entropy", "crossentropy", "ce", "cost", "objective", "elbo", "bpc", "bpb", "mse", "perplexity_loss"]
+)
+_VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
+"""Aliases that mean a signal only where nothing stands in front of them."""
+_TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
+_STAGE = 10
+"""Doubt of a key that only stands in for a loss."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a key stands for."""
+
+    kind: Kind
+    name: str
+    """Canonical name of the signal; else the key."""
+    doubt: int = 0
+    """0: known as it stands; more: guessed."""
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a stretch of text speaks of validation data."""
+    return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+
+
+@lru_cache(maxsize=8192)
+def meaning(key: str) -> Meaning | None:
+    """Return what a key means, None for one that is of no use.
+
+    Example:
+        >>> meaning("completed step"), meaning("best loss")
+        (Meaning(kind='step', name='step', doubt=1), None)
+    """
+    text = _TRAILING.sub("", normalise(key))
+    words = text.split()
+    if not words or len(text) > 60:
+        return None
+    for start in range(min(len(words), 5)):
+        if start and words[start - 1] in _NO_MEASUREMENT:
+            break
+        found = _exact(" ".join(words[start:]))
+        if found is None:
+            continue
+        if start and found.name == "loss":
+            return _guessed_loss(text)
+        if start and words[start:] and words[-1] in _VAGUE and len(words) - start == 1:
+            return None
+        return replace(found, doubt=found.doubt + (1 if start else 0))
+    leaf = text.rpartition("/")[2]
+    if leaf != text and not any(w in text for w in _NO_MEASUREMENT):
+        found = _exact(leaf)
+        if found is not None and found.kind in ("signal", "epoch", "step"):
+            return _of_path(text, found)
+    return _guessed_loss(text)
+
+
+def _exact(text: str) -> Meaning | None:
+    if text in STEP_KEYS:
+        doubt = 0 if STEP_KEYS.index(text) < STEP_KEYS.index("up.") else 1
+        return Meaning("step", text, doubt)
+    if text in _EPOCH_KEYS:
+        return Meaning("epoch", "epoch")
+    if text in _RANK_KEYS:
+        return Meaning("rank", "rank")
+    name = canonical(text)
+    return None if name is None else Meaning("signal", name)
+
+
+def _of_path(text: str, found: Meaning) -> Meaning | None:
+    if found.name != "loss":
+        return None if is_held_out(text) else replace(found, doubt=found.doubt + 1)
+    return Meaning("signal", "val_loss" if is_held_out(text) else "loss", 2)
+
+
+def _guessed_loss(text: str) -> Meaning | None:
+    """Read a key as a loss by the words in it."""
+    words = [w for w in re.split(r"[\s/.:()]+", text) if w]
+    losses = [w for w in words if "loss" in w and not w.startswith("lossz")]
+    if losses and not _NO_MEASUREMENT.intersection(words) - {"total", "aux"}:
+        if is_held_out(text):
+            return Meaning("signal", "val_loss", 2)
+        plain = any(w in ("train", "training", "avg", "mean", "average", "lm") for w in words)
+        side = bool(_SIDE.intersection(words)) or not (plain or words[-1] in losses)
+        return Meaning("signal", "loss", 5 if side else 1 if plain else 3)
+    stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
+    if stand_in and not _NO_MEASUREMENT.intersection(words):
+        if not is_held_out(text):
+            return Meaning("signal", "loss", _STAGE)
+        if words[-1] not in ("bpb", "bpc"):  # in bits: no validation loss beside a loss in nats
+            return Meaning("signal", "val_loss", _STAGE)
+    return None
+
+
+UNIT_FACTORS: Mapping[str, float] = {
+    "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12,
+    "us": 1e-6, "ms": 1e-3, "msec": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "h": 3600.0,
+}  # fmt: skip
+"""Suffixes of numbers that scale them."""
