@@ -157,6 +157,13 @@ def test_rounded_epochs_count_rows_and_a_fall_begins_an_attempt(tmp_path: Path) 
     assert record.columns["val_loss"].present.nonzero()[0].tolist() == [39, 79]
 
 
+def test_a_dict_inside_a_dict(tmp_path: Path) -> None:
+    text = "".join(
+        f"{{'loss': {3.0 - i}, 'rewards': {{'mean': 0.1}}, 'epoch': {i}}}\n" for i in range(3)
+    )
+    assert cells(read_text(tmp_path, text), "loss") == [3, 2, 1]
+
+
 def test_settings_alone_are_no_record(tmp_path: Path) -> None:
     with pytest.raises(ReadError):
         read_text(tmp_path, "{'learning_rate': 1e-05, 'loss': 'mse'}\nnothing\n")
@@ -181,11 +188,12 @@ def test_tracked_stats(tmp_path: Path) -> None:
     assert cells(record, "loss") == [2, 1, 0]
 
 
-def test_samples_become_steps(tmp_path: Path) -> None:
+def test_rows_counted_by_samples(tmp_path: Path) -> None:
     lines = [mllog("submission_benchmark", "gpt3"), mllog("global_batch_size", 8)]
     lines += [mllog("train_loss", 3.0 - i, samples_count=8 * i) for i in range(1, 4)]
     lines.append(mllog("eval_accuracy", 2.5, samples_count=16))
     record = read_text(tmp_path, "\n".join(lines))
-    assert record.step.tolist() == [1, 2, 3]
+    assert record.step.tolist() == [8, 16, 24]
+    assert record.notes == ("rows are counted by samples; 8 samples make a step",)
     assert cells(record, "val_loss") == [None, 2.5, None]
     assert cells(record, "samples_seen")[0] == 8

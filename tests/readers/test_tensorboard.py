@@ -140,7 +140,7 @@ def test_what_stands_below_eval_is_no_training_loss(tmp_path: Path) -> None:
     for name in ("train", "eval"):
         (tmp_path / name).mkdir()
         steps = steps_of(1, 11)
-        write_event_file(tmp_path / name / NAME, {"epoch_loss": np.ones(10)}, steps)
+        write_event_file(tmp_path / name / NAME, {"loss": np.ones(10)}, steps)
     train, evaluation = sorted(read(tmp_path), key=lambda r: r.source, reverse=True)
     assert set(train.columns) == {"loss"}
     assert set(evaluation.columns) == {"val_loss"}

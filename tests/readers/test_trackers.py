@@ -121,6 +121,13 @@ def test_mlflow_runs_are_records(tmp_path: Path) -> None:
     assert records[0].columns["lr"].present.all()
 
 
+def test_links_to_directories_are_not_followed(tmp_path: Path) -> None:
+    mlflow_run(tmp_path, "a", [1, 2])
+    (tmp_path / "0" / "latest").symlink_to(tmp_path / "0" / "a")
+    (tmp_path / "0" / "loop").symlink_to(tmp_path)
+    assert len(read(tmp_path)) == 1
+
+
 def test_mlflow_lines_without_step_or_value(tmp_path: Path) -> None:
     run = mlflow_run(tmp_path, "a", [1, 2])
     (run / "metrics" / "train" / "loss").write_text("1 2.0\n2 nan\n3 x 4\n\n4\n")

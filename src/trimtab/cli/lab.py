@@ -65,7 +65,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
         help="file or directory of text; default: the standard library's own sources",
     )
     parser.add_argument(
-        "--threads", type=int, default=1, help="CPU threads; default 1: on small models more gain little, and lose much beside other work"
+        "--threads",
+        type=int,
+        default=1,
+        help="CPU threads; default 1: on small models more gain little, and lose much beside other work",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.guard.standing import lr_factor
 
 if TYPE_CHECKING:
     from trimtab.guard.snapshots import Snapshot
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Case",
+    "LrJump",
     "Phase",
     "Verification",
     "conclude_trial",
+    "find_lr_jump",
     "lr_at",
     "onset_sample",
     "outliers",
@@ -29,6 +32,17 @@ __all__ = [
 ]
 
 Phase = Literal["calm", "probe", "trial"]
+
+
+@dataclass(frozen=True)
+class LrJump:
+    """A rise of the learning rate in force from one step to the next."""
+
+    step: int
+    """First step at the new rate."""
+    before: float
+    """What the schedule before it would have given there."""
+    after: float
 
 
 @dataclass
@@ -47,8 +61,9 @@ class Case:
     level: float
     """Loss before the trouble, nats per token."""
     sigma: float
-    lr_factor: float
-    """Guard's factor before the case."""
+    lr_cuts: list[tuple[int, float]]
+    """Guard's cuts before the case."""
+    lr_jump: LrJump | None
     recurrences: int
     depth: int = 0
     probe_samples: list[tuple[int, int, float]] = field(default_factory=list)
@@ -154,11 +169,21 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     )  # fmt: skip
 
 
-def lr_at(record: RunRecord, step: float, factor: float) -> float:
+def find_lr_jump(incident: Incident) -> LrJump | None:
+    """Return the jump of the rate in force that led to the incident, where there was one."""
+    for f in incident.findings:
+        if f.signal == "lr" and f.onset <= incident.onset and f.expected > 0:
+            return LrJump(step=int(f.onset), before=f.expected, after=f.value)
+    return None
+
+
+def lr_at(record: RunRecord, step: float, cuts: list[tuple[int, float]]) -> float:
     """Return the scheduled rate at the newest row at or before `step` on the last attempt's lineage."""
     rows = record.lineage_rows()
     column = record.columns.get("lr")
     if column is None:
         return math.nan
     rows = rows[(record.step[rows] <= step) & column.present[rows]]
-    return float(column.values[rows[-1]]) / factor if len(rows) else math.nan
+    if not len(rows):
+        return math.nan
+    return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))

@@ -206,7 +206,8 @@ class Casework:
         older = engine.restore_point(target) or engine.oldest_restore_point()
         assert older is not None  # the ladder goes back only where there is something to go to
         case.base, case.trials = older, []
-        case.lr_restore = lr_at(case.record, older.step, case.lr_factor)
+        if case.lr_jump is None:
+            case.lr_restore = lr_at(case.record, older.step, case.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
         self._start_probe(case)
 
@@ -223,6 +224,7 @@ class Casework:
             nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
             lr_now=case.lr_now,
             lr_restore=case.lr_restore,
+            lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
             policy=engine.policy,
             probe=case.probe,
             window=(onset, max(case.seen_sample - 1, onset)),
@@ -250,20 +252,21 @@ class Casework:
         engine.restore(case.base)
         if trial.skip is not None and engine.data is not None:
             engine.data.skip(*trial.skip)
-        engine.decisions.lr_factor = case.lr_factor * trial.lr_factor
+        cut = [(trial.lr_from_step or 0, trial.lr_factor)] if trial.lr_factor != 1.0 else []
+        engine.decisions.lr_cuts = [*case.lr_cuts, *cut]
         case.trial, case.losses, case.alarmed = trial, [], False
         case.tried[trial.name] = trial
         self._on_branch()
         engine.begin_attempt(
             parent=case.base.attempt, parent_step=case.base.step, why=f"trial: {trial.name}", trial=True,
-            lr_factor=engine.decisions.lr_factor, skip=list(trial.skip) if trial.skip else None,
+            lr_cuts=[list(c) for c in engine.decisions.lr_cuts], skip=list(trial.skip) if trial.skip else None,
         )  # fmt: skip
         self.phase = "trial"
 
     def _undo_trial(self, case: Case) -> None:
         if case.trial is not None and case.trial.skip is not None and self.engine.data is not None:
             self.engine.data.unskip(*case.trial.skip)
-        self.engine.decisions.lr_factor = case.lr_factor
+        self.engine.decisions.lr_cuts = list(case.lr_cuts)
         case.trial = None
 
     def _trial_length(self, case: Case) -> int:

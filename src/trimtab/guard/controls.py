@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
+from trimtab.guard.standing import lr_factor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,8 +39,9 @@ class Controls:
 
     @property
     def lr_factor(self) -> float:
-        """Factor of the guard on the scheduler's rates; never above 1."""
-        return self._engine.decisions.lr_factor
+        """Factor of the guard on the scheduler's rate of the next step; never above 1."""
+        engine = self._engine
+        return lr_factor(engine.decisions.lr_cuts, engine.counters.step + 1)
 
     @property
     def skipped_samples(self) -> tuple[tuple[int, int], ...]:
@@ -76,8 +78,8 @@ class Controls:
             raise ConfigError(
                 f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
             )
-        self._engine.decisions.lr_factor *= factor
-        self._note_action("lower-lr", {"lr_factor": self._engine.decisions.lr_factor}, why)
+        self._engine.decisions.lr_cuts.append((0, factor))
+        self._note_action("lower-lr", {"lr_factor": self.lr_factor}, why)
 
     def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the learning rate from `schedule` from the next step on, not from the scheduler.

@@ -19,7 +19,7 @@ from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.codec import clone
 from trimtab.guard.probes import ActivationProbe, UpdateProbe, adam_second_moment, global_grad_norm
 from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
-from trimtab.guard.standing import Counters, Decisions, safe_exp, trained_parameters
+from trimtab.guard.standing import Counters, Decisions, lr_factor, safe_exp, trained_parameters
 from trimtab.guard.store import Store
 from trimtab.readers.rundir import read_run_directory
 
@@ -165,7 +165,7 @@ class Engine:
         Raises:
             ConfigError: The override gives something that is not a rate.
         """  # noqa: D205
-        factor = self.decisions.lr_factor
+        factor = lr_factor(self.decisions.lr_cuts, self.counters.step + 1)
         if self.lr_override is not None:
             rate: object = self.lr_override(self.counters.step + 1)
             if not isinstance(rate, int | float) or not (math.isfinite(rate) and rate >= 0):

@@ -11,11 +11,13 @@ steps are real, on a branch from the restore point, and are dropped unless the b
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.guard.case import Case, Phase, Verification, lr_at
+from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
+from trimtab.guard.standing import lr_factor
 from trimtab.guard.trouble import find_incident, loss_level
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.planner import make_plan
@@ -199,13 +201,15 @@ class Recovery:
         if base is None or base.step >= incident.onset:
             return None
         level, sigma = loss_level(record, base)
-        factor = engine.decisions.lr_factor
+        cuts = list(engine.decisions.lr_cuts)
+        jump = find_lr_jump(incident)
         return Case(
             incident=incident, record=record, seen_step=engine.counters.step,
             seen_sample=engine.data.position if engine.data is not None else 0,
-            base=base, lr_now=lr_at(record, incident.onset, factor),
-            lr_restore=lr_at(record, base.step, factor),
-            level=level, sigma=sigma, lr_factor=factor, recurrences=recurrences,
+            base=base,
+            lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
+            lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
+            level=level, sigma=sigma, lr_cuts=cuts, lr_jump=jump, recurrences=recurrences,
         )  # fmt: skip
 
     # -- keeping, verifying, giving up ------------------------------------------------------
@@ -229,7 +233,8 @@ class Recovery:
             "to_step": case.base.step,
             "skip_samples": list(trial.skip) if trial.skip else None,
             "num_samples": trial.skip[1] - trial.skip[0] + 1 if trial.skip else 0,
-            "lr_factor": engine.decisions.lr_factor,
+            "lr_factor": lr_factor(engine.decisions.lr_cuts, math.inf),
+            "lr_from_step": trial.lr_from_step,
         }
         remedy = "roll-back"
         remedy += "+skip-data" if trial.skip else ""

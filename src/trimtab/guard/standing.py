@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Counters", "Decisions", "safe_exp", "trained_parameters"]
+__all__ = ["Counters", "Decisions", "lr_factor", "safe_exp", "trained_parameters"]
 
 
 @dataclass
@@ -30,7 +32,8 @@ class Counters:
 class Decisions:
     """What the guard decided and has spent; a rollback does not undo it."""
 
-    lr_factor: float = 1.0
+    lr_cuts: list[tuple[int, float]] = field(default_factory=list)
+    """(first step, factor): from that step on the scheduled rate is multiplied; each at most 1."""
     clip_factor: float = 1.0
     rollbacks: int = 0
     executed_steps: int = 0
@@ -44,6 +47,16 @@ class Decisions:
     major: int = 1
     override_since: int | None = None
     """Step at which the user's own schedule took over from the scheduler; None: it has not."""
+
+
+def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:
+    """Return the product of the cuts that hold at `step`.
+
+    Example:
+        >>> lr_factor([(0, 0.5), (300, 0.1)], 299), lr_factor([(0, 0.5), (300, 0.1)], 300)
+        (0.5, 0.05)
+    """
+    return math.prod(factor for since, factor in cuts if step >= since)
 
 
 def trained_parameters(training: Training) -> list[torch.Tensor]:

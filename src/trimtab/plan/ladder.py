@@ -25,6 +25,8 @@ class Trial:
     """First and last sample id to leave out, both included."""
     lr_factor: float = 1.0
     """Factor on the learning rate that the schedule asks for; never above 1."""
+    lr_from_step: int | None = None
+    """First step at which the factor holds: that of the rate's jump; None: from the restore point."""
 
     def __post_init__(self) -> None:
         """Refuse a raise."""
@@ -81,7 +83,9 @@ class Situation:
     lr_now: float
     """Learning rate in force at the onset."""
     lr_restore: float
-    """Learning rate in force at the restore point."""
+    """Learning rate in force at the restore point, or just before its jump."""
+    lr_jump_step: int | None = None
+    """First step at a rate that jumped; None where it did not jump from one step to the next."""
     policy: Policy
     probe: DataProbe | None = None
     """Losses of the batches ahead of the restore point, where they were computed."""
@@ -173,7 +177,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
     also = skip if _outliers(s) else None
     for factor, label in _factors(s):
         name = label if also is None else f"without samples {also[0]}-{also[1]}, {label}"
-        yield Trial(name=name, skip=also, lr_factor=factor)
+        yield Trial(name=name, skip=also, lr_factor=factor, lr_from_step=s.lr_jump_step)
 
 
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:

@@ -128,8 +128,10 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
         yield TensorBoardReader().read_files(run, source)
     elif is_run_directory(run[0]):
         yield read_run_directory(run[0])
-    elif run[0].is_dir():
+    elif is_mlflow_run(run[0]):
         yield read_mlflow_run(run[0])
+    elif run[0].is_dir():
+        raise ReadError(f"{source}: this directory cannot be listed; check its rights")
     else:
         reader = find_reader(run[0])
         if isinstance(reader, SqliteReader):
@@ -141,18 +143,23 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
 def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:
     """Yield what makes up one run each, in order of name; hidden ones are left out.
 
-    That is a run directory, a file, or all the event files of a directory.
+    That is a run directory, a file, or all the event files of a directory. Links to directories
+    (W&B's `latest-run`) are not followed: what they lead to has its own place.
     """
     if is_run_directory(directory) or is_mlflow_run(directory):
         yield [directory]
         return
-    entries = sorted(e for e in directory.iterdir() if not e.name.startswith("."))
+    try:
+        entries = sorted(e for e in directory.iterdir() if not e.name.startswith("."))
+    except OSError:
+        yield [directory]
+        return
     events = event_files_among(entries)
     if events:
         yield events
     for entry in entries:
         if entry.is_dir():
-            if entry.name not in _SKIPPED_DIRECTORIES:
+            if entry.name not in _SKIPPED_DIRECTORIES and not entry.is_symlink():
                 yield from _runs_under(entry)
         elif entry.is_file() and entry not in events:
             yield [entry]

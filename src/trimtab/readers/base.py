@@ -104,7 +104,7 @@ class Sample:
         if self.whole:
             return self.raw
         with open_bytes(self.path) as stream:
-            if isinstance(stream, io.BufferedReader) and stream.raw.seekable():
+            if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
                 return _stretches(stream, self.path.stat().st_size)
             parts = [self.raw]
             try:

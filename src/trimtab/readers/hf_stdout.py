@@ -23,7 +23,7 @@ from trimtab.vocabulary import canonical, normalise
 
 __all__ = ["HfStdoutReader"]
 
-_DICT = re.compile(r"\{\s*['\"][^{}]*\}")
+_DICT = re.compile(r"\{\s*['\"](?:[^{}]++|\{[^{}]*+\})*+\}")
 _PAIR = re.compile(
     r"""(['"])(?P<key>[^'"]+)\1\s*:\s*
         (?:(?:[a-zA-Z_.]+[\w.]*\(\s*)?(?P<number>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\b
@@ -31,7 +31,9 @@ _PAIR = re.compile(
          | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
     re.VERBOSE,
 )
-_LOSS_PAIR = rb"'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
+_LOSS_PAIR = (
+    rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
+)
 
 
 class HfStdoutReader:

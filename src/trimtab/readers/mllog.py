@@ -1,8 +1,8 @@
 """MLPerf's logging: `:::MLLOG {json}` lines, between whatever else the trainer prints.
 
 A training loss stands in `tracked_stats` (a mapping) or under a key such as `train_loss`; the step
-is in the line's metadata (`step`, `step_num`, or `samples_count`, which the batch size turns into
-steps). Other ranks repeat the lines of the first.
+is in the line's metadata, as `step` or `step_num`; where it says `samples_count` alone, rows are
+counted by that, and a note says so. Other ranks repeat the lines of the first.
 """
 
 import re
@@ -56,7 +56,7 @@ class MllogReader:
                 parse.see(event, number)
         if parse.table.num_rows == 0:
             raise ReadError(f"{path}: no MLPerf line with a loss; looked for {self.looks_for}")
-        parse.table.notes.extend([*parse.notes, *lines.notes()])
+        parse.table.notes.extend([*parse.notes(), *lines.notes()])
         parse.table.bad.clear()
         return parse.table.to_record(columnar=False)
 
@@ -66,9 +66,16 @@ class _Parse:
     table: Table
     batch_size: float = 0.0
     benchmark: str = ""
-    notes: list[str] = field(default_factory=list)
+    counts_samples: bool = False
     seen: set[str] = field(default_factory=set)
     """Lines so far, without their time: what other ranks repeat."""
+
+    def notes(self) -> list[str]:
+        """Say what the rows are counted by, where that is no step."""
+        if not self.counts_samples:
+            return []
+        size = f"; {self.batch_size:g} samples make a step" if self.batch_size else ""
+        return [f"rows are counted by samples{size}"]
 
     def see(self, event: dict[str, Any], number: int) -> None:
         key, value = event.get("key"), event.get("value")
@@ -112,11 +119,10 @@ class _Parse:
             at = next((metadata[n] for n in names if _is_number(metadata.get(n))), None)
             if at is None:
                 continue
-            if kind != "samples":
-                return [(kind, at)]
-            if self.batch_size:
-                return [("step", at / self.batch_size), ("samples_seen", at)]
-            return [("step", at)]
+            if kind == "samples":
+                self.counts_samples = True
+                return [("step", at), ("samples_seen", at)]
+            return [(kind, at)]
         return []
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["choose_tags", "might_be_loss", "signal_of_tag"]
+__all__ = ["choose_tags", "is_validation_word", "might_be_loss", "signal_of_tag"]
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )
-_NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "epoch", "avg", "mean", "micro"})
+_NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "avg", "mean", "micro"})
 _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
@@ -38,6 +38,11 @@ def _is_no_series(tag: str) -> bool:
     """Whether a tag is another's series over: on another axis, its bounds, a run's final figures."""
     other_axis = " vs " in normalise(tag)
     return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
+
+
+def is_validation_word(word: str) -> bool:
+    """Whether a word, such as the name of a directory, says that what it holds is validation."""
+    return _VALIDATION.match(word.lower()) is not None
 
 
 def signal_of_tag(tag: str) -> str | None:

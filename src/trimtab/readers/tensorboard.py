@@ -15,7 +15,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.numbers import counted
 from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
-from trimtab.readers.tags import choose_tags, signal_of_tag
+from trimtab.readers.tags import choose_tags, is_validation_word
 from trimtab.readers.tfevents import EventFile, Series, parse_events
 from trimtab.readers.tfrecord import starts_like_tfrecord
 from trimtab.readers.whole import read_whole
@@ -104,7 +104,7 @@ class _File:
 def _parse(data: bytes, path: Path) -> EventFile:
     """Return what a file holds; below `eval/`, as TensorFlow writes it, tags are said to be that."""
     folder = path.resolve().parent.name
-    if signal_of_tag(f"{folder}/loss") != "val_loss":
+    if not is_validation_word(folder):
         return parse_events(data, is_wanted_tag)
     events = parse_events(data, lambda tag: is_wanted_tag(f"{folder}/{tag}"))
     return replace(events, series={f"{folder}/{t}": s for t, s in events.series.items()})

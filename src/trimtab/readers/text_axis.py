@@ -68,7 +68,7 @@ def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
     def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
         f, c = item
         rank = STEP_KEYS.index(f.name) if f.name in STEP_KEYS else len(STEP_KEYS)
-        ties = np.count_nonzero(np.diff(c.values) == 0) > _MIN_DISTINCT * rows.num
+        ties = int(np.count_nonzero(np.diff(c.values) == 0)) > _MIN_DISTINCT * rows.num
         return ties, f.doubt, rank
 
     return sorted(rows.of_kind("step"), key=order)
@@ -107,9 +107,7 @@ def _step_or_inner(
     return Position("step", values, field.key, f"by {lead} {field.key!r}", doubt + field.doubt)
 
 
-def _inside_epoch(
-    field: Field, column: Column, epoch: tuple[str, Column], rows: Rows
-) -> Position:
+def _inside_epoch(field: Field, column: Column, epoch: tuple[str, Column], rows: Rows) -> Position:
     """Return epoch + share of it done: a step that begins again in each epoch is no axis."""
     total = rows.columns.get(("total", f"of {field.key}"))
     size = np.nanmax(column.values)

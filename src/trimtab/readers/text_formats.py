@@ -73,6 +73,12 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
               "n updates": None, "iterations": None},
     ),
     TextReader(
+        name="step-dict",
+        looks_for="a step, then a dict (`Step 10: {'loss': 2.5}`)",
+        pattern=rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}\{\s*['\"][^\n]{0,400}?loss['\"]:",
+        sureness=0.905,
+    ),
+    TextReader(
         name="deepspeed",
         looks_for="DeepSpeed lines (`step=10, skipped=0, lr=[...], mom=[...]`)",
         pattern=rb"\bstep=\d+, skipped=\d+, lr=\[",

@@ -94,4 +94,9 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 
 def _is_name(cell: str) -> bool:
-    return 0 < len(cell) <= 32 and cell[0].isalpha() and len(cell.split()) <= 4 and cell[-1] not in ".:=,;"
+    return (
+        0 < len(cell) <= 32
+        and cell[0].isalpha()
+        and len(cell.split()) <= 4
+        and cell[-1] not in ".:=,;"
+    )

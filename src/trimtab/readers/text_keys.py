@@ -29,15 +29,90 @@ STEP_KEYS = (
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
-    ["val", "valid", "validation", "eval", "evaluation", "evaluating", "test", "testing", "dev", "heldout", "holdout"]
+    [
+        "val",
+        "valid",
+        "validation",
+        "eval",
+        "evaluation",
+        "evaluating",
+        "test",
+        "testing",
+        "dev",
+        "heldout",
+        "holdout",
+    ]
 )
 _NO_MEASUREMENT = frozenset(
-    ["best", "min", "max", "minimum", "maximum", "lowest", "highest", "target", "previous", "prev", "last", "final", "initial", "scale", "per", "each", "every", "total", "warmup", "num", "log", "save", "time", "no", "threshold", "patience", "improved", "delta", "coef", "coeff", "weight", "factor", "aux", "ema"]
+    [
+        "best",
+        "min",
+        "max",
+        "minimum",
+        "maximum",
+        "lowest",
+        "highest",
+        "target",
+        "previous",
+        "prev",
+        "last",
+        "final",
+        "initial",
+        "scale",
+        "per",
+        "each",
+        "every",
+        "total",
+        "warmup",
+        "num",
+        "log",
+        "save",
+        "time",
+        "no",
+        "threshold",
+        "patience",
+        "improved",
+        "delta",
+        "coef",
+        "coeff",
+        "weight",
+        "factor",
+        "aux",
+        "ema",
+    ]
 )
 """Words that turn what follows into something else than a value of this step."""
-_SIDE = frozenset(["z", "aux", "mtp", "kl", "reg", "router", "balance", "balancing", "unsuper", "value", "policy", "entropy"])
+_SIDE = frozenset(
+    [
+        "z",
+        "aux",
+        "mtp",
+        "kl",
+        "reg",
+        "router",
+        "balance",
+        "balancing",
+        "unsuper",
+        "value",
+        "policy",
+        "entropy",
+    ]
+)
 _STAND_INS = frozenset(
-    ["nll", "xent", "cross_entropy", "crossentropy", "ce", "cost", "objective", "elbo", "bpc", "bpb", "mse", "perplexity_loss"]
+    [
+        "nll",
+        "xent",
+        "cross_entropy",
+        "crossentropy",
+        "ce",
+        "cost",
+        "objective",
+        "elbo",
+        "bpc",
+        "bpb",
+        "mse",
+        "perplexity_loss",
+    ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only where nothing stands in front of them."""

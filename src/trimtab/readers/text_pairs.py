@@ -39,7 +39,9 @@ _SEPARATOR = re.compile(
 )
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
 _PATH = re.compile(r"[\"']([\w /.\-]{1,60})[\"']\s*:\s*\{|(\})")
-_RANK_TAG = re.compile(r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE)
+_RANK_TAG = re.compile(
+    r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
+)
 _AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
 _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])

@@ -1,6 +1,8 @@
 """Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what belongs to them."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,10 +10,12 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted
 from trimtab.readers.text_axis import Position, find_axis
-from trimtab.readers.text_pairs import Field
 from trimtab.readers.text_rows import Rows, choose_main, gather, one_rank
 from trimtab.readers.text_shapes import Shape
 from trimtab.record import Column, RecordBuilder, RunRecord
+
+if TYPE_CHECKING:
+    from trimtab.readers.text_pairs import Field
 
 __all__ = ["settle"]
 
@@ -19,6 +23,8 @@ _MIN_ROWS = 3
 _MIN_ROWS_BY_PLACE = 10
 _MIN_REPEATS = 3
 """Lines per wording below which a text without steps is taken for prose."""
+_USUAL_SHARE = 0.05
+_FAR_LINES = 30
 _REACH = 4
 _MIN_FULL = 0.02
 """A signal on lines of its own counts from this share of the rows on."""
@@ -42,6 +48,7 @@ def settle(
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
     """
+    shapes = [s for s in shapes if s.lines]
     found = choose_main(shapes)
     draft = None
     if found is not None:
@@ -245,11 +252,13 @@ class _Draft:
 
 
 def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) -> _Draft:
-    chosen = _regular(main)
+    chosen = _near_the_rest(_regular(main))
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
     if left_out:
-        rows.notes.append(f"{counted(left_out, 'line')} with {key!r} but without a step left out")
+        rows.notes.append(
+            f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others, left out"
+        )
     loss = rows.columns["signal", key]
     rows = one_rank(rows, loss)
     ids = {id(s) for s in main}
@@ -284,6 +293,23 @@ def _regular(main: Sequence[Shape]) -> Sequence[Shape]:
     return counting if sum(len(s.lines) for s in counting) >= _MIN_COUNTING * total else main
 
 
+def _near_the_rest(main: Sequence[Shape]) -> Sequence[Shape]:
+    """Leave out rare shapes far from all others, such as examples in source code in front."""
+    total = sum(len(s.lines) for s in main)
+    usual = [s for s in main if len(s.lines) >= _USUAL_SHARE * total]
+    if not usual or len(usual) == len(main):
+        return main
+    lines = np.sort(np.concatenate([np.array(s.lines, dtype=np.int64) for s in usual]))
+    kept = []
+    for shape in main:
+        here = np.array(shape.lines, dtype=np.int64)
+        after = np.clip(np.searchsorted(lines, here), 0, len(lines) - 1)
+        gap = np.minimum(abs(lines[after] - here), abs(lines[np.maximum(after - 1, 0)] - here))
+        if len(shape.lines) >= _USUAL_SHARE * total or np.median(gap) <= _FAR_LINES:
+            kept.append(shape)
+    return kept
+
+
 def _refusal(draft: _Draft) -> str:
     """Return why rows are not believed to be a run, "" where they are."""
     num, axis = draft.rows.num, draft.position.axis
@@ -292,7 +318,9 @@ def _refusal(draft: _Draft) -> str:
         return f"only {counted(num, 'line')} with a training loss"
     if axis == "row" and num < _MIN_ROWS_BY_PLACE:
         return f"only {counted(num, 'line')} with a training loss and none with a step"
-    if num < _MIN_REPEATS * draft.rows.num_skeletons and (axis == "row" or num < 2 * draft.rows.num_skeletons):
+    if num < _MIN_REPEATS * draft.rows.num_skeletons and (
+        axis == "row" or num < 2 * draft.rows.num_skeletons
+    ):
         return f"{counted(num, 'line')} speak of {draft.key!r} but no two in the same words"
     if axis == "row" and draft.doubt >= 10:
         return f"nothing but {draft.key!r} might be a loss, and no step is logged"
@@ -339,7 +367,7 @@ def _add_all(
     starts = np.flatnonzero(change <= 0) + 1
     alone = {*starts.tolist(), *(starts + 1).tolist()}  # a row at the step before, then the rest
     bounds = sorted({0, len(steps), *alone})
-    for first, end in zip(bounds, bounds[1:], strict=False):
+    for first, end in pairwise(bounds):
         if 0 < first < end and again[first - 1]:
             builder.start_attempt(why=f"step {steps[first]:g} is logged again with another loss")
         part = slice(first, end)

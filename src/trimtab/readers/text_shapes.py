@@ -194,9 +194,7 @@ class Shapes:
         return True
 
 
-def _put(
-    plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]
-) -> None:
+def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]) -> None:
     shape = plan.shape
     shape.lines.append(number)
     put = shape.values.append

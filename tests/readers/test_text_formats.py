@@ -1,0 +1,338 @@
+"""Text of many trainers, printed by our own code: loss, axis and places come back from each."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.readers import find_reader, read_run
+from trimtab.readers.fallback import TextReader
+
+N = 60
+LOSS = [round(8 * math.exp(-i / 30) + 2 + 0.05 * math.sin(i * 7), 4) for i in range(N)]
+NORM = [round(1 + 0.3 * math.sin(i * 5), 3) for i in range(N)]
+BAR = "\u2588"
+
+Line = Callable[[int, float, float], str]
+"""One record from its number, loss and grad norm."""
+
+
+def held_out(i: int, text: str) -> str:
+    return f"\n{text}" if i % 20 == 19 else ""
+
+
+STEPS: dict[str, tuple[Line, float, float]] = {
+    "lines under a step line": (
+        lambda i, x, g: (
+            f"2024-05-01 10:{i:02d}:00.123\tnode:0\ttrain:816\tINFO\t[step={i + 1}/7000,epoch=0]\n"
+            f"    optim/total_grad_norm={g}\n    train/CrossEntropyLoss={x}\n"
+            f"    throughput/total_tokens={i * 4194304:,}\n    Peak GPU Memory (MB)=30,000"
+        ),
+        1,
+        N,
+    ),
+    "colon, two kinds of line": (
+        lambda i, x, g: (
+            (f"step {i}: train loss {x + 0.5}, val loss {x + 1}\n" if i % 20 == 0 else "")
+            + f"iter {i}: loss {x}, time {120 + i}.12ms, mfu 12.3%"
+        ),
+        0,
+        N - 1,
+    ),
+    "table of one pair a line": (
+        lambda i, x, g: (
+            "------------------------------\n| time/           |        |\n"
+            f"|    iterations   | {i + 1}   |\n|    total_timesteps | {2048 * (i + 1)} |\n"
+            f"| train/          |        |\n|    entropy_loss | -1.4   |\n|    loss  | {x} |\n"
+            "|    value_loss   | 44     |\n------------------------------"
+        ),
+        2048,
+        2048 * N,
+    ),
+    "colours and an eta": (
+        lambda i, x, g: (
+            f"[05/01 10:00:{i:02d} events]: \x1b[32m eta: 0:43:17  iter: {20 * i + 19}  "
+            f"total_loss: {x}  loss_cls: 0.3  time: 0.5  lr: 0.0002  max_mem: 4000M"
+        ),
+        19,
+        20 * N - 1,
+    ),
+    "short words": (
+        lambda i, x, g: (
+            f"[2019-05-01 10:00:{i:02d}] Ep. 1 : Up. {1000 * (i + 1)} : Sen. {63040 * i:,} : "
+            f"Cost {x} * {1234567 + i:,} : Time 45.04s : 9145.67 words/s : gNorm {g}"
+        ),
+        1000,
+        1000 * N,
+    ),
+    "semicolons, no word loss": (
+        lambda i, x, g: (
+            f"[2021-05-01 10:00:{i:02d},123 INFO] Step {50 * (i + 1)}/100000; acc:   3.40; "
+            f"xent: {x}; lr: 0.00001; 2000/1900 tok/s; {30 * i:6.0f} sec"
+        ),
+        50,
+        50 * N,
+    ),
+    "loss before the step": (
+        lambda i, x, g: f"INFO:lib:loss = {x}, step = {100 * i} (12.3 sec)\nINFO:lib:step/sec: 8.1",
+        0,
+        100 * (N - 1),
+    ),
+    "the loss twice": (
+        lambda i, x, g: (
+            f"I0501 10:00:{i:02d}.123 12345 solver.cpp:228] Iteration {100 * i}, loss = {x}\n"
+            f"I0501 10:00:{i:02d}.123 12345 solver.cpp:244]     output #0: loss = {x} (* 1 = {x} loss)"
+        ),
+        0,
+        100 * (N - 1),
+    ),
+    "names behind the numbers": (
+        lambda i, x, g: f" {i + 1}: {x}, {x} avg loss, 0.001 rate, 0.5 seconds, {64 * i} images",
+        1,
+        N,
+    ),
+    "suffixes": (
+        lambda i, x, g: (
+            f"05/01/2024 10:00:{i:02d} [INFO|DP=0|TP=0]: iteration: {i + 1} / 100 | consumed_tokens: "
+            f"{32.8 * i:.1f}K | elapsed_time_per_iteration_ms: 1.2K | lm_loss: {x} | grad_norm: {g}"
+        ),
+        1,
+        N,
+    ),
+    "iter and step": (
+        lambda i, x, g: (
+            f"Epoch 1 | iter {4 * (i + 1)} step {i + 1} | loss train: {x}, val: n/a | "
+            "iter time: 100.12 ms (step) remaining time: 1:02:03"
+        ),
+        1,
+        N,
+    ),
+    "a bar with a step in front": (
+        lambda i, x, g: (
+            f"1|{i + 1}|Loss: {x}: {i:3d}%|{BAR * (i // 10)}     | {i + 1}/1000 [00:01<15:17, 1.3it/s]\r"
+        ),
+        1,
+        N,
+    ),
+    "a bar with values": (
+        lambda i, x, g: (
+            f"train:  {i}%|{BAR * (i // 10)}   | {i + 1}/1000 [00:12<15:17, 1.2it/s, loss={x}]\r"
+        ),
+        1,
+        N,
+    ),
+    "global step in words": (
+        lambda i, x, g: (
+            f"[2022-05-01 10:00:{i:02d},123] [    INFO] - global step {10 * (i + 1)}, epoch: 0, "
+            f"batch: {10 * i}, loss: {x}, ips: 40.1 sequences/sec, learning rate: 1.0e-05"
+        ),
+        10,
+        10 * N,
+    ),
+    "loss is": (
+        lambda i, x, g: f"epoch: 1 step: {i + 1}, loss is {x}\nper step time: 123.1 ms",
+        1,
+        N,
+    ),
+    "train_inner": (
+        lambda i, x, g: (
+            f"2022-05-01 10:00:{i:02d} | INFO | train_inner | epoch 001:  {100 * (i + 1)} / 20000 "
+            f"loss={x}, nll_loss={x - 1}, wps=10000, num_updates={100 * (i + 1)}, gnorm={g}"
+            + held_out(i, f"2022 | INFO | valid | epoch 001 | loss {x + 1} | num_updates {100 * i}")
+        ),
+        100,
+        100 * N,
+    ),
+    "train_inner in JSON": (
+        lambda i, x, g: (
+            f'[2022-05-01 10:00:{i:02d},123][train_inner][INFO] - {{"epoch": 1, "update": 0.0{i:02d}, '
+            f'"loss": "{x}", "num_updates": "{i + 1}", "gnorm": "{g}", "loss_scale": "2"}}'
+        ),
+        1,
+        N,
+    ),
+    "dict": (
+        lambda i, x, g: (
+            f"I0501 10:00:00.1 1254 train.py:181] Step {i}: {{'loss': {x}, 'gnorm': {g}}}"
+        ),
+        0,
+        N - 1,
+    ),
+    "printed tensors": (
+        lambda i, x, g: f"Step {i} | Loss: tensor({x}, device='cuda:0', grad_fn=<NllLoss>)",
+        0,
+        N - 1,
+    ),
+    "dict over lines": (
+        lambda i, x, g: (
+            f"{{'accuracy': 0.1,\n 'gradient_norm': {g},\n 'loss': {x},\n 'step': {i}}}\n"
+        ),
+        0,
+        N - 1,
+    ),
+    "nested JSON behind a prefix": (
+        lambda i, x, g: (
+            f'INFO:root:{{"step": {i}, "train": {{"loss": {x}}}, "valid": {{"loss": {x + 1}}}}}'
+        ),
+        0,
+        N - 1,
+    ),
+    "a counter without a name": (lambda i, x, g: f"[{i + 1}/5000] {x} loss", 1, N),
+    "header over fixed width": (
+        lambda i, x, g: (
+            ("  step   train loss   lr\n-----------------------\n" if i == 0 else "")
+            + f"{i:6d}   {x:10.4f}   1e-4"
+        ),
+        0,
+        N - 1,
+    ),
+    "Markdown table": (
+        lambda i, x, g: (
+            ("| Step | Training Loss | Validation Loss |\n|---|---|---|\n" if i == 0 else "")
+            + f"| {i} | {x} | {'No log' if i % 5 else x + 1} |"
+        ),
+        0,
+        N - 1,
+    ),
+    "validation on its own lines": (
+        lambda i, x, g: f"[train] step {i} loss {x}" + held_out(i, f"[eval] step {i} loss {x + 1}"),
+        0,
+        N - 1,
+    ),
+    "torchtitan": (
+        lambda i, x, g: (
+            f"[rank0]:[titan] 2026-05-11 05:48:46,996 - root - INFO - \x1b[31mstep: {1000 * i:,}  "
+            f"\x1b[32mloss:  {x}  \x1b[34mgrad_norm:  {g}  \x1b[36mmemory: 13.38GiB(42.66%)  tps: 71,734"
+        ),
+        0,
+        1000 * (N - 1),
+    ),
+    "llm.c": (
+        lambda i, x, g: (
+            f"step {i + 1:4d}/19560 | loss {x:8.4f} (+0.1z)| norm {g:7.3f} (+nanz)| lr 1.14e-04 | "
+            "3588.26 ms | 37.6% bf16 MFU | 145992 tok/s"
+        ),
+        1,
+        N,
+    ),
+    "llm.c main.log": (
+        lambda i, x, g: f"s:{i} trl:{x} lr:0.000171 norm:{g}" + held_out(i, f"s:{i} tel:{x + 1}"),
+        0,
+        N - 1,
+    ),
+    "maxtext": (
+        lambda i, x, g: (
+            f"I0317 10:00:15.412527 125344476638336 metric_logger.py:181] completed step: {i}, "
+            f"seconds: 0.434, Tokens/s/device: 9447.649, total_weights: 30851, loss: {x}"
+        ),
+        0,
+        N - 1,
+    ),
+    "transformer-xl": (
+        lambda i, x, g: (
+            f"| epoch   3 step {200 * i:8d} | {20 * i:6d} batches | lr 0.000242 | ms/batch 382.06 | "
+            f"loss {x:5.4f} | ppl    37.256"
+            + held_out(i, f"| Eval  {i} at step {200 * i} | time: 12.1s | valid loss  {x + 1} |")
+        ),
+        0,
+        200 * (N - 1),
+    ),
+    "deepspeed-chat": (
+        lambda i, x, g: (
+            f"epoch: 0|step: {i}|ppo_ep: 1|act_loss: {x}|cri_loss: 0.07|unsuper_loss: 0.0"
+        ),
+        0,
+        N - 1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_steps_and_losses_come_back(tmp_path: Path, name: str) -> None:
+    line, first, last = STEPS[name]
+    path = tmp_path / "log"
+    path.write_text(
+        "\n".join(line(i, x, g) for i, (x, g) in enumerate(zip(LOSS, NORM, strict=True))) + "\n"
+    )
+    for record in (read_run(path), TextReader().read(path)):
+        loss = record.columns["loss"]
+        assert record.axis == "step"
+        np.testing.assert_allclose(loss.logged(), LOSS)
+        assert (record.step[loss.present][0], record.step[loss.present][-1]) == (first, last)
+        if "grad_norm" in record.columns:
+            np.testing.assert_allclose(record.columns["grad_norm"].logged(), NORM)
+        if "val_loss" in record.columns:
+            held = record.columns["val_loss"].logged()
+            assert all(min(abs(v - x - 1) for x in LOSS) < 1e-9 for v in held)
+
+
+EPOCHS: dict[str, Line] = {
+    "epoch line, then values": lambda i, x, g: (
+        f"Epoch {i + 1}/60\n1875/1875 [=====] - 4s 2ms/step - loss: {x} - acc: 0.9 - val_loss: {x + 1}"
+    ),
+    "Train: 0 [ 50/1000]": lambda i, x, g: (
+        f"Train: {i // 20} [{(i % 20) * 50:4d}/1000 ({5 * (i % 20):3.0f}%)]  Loss: {x} ({x})  "
+        "Time: 0.512s, 250.2/s  (0.512s,  250.00/s)  LR: 1.000e-03"
+        + held_out(i, f"Test: [   0/19]  Time: 2.1 (2.1)  Loss:  {x + 1} ({x + 1})")
+    ),
+    "Epoch [1][50/1000]": lambda i, x, g: (
+        f"2021-05-01 10:00:{i:02d},123 - det - INFO - Epoch [{i // 20 + 1}][{(i % 20 + 1) * 50}/1000]\t"
+        f"lr: 1.978e-03, eta: 1 day, 0:12:34, memory: 3903, loss_bbox: 0.2, loss: {x}, grad_norm: {g}"
+    ),
+    "Epoch[0] Batch [50]": lambda i, x, g: (
+        f"INFO:root:Epoch[{i // 20}] Batch [{(i % 20) * 50}]\tSpeed: 1234.5 samples/sec\tcross-entropy={x}"
+    ),
+    "Epoch: [3/90] in a bar": lambda i, x, g: (
+        f"Epoch: [{i // 20}/90] Loss: {x} Acc: 14.6%:   7%|{BAR * (i % 20)}  | {i % 20}/20 [00:02<00:29]\r"
+    ),
+    "1epoch:train:1-100batch": lambda i, x, g: (
+        f"(trainer:732) INFO: {i // 20 + 1}epoch:train:{(i % 20) * 100 + 1}-{(i % 20) * 100 + 100}batch: "
+        f"iter_time=1.1e-04, loss_ctc=90.1, loss_att=50.2, loss={x}, grad_norm={g}"
+    ),
+    "epoch header": lambda i, x, g: (
+        ("epoch     train_loss  valid_loss  accuracy  time\n" if i == 0 else "")
+        + f"{i}         {x}    {x + 1:.4f}    0.8123    01:2{i % 10}"
+    ),
+    "summary lines": lambda i, x, g: (
+        f"Epoch {i + 1}/60 | Train Loss: {x} | Val Loss: {x + 1} | 12.3s"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EPOCHS)
+def test_epochs_and_losses_come_back(tmp_path: Path, name: str) -> None:
+    line = EPOCHS[name]
+    path = tmp_path / "log"
+    path.write_text(
+        "\n".join(line(i, x, g) for i, (x, g) in enumerate(zip(LOSS, NORM, strict=True))) + "\n"
+    )
+    record = TextReader().read(path)
+    assert record.axis == "epoch"
+    np.testing.assert_allclose(record.columns["loss"].logged(), LOSS)
+    assert len(record.attempts) == 1
+    steps = record.step[record.columns["loss"].present]
+    assert np.all(np.diff(steps) > 0)
+    per_epoch = np.bincount(steps.astype(int))
+    assert set(per_epoch[per_epoch > 0].tolist()) in ({1}, {20})
+
+
+@pytest.mark.parametrize(
+    ("name", "format_name"),
+    [
+        ("train_inner", "fairseq"), ("train_inner in JSON", "fairseq"), ("torchtitan", "torchtitan"),
+        ("llm.c", "llm.c"), ("llm.c main.log", "llm.c"), ("maxtext", "maxtext"),
+        ("colon, two kinds of line", "nanogpt"), ("transformer-xl", "transformer-xl"),
+        ("deepspeed-chat", "deepspeed-chat"), ("lines under a step line", "olmo"),
+        ("table of one pair a line", "stable-baselines3"), ("short words", "text"),
+    ],
+)  # fmt: skip
+def test_formats_with_a_name_are_told(tmp_path: Path, name: str, format_name: str) -> None:
+    line = STEPS[name][0]
+    path = tmp_path / "log"
+    path.write_text("\n".join(line(i, x, 1.0) for i, x in enumerate(LOSS)) + "\n")
+    reader = find_reader(path)
+    assert reader.name == format_name
+    notes = [n for n in reader.read(path).notes if "without a name" in n]
+    assert bool(notes) == (format_name == "text")
