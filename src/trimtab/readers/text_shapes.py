@@ -32,7 +32,10 @@ _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
-_NUMBER = r"[ \t]{0,60}%s[-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
+_NUMBER = r"[ \t]{0,60}([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
+_OTHER = r"[ \t]{0,60}[-+0-9.ni][-+0-9.,:/eETZanif ]*?"
+_MAX_LEARNT = 200_000
+"""Wordings after which no new one is looked at: the text is no log, or its records are known."""
 
 
 @dataclass
@@ -65,12 +68,12 @@ class _Plan:
 
     def compile(self, skeleton: tuple[str, ...]) -> None:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
-        wanted = [place for place, _ in self.places]
-        if wanted != sorted(wanted) or wanted[0] < 0 or not all(skeleton[1:-1]):
+        wanted = [place for place, _ in self.places if place >= 0]
+        if wanted != sorted(wanted) or not all(skeleton[1:-1]):
             return
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
-            pattern += _NUMBER % ("(" if 2 * i + 1 in wanted else "(?:") + re.escape(literal)
+            pattern += (_NUMBER if 2 * i + 1 in wanted else _OTHER) + re.escape(literal)
         self.fast = re.compile(pattern).fullmatch
 
 
@@ -93,6 +96,7 @@ class Shapes:
         self._plans: dict[tuple[str, ...], _Plan | None] = {}
         self._header: Header | None = None
         self._since_header = 0
+        self._num_learnt = 0
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -150,6 +154,9 @@ class Shapes:
         return longer
 
     def _learn(self, skeleton: tuple[str, ...], parts: list[str]) -> _Plan | None:
+        self._num_learnt += 1
+        if self._num_learnt > _MAX_LEARNT:
+            return None
         if len(self._plans) >= _MAX_SKELETONS:
             self._plans.clear()
         fields = fields_of(parts[::2], parts[1::2], self._extra)
