@@ -52,7 +52,7 @@ lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
-	@$(VENV)/bin/lint-imports
+	@$(VENV)/bin/lint-imports --no-cache
 
 test: lint  ## lint, then every test that takes less than about 5 s
 	$(call say,Tests$(,) without the slow ones.)

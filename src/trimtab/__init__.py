@@ -6,7 +6,7 @@ loaded when first asked for.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from trimtab.version import __version__
 
 if TYPE_CHECKING:
     from trimtab.guard import Guard

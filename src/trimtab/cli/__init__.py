@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trimtab import __version__
 from trimtab.cli import chronicle, inspect, lab, report
 from trimtab.errors import TrimtabError
+from trimtab.version import __version__
 
 __all__ = ["build_parser", "main"]
 

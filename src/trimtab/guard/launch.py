@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trimtab import __version__
 from trimtab.chronicle.journal import read_journal
 from trimtab.guard.edge import to_stderr
 from trimtab.guard.intake import environment
+from trimtab.version import __version__
 
 if TYPE_CHECKING:
     from trimtab.guard.engine import Engine

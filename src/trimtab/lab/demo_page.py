@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab import __version__
 from trimtab.chronicle.prose import number, plain, values_text
 from trimtab.report.compare import GUARDED, Curve, render_comparison
 from trimtab.report.deeds import deeds_of, words
@@ -19,6 +18,7 @@ from trimtab.report.sections import cards_html, chronicle_html, decisions_html, 
 from trimtab.report.sections import text as safe
 from trimtab.report.terminal import terminal_text
 from trimtab.testing.tr8_104b import SOURCE
+from trimtab.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

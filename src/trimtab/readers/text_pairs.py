@@ -15,21 +15,23 @@ from typing import Literal
 from trimtab.readers.text_keys import UNIT_FACTORS, Meaning, is_held_out, meaning
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["DECIMAL_COMMA_TOKEN", "TOKEN", "Field", "fields_of", "to_number"]
+__all__ = ["CLOCK", "DECIMAL_COMMA_TOKEN", "NUMBER", "TOKEN", "Field", "fields_of", "to_number"]
 
-_CLOCK = (
+CLOCK = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
     r"|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])"
 )
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
+NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
+"""A number with a point; behind it anything may follow."""
 _TOKEN = r"[ \t]{{0,60}}(?<![\w.])({clock}|[-+]?(?:{number}|{special}))"
-TOKEN = re.compile(_TOKEN.format(clock=_CLOCK, number=_PLAIN, special=_SPECIAL))
+TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_PLAIN, special=_SPECIAL))
 """A number, or a time of day as one token, with the blanks in front."""
-DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=_CLOCK, number=_COMMA, special=_SPECIAL))
+DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_COMMA, special=_SPECIAL))
 """The same where `2,5` is two and a half."""
-_CLOCK_TOKEN = re.compile(rf"(?:{_CLOCK})\Z")
+_CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 
 _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")

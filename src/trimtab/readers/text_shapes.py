@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trimtab.readers.text_header import Header, read_header
 from trimtab.readers.text_keys import Meaning
-from trimtab.readers.text_pairs import TOKEN, Field, fields_of, to_number
+from trimtab.readers.text_pairs import CLOCK, NUMBER, TOKEN, Field, fields_of, to_number
 
 __all__ = ["Shape", "Shapes"]
 
@@ -32,8 +32,6 @@ _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
-_NUMBER = r"[ \t]{0,60}([-+]?(?:\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?|nan|inf))"
-_OTHER = r"[ \t]{0,60}[-+0-9.ni][-+0-9.,:/eETZanif ]*?"
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
 
@@ -66,14 +64,16 @@ class _Plan:
     num_slow: int = 0
     fast: Callable[[str], re.Match[str] | None] | None = None
 
-    def compile(self, skeleton: tuple[str, ...]) -> None:
+    def compile(self, skeleton: tuple[str, ...], tokens: Sequence[str]) -> None:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
         wanted = [place for place, _ in self.places if place >= 0]
         if wanted != sorted(wanted) or not all(skeleton[1:-1]):
             return
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
-            pattern += (_NUMBER if 2 * i + 1 in wanted else _OTHER) + re.escape(literal)
+            group = "" if 2 * i + 1 in wanted else "?:"
+            number = CLOCK if ":" in tokens[i] else NUMBER
+            pattern += f"[ \\t]{{0,60}}({group}{number})" + re.escape(literal)
         self.fast = re.compile(pattern).fullmatch
 
 
@@ -133,7 +133,7 @@ class Shapes:
                 plan.num_slow += 1
                 if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
                     if plan.num_slow == _FAST_AFTER:
-                        plan.compile(skeleton)
+                        plan.compile(skeleton, parts[1::2])
                     fast = plan
         self.num_lines = number
 

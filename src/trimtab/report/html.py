@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab import __version__
 from trimtab.chronicle.prose import number, plain
 from trimtab.report.account import RunAccount
 from trimtab.report.deeds import event_sentence
@@ -39,6 +38,7 @@ from trimtab.report.telling import (
     standing,
     state_sentence,
 )
+from trimtab.version import __version__
 
 __all__ = ["page_data", "render_html", "source_hash", "static_text"]
 
