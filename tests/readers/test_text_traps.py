@@ -149,10 +149,11 @@ We saw that loss of 3.{i} comes with {w}, and a learning rate of 0.{i} is {w}.
         "name,price,city\n" + "".join(f"a{i},{i}.5,b\n" for i in range(50)),
         "2024-01-01 10:00:00 GET /index.html 200 1234\n" * 100,
         "packet loss 3%\n" * 4,
+        "check(loss=2.0)\ncheck(loss=3.0)\n" * 20,
         "step 1\nstep 2\nstep 3\n",
         "loss",
     ],
-    ids=["prose", "source code", "other table", "web server", "four lines", "steps only", "a word"],
+    ids=["prose", "source code", "other table", "web server", "four lines", "calls", "steps only", "a word"],
 )  # fmt: skip
 def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"

@@ -140,7 +140,9 @@ def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
 def _leading_epoch(rows: Rows) -> tuple[str, Column] | None:
     """Return a number without a name that never falls, as `Train: 3 [ 50/1000]` has it."""
     for f, c in rows.of_kind("lead"):
-        if c.present.all() and np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
+        if not c.present.all() or not np.all(np.isfinite(c.values)):
+            continue
+        if np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
             return f.key, c
     return None
 
@@ -188,7 +190,9 @@ def _carried_epoch(rows: Rows, others: Sequence[Shape]) -> tuple[str, Column] | 
     side = gather([s for s in others if any(f.kind == "epoch" for f in s.fields)])
     for f, column in side.of_kind("epoch"):
         values = column.values[column.present]
-        if len(values) < 2 or np.count_nonzero(np.diff(values) < 0) > 3:
+        if len(values) < 2 or not np.all(np.isfinite(values)):
+            continue
+        if np.count_nonzero(np.diff(values) < 0) > 3:
             continue
         for place, _ in _nearby(rows.lines, side.lines[column.present], values):
             everywhere = np.ones(rows.num, dtype=np.bool_)

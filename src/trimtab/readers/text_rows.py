@@ -65,8 +65,9 @@ def gather(shapes: Sequence[Shape]) -> Rows:
             if key not in columns:
                 empty = np.full(len(lines), np.nan), np.zeros(len(lines), dtype=np.bool_)
                 columns[key] = Column(*empty)
-            columns[key].values[here] = values[:, j]
-            columns[key].present[here] = True
+            known = np.isfinite(values[:, j]) | (f.kind == "signal")  # no count is infinite
+            columns[key].values[here] = np.where(known, values[:, j], np.nan)
+            columns[key].present[here] = known
     ordered = {k: Column(c.values[order], c.present[order]) for k, c in columns.items()}
     return Rows(lines[order], ordered, fields, sum(s.num_skeletons for s in shapes))
 

@@ -23,6 +23,7 @@ _MIN_ROWS = 3
 _MIN_ROWS_BY_PLACE = 10
 _MIN_REPEATS = 3
 """Lines per wording below which a text without steps is taken for prose."""
+_MIN_DISTINCT = 0.3
 _USUAL_SHARE = 0.05
 _FAR_LINES = 30
 _REACH = 4
@@ -322,6 +323,9 @@ def _refusal(draft: _Draft) -> str:
         axis == "row" or num < 2 * draft.rows.num_skeletons
     ):
         return f"{counted(num, 'line')} speak of {draft.key!r} but no two in the same words"
+    finite = loss.logged()[np.isfinite(loss.logged())]
+    if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
+        return f"{counted(num, 'line')} with {draft.key!r} without a step, and hardly two differ"
     if axis == "row" and draft.doubt >= 10:
         return f"nothing but {draft.key!r} might be a loss, and no step is logged"
     if not np.any(loss.present):
