@@ -7,6 +7,7 @@ runs/NAME/
   checkpoints/step-00001200/
   aside/                   what rollbacks moved out of the way
   report.html              derived
+  .lock                    held by the guard that writes here; a second one is refused
 """
 
 from dataclasses import dataclass

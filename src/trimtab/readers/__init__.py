@@ -60,7 +60,7 @@ def find_reader(path: Path) -> Reader:
         return READERS[-reader]
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
     raise ReadError(
-        f"{path}: {what}; looked for {'; '.join(r.looks_for for r in READERS)}; give a training log"
+        f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
     )
 
 
