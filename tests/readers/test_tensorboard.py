@@ -225,8 +225,8 @@ def test_mutated_files_give_a_record_or_an_error(data: st.DataObject) -> None:
 
 @given(st.binary(max_size=400))
 def test_random_bytes_are_no_crash(raw: bytes) -> None:
-    parse_events(frame(raw) + raw)
-    parse_events(frame(raw) * 6)
+    for found in (parse_events(frame(raw) + raw), parse_events(frame(raw) * 6)):
+        assert all(len(s.step) == len(s.value) for s in found.series.values())
 
 
 # --- parts -------------------------------------------------------------------------------------
