@@ -57,6 +57,6 @@ class MissingExtraError(TrimtabError, ImportError):
             extra: Name of the extra of the trimtab distribution.
         """
         super().__init__(
-            f"{what} needs the {extra!r} extra; install it: pip install 'trimtab[{extra}]'"
+            f"{what} needs the {extra!r} extra; in a checkout of trimtab: pip install '.[{extra}]'"
         )
         self.extra = extra

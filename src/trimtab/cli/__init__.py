@@ -33,7 +33,11 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; errors of ours are one line on stderr."""
-    arguments = build_parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else list(argv)
+    if not given:
+        build_parser().print_help(sys.stderr)
+        return 2
+    arguments = build_parser().parse_args(given)
     try:
         code: int = arguments.run(arguments)
     except TrimtabError as error:

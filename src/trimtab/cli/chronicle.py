@@ -17,7 +17,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     """Add the command."""
     parser = commands.add_parser("chronicle", help="print the logbook of a guarded run as Markdown")
     parser.add_argument(
-        "run_directory", metavar="RUN", type=Path, help="a run directory, such as runs/demo"
+        "run_directory",
+        metavar="RUN",
+        type=Path,
+        help="a run directory, such as runs/demo/bad-data-late",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the journal's events as one JSON document"

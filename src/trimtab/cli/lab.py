@@ -40,7 +40,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     demo = sub.add_parser(
         "demo", help="healthy, faulty and guarded runs of two faults, a public log, one report"
     )
-    demo.add_argument("--out", metavar="DIR", type=Path, default=Path("runs/demo"))
+    demo.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs/demo"),
+        help="default runs/demo; an earlier demo there is replaced when this one is done",
+    )
     demo.add_argument(
         "--scenario",
         metavar="NAME",
@@ -101,8 +107,8 @@ def _torch_side(module: str, threads: int) -> Any:
     """
     try:
         torch = importlib.import_module("torch")
-    except ImportError as error:
-        raise MissingExtraError("`trimtab lab`", "torch") from error
+    except ImportError:
+        raise MissingExtraError("`trimtab lab`", "torch") from None
     if threads > 0:
         torch.set_num_threads(threads)
     return importlib.import_module(module)

@@ -132,7 +132,7 @@ def short_and_over(f: Features) -> float:
 
 def unrecovered(f: Features) -> float:
     """The loss did not come back."""
-    return yes(bool(f.kinds & MALIGNANT))
+    return yes(bool(f.kinds & MALIGNANT) and not f.recovered)
 
 
 def norm_led(f: Features) -> float:

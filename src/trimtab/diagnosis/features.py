@@ -358,7 +358,7 @@ def _shape(
     values: dict[str, object] = {
         "recovered": incident.end_row is not None
         and incident.shape != "unrecovered"
-        and not {"unrecovered-spike", "divergence", "non-finite"} & {incident.kind, *incident.also},
+        and not {"unrecovered-spike", "divergence"} & {incident.kind, *incident.also},
         "num_rows": None if incident.end_row is None else incident.end_row - incident.onset_row + 1,
     }
     quiet_loss, quiet_norm = _column(record, "loss", before), _column(record, "grad_norm", before)
@@ -368,7 +368,8 @@ def _shape(
         height = float(loss.max() - level)
         values["height"] = height
         if height > 0:
-            values["abrupt"] = bool(loss[0] - level >= 0.5 * height)
+            just_before = float(np.median(quiet_loss[-3:]))
+            values["abrupt"] = bool(loss[0] - max(level, just_before) >= 0.5 * height)
             values["rise_rows"] = int(np.argmax(loss >= level + 0.9 * height))
     if norm_level and len(norm):
         values["gnorm_rise"] = float(norm.max() / norm_level)

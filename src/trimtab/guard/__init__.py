@@ -4,8 +4,8 @@ from trimtab.errors import MissingExtraError
 
 try:
     import torch  # noqa: F401
-except ImportError as error:
-    raise MissingExtraError("The guard", "torch") from error
+except ImportError:
+    raise MissingExtraError("The guard", "torch") from None
 
 from trimtab.guard.guard import Guard
 

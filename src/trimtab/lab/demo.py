@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from trimtab.report.account import RunAccount
 
 __all__ = ["ScenarioOutcome", "run_demo"]
+
+_MARK = ".trimtab-demo"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +69,13 @@ def run_demo(
         ConfigError: No such scenario, or `out` holds something that is not a demo.
     """
     scenarios = [get_scenario(name) for name in names]
-    _clear(out)
+    work = _workspace(out)
     started = time.perf_counter()
+    minutes = sum(s.expected_minutes for s in scenarios) + 1
+    _say_line(
+        console,
+        f"about {minutes:.0f} minutes on two idle cores; {out} is replaced when all is done",
+    )
     text = load_text(text_path)
     console.print(
         f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out",
@@ -77,12 +86,19 @@ def run_demo(
         markup=False,
     )
     twins: dict[Scenario, tuple[float, list[float]]] = {}
-    outcomes = [_run_one(s, seed, text, out, twins, console) for s in scenarios]
-    account = _inspect_public_log(out, console)
+    outcomes = [_run_one(s, seed, text, work, twins, console) for s in scenarios]
+    account = _inspect_public_log(work, console)
+    RunDirectory(work).report.write_text(
+        render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8"
+    )
+    if out.exists():
+        shutil.rmtree(out)
+    work.rename(out)
     page = RunDirectory(out).report
-    page.write_text(render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8")
-    table = _table(outcomes)
-    console.print(table)
+    console.print(_table(outcomes))
+    for o in outcomes:
+        for line in _deeds(o):
+            _say_line(console, line)
     minutes = (time.perf_counter() - started) / 60
     _say_line(console, f"report: {page}    all in {minutes:.1f} min")
     return {
@@ -94,15 +110,36 @@ def run_demo(
     }  # fmt: skip
 
 
-def _clear(out: Path) -> None:
-    """Make room for a new demo; only a folder that an earlier demo made is removed."""
-    mark = out / ".trimtab-demo"
-    if out.exists() and any(out.iterdir()):
-        if not mark.exists():
-            raise ConfigError(f"{out}: holds files that are no demo; choose another --out")
-        shutil.rmtree(out)
-    out.mkdir(parents=True, exist_ok=True)
-    mark.touch()
+def _workspace(out: Path) -> Path:
+    """Return an empty folder beside `out` to work in; an earlier demo stays until this one is done.
+
+    Raises:
+        ConfigError: `out` holds files that no demo made, or cannot be written beside.
+    """
+    work = out.with_name(out.name + ".partial")
+    for folder in (out, work):
+        if folder.exists() and not (folder.is_dir() and _made_by_demo(folder)):
+            raise ConfigError(f"{folder}: holds files that are no demo; choose another --out")
+    try:
+        if work.exists():
+            shutil.rmtree(work)
+        work.mkdir(parents=True)
+        (work / _MARK).touch()
+    except OSError as error:
+        raise ConfigError(
+            f"{work}: cannot be written ({error.strerror}); choose another --out"
+        ) from error
+    return work
+
+
+def _made_by_demo(folder: Path) -> bool:
+    return (folder / _MARK).is_file() or not any(folder.iterdir())
+
+
+def _deeds(o: ScenarioOutcome) -> list[str]:
+    """Return what the guard did and why, a line each."""
+    deeds = [f"  step {a['step']}: {a['remedy']}: {a['why']}" for a in o.act.actions]
+    return [f"{o.scenario.name}", *(deeds or ["  nothing was done: the run was left alone"])]
 
 
 def _run_one(
@@ -170,9 +207,16 @@ def _say_line(console: Console, line: str) -> None:
 def _progress(name: str) -> Callable[[int, int, float], None] | None:
     """Return a progress line for people; every 200 steps a plain line where nobody watches."""
     watched = sys.stderr.isatty()
+    recent: deque[float] = deque(maxlen=31)
+    furthest = 0
 
     def show(step: int, steps: int, loss: float) -> None:
-        line = f"    {name} step {step:>5}/{steps}  loss {loss:.3f}"
+        nonlocal furthest
+        recent.append(loss)
+        if step <= furthest:  # replayed after a rollback
+            return
+        furthest = step
+        line = f"    {name} step {step:>5}/{steps}  loss {statistics.median(recent):.3f}"
         if watched and (step % 10 == 0 or step == steps):
             sys.stderr.write(line + ("  \r" if step < steps else "\r\033[K"))
             sys.stderr.flush()
@@ -193,22 +237,12 @@ def _row(o: ScenarioOutcome) -> dict[str, Any]:
 
 def _table(outcomes: Sequence[ScenarioOutcome]) -> Table:
     table = Table(title="final validation loss, nats per token", title_justify="left")
-    for name in (
-        "scenario",
-        "(a) healthy",
-        "(b) no guard",
-        "(c) guarded",
-        "steps wasted",
-        "done, and why",
-    ):
-        table.add_column(name, justify="left" if name in ("scenario", "done, and why") else "right")
+    table.add_column("scenario", no_wrap=True)
+    for name in ("(a) healthy", "(b) no guard", "(c) guarded", "wasted"):
+        table.add_column(name, justify="right")
     for o in outcomes:
-        done = (
-            "; ".join(f"step {a['step']}: {a['remedy']} — {a['why']}" for a in o.act.actions)
-            or "nothing: left alone"
-        )
         table.add_row(
             o.scenario.name, f"{o.off.reference_loss:.4f}", f"{o.off.final_loss:.4f} (x{o.off.ratio:.3f})",
-            f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})", f"{o.act.wasted_steps:.1%}", done,
+            f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})", f"{o.act.wasted_steps:.1%}",
         )  # fmt: skip
     return table
