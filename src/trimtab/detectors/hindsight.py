@@ -10,18 +10,21 @@ rows around it, on a log scale (ratios, so no unit matters):
 
 Rows with z > 5 that stand close together are one burst. A burst is an alarm
 
-* if it lasts: three rows or more, peak z > 8. Rows of heavy-tailed data noise stand alone;
-* if it towers: a norm 30 times, a loss 3 times its level. Where the same run had several such rows
-  alone, they are its way: a tower must be twice as high as the third highest of all others.
+* if it lasts: three rows or more, and either z > 8 at the peak or far up by ratio. Rows of
+  heavy-tailed data noise stand alone;
+* if it towers: a norm 30 times, a loss 3 times its level. Where rows around did the like, it is the
+  run's way: a tower must be twice as high as the fourth highest within 1000 rows;
+* if loss and norm burst together, in more than one row each;
 
 and only if the signal rose into it from the rows before, so that the descent at the start of a run
-is none; a norm that towers in the very first rows needs no past. A norm alone is a warning at most.
+is none; a norm in the very first rows needs no past where it is 900 times its later level. All are
+warnings at most.
 Blind to a change that lasts more than about 25 rows: see `level`. Nothing here is seen online, and
 every finding says that it was seen in hindsight.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -49,6 +52,8 @@ PAST_ROWS = 8
 TOWER_RANK = 3
 """Outliers that a run may have before they count as its way."""
 TOWER_FACTOR = 2.0
+NEAR_ROWS = 1000
+"""How far around a tower other outliers count."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +70,15 @@ class _Rule:
     """Ratio to the level from which a lasting burst matters."""
 
 
+    negligible: float
+    """Share of the values at the start of a run below which changes do not matter."""
+    towers_early: bool
+    """Whether the first rows may tower without a past."""
+
+
 _RULES = {
-    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02),
-    "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0),
+    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, towers_early=False),
+    "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, towers_early=True),
 }
 
 
@@ -83,44 +94,94 @@ class _Burst:
     z: float
     level: float
     rose: bool
-    lasting: bool = False
 
 
 def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return the bursts of loss and grad norm that are alarms, attempt by attempt."""
     findings: list[Finding] = []
-    for signal, rule in _RULES.items():
-        column = record.columns.get(signal)
-        if column is None:
-            continue
-        for index in range(len(record.attempts)):
-            span = record.rows_of(index)
-            values = column.values[span]
-            good = column.present[span] & np.isfinite(values) & (values > 0)
-            rows = np.flatnonzero(good) + span.start
-            if len(rows) < max(MIN_ROWS, int(column.present[span].sum()) // 2):
-                continue  # too few, or a signal that may be negative: ratios say nothing
-            for burst in _alarms(np.log(column.values[rows]), rule):
-                findings.append(_finding(record, signal, rule, rows, burst))
+    for span in _spans(record):
+        bursts: dict[str, tuple[NDArray[np.intp], list[_Burst]]] = {}
+        for signal, rule in _RULES.items():
+            rows = _rows(record, signal, span)
+            if len(rows):
+                bursts[signal] = rows, _bursts(_logs(record.columns[signal].values[rows], rule), rule)
+        for signal, (rows, found) in bursts.items():
+            rule = _RULES[signal]
+            other = next((v for k, v in bursts.items() if k != signal), None)
+            for burst in found:
+                lasts = _lasts(burst, rule)
+                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other):
+                    kind = rule.lasting_kind if lasts else rule.kind
+                    findings.append(_finding(record, signal, kind, rows, burst))
     return tuple(findings)
 
 
-def _alarms(y: Floats, rule: _Rule) -> list[_Burst]:
-    """Return the bursts of one signal that last or tower."""
-    level = _level(y)
-    residual = y - level
-    z = residual / np.maximum(_noise(residual), rule.floor)
-    bursts = _bursts(y, level, z)
-    heights = sorted((b.height for b in bursts), reverse=True)
-    chosen: list[_Burst] = []
-    for b in bursts:
-        lasting = b.num_over >= LASTING_ROWS and b.height > math.log(rule.lasting) and b.rose
-        usual = heights[TOWER_RANK] if len(heights) > TOWER_RANK else 0.0
-        early = rule.tower >= 10 and b.first < PAST_ROWS
-        tower = b.height > math.log(rule.tower) and b.height > usual + math.log(TOWER_FACTOR)
-        if (lasting and b.z > PEAK_SIGMA) or (tower and (b.rose or early)):
-            chosen.append(replace(b, lasting=lasting))
-    return chosen
+def _spans(record: RunRecord) -> list[slice]:
+    """Return the rows of each attempt; a stub that the next attempt began anew counts with it."""
+    spans: list[slice] = []
+    stub: slice | None = None
+    for index in range(len(record.attempts)):
+        span = record.rows_of(index)
+        if span.start == span.stop:
+            continue
+        if stub is not None and record.step[span.start] <= record.step[stub.start]:
+            span = slice(stub.start, span.stop)
+        stub = span if span.stop - span.start < MIN_ROWS else None
+        spans.append(span)
+    return spans
+
+
+def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:
+    """Return the rows whose ratios say something; none where there are too few of them."""
+    column = record.columns.get(signal)
+    if column is None:
+        return np.zeros(0, dtype=np.intp)
+    values, present = column.values[span], column.present[span]
+    rows = np.flatnonzero(present & np.isfinite(values) & (values > 0)) + span.start
+    enough = len(rows) >= max(MIN_ROWS, int(present.sum()) // 2)
+    return rows if enough else rows[:0]
+
+
+def _logs(values: Floats, rule: _Rule) -> Floats:
+    """Return logarithms in which values far below those at the start of the run count as zero."""
+    start = float(np.median(values[:PAST_ROWS]))
+    return np.asarray(np.log(values + rule.negligible * start))
+
+
+def _lasts(b: _Burst, rule: _Rule) -> bool:
+    """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
+    if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
+        return False
+    return b.z > PEAK_SIGMA or b.height > math.log(rule.tower) / 1.5
+
+
+def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
+    """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
+    bar = math.log(rule.tower) if b.rose else 2 * math.log(rule.tower)
+    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.towers_early)):
+        return False
+    near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
+    others = sorted(near, reverse=True)
+    usual = others[TOWER_RANK] if len(others) > TOWER_RANK else 0.0
+    return b.height > usual + math.log(TOWER_FACTOR)
+
+
+def _joint(
+    rows: NDArray[np.intp], b: _Burst, other: tuple[NDArray[np.intp], list[_Burst]] | None
+) -> bool:
+    """Whether the other signal bursts at the same rows, and not in one row only."""
+    if other is None or not b.rose or b.z < OVER_SIGMA:
+        return False
+    first, last = rows[b.first] - GAP_ROWS, rows[b.last] + GAP_ROWS
+    return any(
+        c.rose
+        and c.z > OVER_SIGMA
+        and min(b.num_over, c.num_over) >= 2
+        and b.num_over + c.num_over > LASTING_ROWS + 1
+        and other[0][c.first] <= last
+        and first <= other[0][c.last]
+        for c in other[1]
+    )
 
 
 def _level(y: Floats) -> Floats:
@@ -142,27 +203,30 @@ def _noise(residual: Floats) -> Floats:
     return np.repeat(np.array(spread), lengths)
 
 
-def _bursts(y: Floats, level: Floats, z: Floats) -> list[_Burst]:
-    over = np.flatnonzero(z > OVER_SIGMA)
+def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
+    """Return what stands out of one signal, alarm or not."""
+    level = _level(y)
+    residual = y - level
+    z = residual / np.maximum(_noise(residual), rule.floor)
+    over = np.flatnonzero((z > OVER_SIGMA) | (residual > math.log(rule.tower)))
     if not len(over):
         return []
     bursts: list[_Burst] = []
     for group in np.split(over, np.flatnonzero(np.diff(over) > GAP_ROWS) + 1):
         first, last = int(group[0]), int(group[-1])
-        peak = int(group[np.argmax((y - level)[group])])
-        height = float(y[peak] - level[peak])
-        before = y[max(0, first - PAST_ROWS) : first]
+        peak = int(group[np.argmax(residual[group])])
+        height = float(residual[peak])
+        began = first if first >= LASTING_ROWS else peak
+        before = y[max(0, began - PAST_ROWS) : began]
         rose = len(before) >= LASTING_ROWS and y[peak] - float(np.median(before)) > 0.5 * height
         bursts.append(
-            _Burst(
-                first, last, len(group), peak, height, float(z[peak]), float(level[peak]), rose
-            )
+            _Burst(first, last, len(group), peak, height, float(z[peak]), float(level[peak]), rose)
         )
     return bursts
 
 
 def _finding(
-    record: RunRecord, signal: str, rule: _Rule, rows: NDArray[np.intp], b: _Burst
+    record: RunRecord, signal: str, kind: str, rows: NDArray[np.intp], b: _Burst
 ) -> Finding:
     onset, peak, end = int(rows[b.first]), int(rows[b.peak]), int(rows[b.last])
     seen = int(rows[min(b.last + HALF_WINDOW, len(rows) - 1)])
@@ -170,7 +234,7 @@ def _finding(
     width = f"{b.last - b.first + 1} rows" if b.last > b.first else "one row"
     return Finding(
         detector="hindsight",
-        kind=rule.lasting_kind if b.lasting else rule.kind,
+        kind=kind,
         signal=signal,
         severity="warning",
         row=seen,
