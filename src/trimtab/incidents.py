@@ -43,8 +43,7 @@ OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
 CONTINUATION_BLOCKS = 16
-"""Blocks after a divergence was said within which a further rise is the same one; a new level needs
-eight blocks of past before anything more is said of it."""
+"""Blocks after a divergence within which a further rise is the same; a new level needs 8 of past."""
 
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
@@ -184,9 +183,8 @@ def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
-    if f.kind == "divergence" and f.closed:  # was still moving: what follows is its continuation
-        return f.row + CONTINUATION_BLOCKS * f.grain_rows
-    return f.row if f.closed else record.num_rows
+    moving = CONTINUATION_BLOCKS * f.grain_rows if f.kind == "divergence" else 0
+    return f.row + moving if f.closed else record.num_rows
 
 
 def _episodes(

@@ -14,7 +14,8 @@ Rows with z > 5 that stand close together are one burst. A burst is an alarm
   heavy-tailed data noise stand alone;
 * if it towers: a norm 30 times, a loss 3 times its level. Where rows around did the like, it is the
   run's way: a tower must be twice as high as the fourth highest within 1000 rows;
-* if loss and norm burst together, in more than one row each;
+* if loss and norm burst together, three rows of them at least and one to ten times its level: a
+  single odd batch moves both a little;
 
 and only if the signal rose into it from the rows before, so that the descent at the start of a run
 is none; a norm in the very first rows needs no past where it is 900 times its later level. All are
@@ -46,8 +47,12 @@ OVER_SIGMA = 5.0
 PEAK_SIGMA = 8.0
 """As in `spike`: published healthy runs stay below 4.5."""
 LASTING_ROWS = 3
+LASTING_RATIO = 10.0
+"""Ratio to the level from which a lasting burst needs no z."""
 GAP_ROWS = 3
 """Rows over that stand this close are one burst."""
+JOINT_SIGMA = 6.0
+"""Enough where two signals say so at the same rows."""
 PAST_ROWS = 8
 TOWER_RANK = 3
 """Outliers that a run may have before they count as its way."""
@@ -69,16 +74,16 @@ class _Rule:
     lasting: float
     """Ratio to the level from which a lasting burst matters."""
 
-
     negligible: float
     """Share of the values at the start of a run below which changes do not matter."""
-    towers_early: bool
-    """Whether the first rows may tower without a past."""
+    ratio_alone: bool
+    """Whether a tower needs no z and, in the first rows, no past: norms have heavy tails, and only
+    their ratio to the level says how much a step was scaled down."""
 
 
 _RULES = {
-    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, towers_early=False),
-    "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, towers_early=True),
+    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, ratio_alone=False),
+    "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, ratio_alone=True),
 }
 
 
@@ -92,7 +97,6 @@ class _Burst:
     peak: int
     height: float
     z: float
-    level: float
     rose: bool
 
 
@@ -104,7 +108,10 @@ def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
         for signal, rule in _RULES.items():
             rows = _rows(record, signal, span)
             if len(rows):
-                bursts[signal] = rows, _bursts(_logs(record.columns[signal].values[rows], rule), rule)
+                bursts[signal] = (
+                    rows,
+                    _bursts(_logs(record.columns[signal].values[rows], rule), rule),
+                )
         for signal, (rows, found) in bursts.items():
             rule = _RULES[signal]
             other = next((v for k, v in bursts.items() if k != signal), None)
@@ -139,12 +146,12 @@ def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:
     values, present = column.values[span], column.present[span]
     rows = np.flatnonzero(present & np.isfinite(values) & (values > 0)) + span.start
     enough = len(rows) >= max(MIN_ROWS, int(present.sum()) // 2)
-    return rows if enough else rows[:0]
+    return np.asarray(rows if enough else rows[:0])
 
 
 def _logs(values: Floats, rule: _Rule) -> Floats:
     """Return logarithms in which values far below those at the start of the run count as zero."""
-    start = float(np.median(values[:PAST_ROWS]))
+    start = float(values[:PAST_ROWS].max())
     return np.asarray(np.log(values + rule.negligible * start))
 
 
@@ -152,13 +159,13 @@ def _lasts(b: _Burst, rule: _Rule) -> bool:
     """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
     if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
         return False
-    return b.z > PEAK_SIGMA or b.height > math.log(rule.tower) / 1.5
+    return b.z > PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
 
 
 def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
     """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
     bar = math.log(rule.tower) if b.rose else 2 * math.log(rule.tower)
-    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.towers_early)):
+    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.ratio_alone)):
         return False
     near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
     others = sorted(near, reverse=True)
@@ -169,15 +176,15 @@ def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
 def _joint(
     rows: NDArray[np.intp], b: _Burst, other: tuple[NDArray[np.intp], list[_Burst]] | None
 ) -> bool:
-    """Whether the other signal bursts at the same rows, and not in one row only."""
-    if other is None or not b.rose or b.z < OVER_SIGMA:
+    """Whether the other signal bursts at the same rows, and not both in one row only."""
+    if other is None or not b.rose or b.z < JOINT_SIGMA:
         return False
     first, last = rows[b.first] - GAP_ROWS, rows[b.last] + GAP_ROWS
     return any(
         c.rose
-        and c.z > OVER_SIGMA
-        and min(b.num_over, c.num_over) >= 2
-        and b.num_over + c.num_over > LASTING_ROWS + 1
+        and c.z > JOINT_SIGMA
+        and b.num_over + c.num_over >= LASTING_ROWS
+        and max(b.height, c.height) > math.log(LASTING_RATIO)
         and other[0][c.first] <= last
         and first <= other[0][c.last]
         for c in other[1]
@@ -208,7 +215,7 @@ def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
     level = _level(y)
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)
-    over = np.flatnonzero((z > OVER_SIGMA) | (residual > math.log(rule.tower)))
+    over = np.flatnonzero((z > OVER_SIGMA) | (rule.ratio_alone & (residual > math.log(rule.tower))))
     if not len(over):
         return []
     bursts: list[_Burst] = []
@@ -219,9 +226,7 @@ def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
         began = first if first >= LASTING_ROWS else peak
         before = y[max(0, began - PAST_ROWS) : began]
         rose = len(before) >= LASTING_ROWS and y[peak] - float(np.median(before)) > 0.5 * height
-        bursts.append(
-            _Burst(first, last, len(group), peak, height, float(z[peak]), float(level[peak]), rose)
-        )
+        bursts.append(_Burst(first, last, len(group), peak, height, float(z[peak]), rose))
     return bursts
 
 
@@ -230,7 +235,9 @@ def _finding(
 ) -> Finding:
     onset, peak, end = int(rows[b.first]), int(rows[b.peak]), int(rows[b.last])
     seen = int(rows[min(b.last + HALF_WINDOW, len(rows) - 1)])
-    value, expected = float(record.columns[signal].values[peak]), math.exp(b.level)
+    values = record.columns[signal].values
+    around = values[rows[max(0, b.peak - HALF_WINDOW) : b.peak + HALF_WINDOW + 1]]
+    value, expected = float(values[peak]), float(np.median(around))
     width = f"{b.last - b.first + 1} rows" if b.last > b.first else "one row"
     return Finding(
         detector="hindsight",
