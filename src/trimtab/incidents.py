@@ -42,8 +42,7 @@ JOIN_ROWS = 8
 OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
-CONTINUATION_BLOCKS = 16
-"""Blocks after a divergence within which a further rise is the same; a new level needs 8 of past."""
+CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
@@ -366,6 +365,7 @@ _TITLES = {
     "scale-collapse": "loss scale collapsed",
     "grad-explosion": "grad norm exploded",
     "grad-spike": "grad norm spike",
+    "too-good": "training loss too good",
     "batch-outlier": "one outlying row",
 }
 
