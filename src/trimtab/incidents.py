@@ -42,6 +42,8 @@ JOIN_ROWS = 8
 OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
+CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
+
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
 
@@ -180,7 +182,8 @@ def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
-    return f.row if f.closed else record.num_rows
+    moving = CONTINUATION_BLOCKS * f.grain_rows if f.kind == "divergence" else 0
+    return f.row + moving if f.closed else record.num_rows
 
 
 def _episodes(
@@ -360,6 +363,9 @@ _TITLES = {
     "drift": "slow drift of the loss",
     "non-finite": "non-finite values",
     "scale-collapse": "loss scale collapsed",
+    "grad-explosion": "grad norm exploded",
+    "grad-spike": "grad norm spike",
+    "too-good": "training loss too good",
     "batch-outlier": "one outlying row",
 }
 

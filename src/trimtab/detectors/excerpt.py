@@ -5,6 +5,10 @@ compare with there, so attempts of fewer than `MAX_ROWS` train losses are judged
 stands well above the lowest value seen before it is a spike, and unrecovered unless the last rows
 are back; a true grad norm far above the clip in every row is a first sign. The rule looks ahead
 (at the end of the excerpt) and every finding of it says so.
+
+The start rule does the like for the first `START_ROWS` rows of a longer attempt, where a blow-up in
+warm-up comes before any streaming detector has a past. Losses are medians of three rows on a log
+scale there, and a rise must be ten times their row-to-row noise, since many rows have more extremes.
 """
 
 import math
@@ -22,6 +26,14 @@ MIN_RISE = 0.15
 BACK_SHARE = 0.05
 """Back means within this share of the level before."""
 NOISE_FACTOR = 6.0
+START_ROWS = 100
+"""First rows of an attempt that the start rule looks at."""
+START_RATIO = 1.3
+START_SIGMA = 10.0
+START_WIDTH = 6
+"""Rows that a rise at the start must last: a few bad batches in a row are noise there."""
+NEGLIGIBLE_SHARE = 1e-3
+"""Of the first losses: changes of a loss that lives below this do not matter."""
 CLIP_RATIO = 10.0
 """Grad norm at least this many times the clip in every row: each step is scaled down tenfold."""
 
@@ -39,6 +51,8 @@ def excerpt_findings(record: RunRecord) -> tuple[Finding, ...]:
             spike = _spike(record, rows, column.values[rows])
             if spike is not None:
                 findings += [*_norm(record, rows), spike]
+        elif len(rows) >= MAX_ROWS and (column.values[rows] > 0).all():
+            findings += _start(record, rows, column.values[rows])
     return tuple(findings)
 
 
@@ -81,6 +95,73 @@ def _spike(
         score=score,
         closed=True,
         text=f"loss {story} (up within {steps} {record.axis}s; excerpt rule, in hindsight)",
+    )
+
+
+def _start(
+    record: RunRecord,
+    rows: np.ndarray[tuple[int], np.dtype[np.intp]],
+    loss: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> list[Finding]:
+    """Return the rises of the loss that begin within the first rows, one after the other."""
+    y = np.log(loss + NEGLIGIBLE_SHARE * float(loss[:8].max()))
+    y[1:-1] = np.median(np.stack([y[:-2], y[1:-1], y[2:]]), axis=0)
+    head = np.log(loss[:START_ROWS])
+    noise = 1.4826 * float(np.median(np.abs(np.diff(head)))) / math.sqrt(2)
+    least = max(math.log(START_RATIO), START_SIGMA * noise)
+    found: list[Finding] = []
+    begin, stop = 0, min(START_ROWS, len(y))
+    while begin < stop:
+        part = y[begin:stop]
+        rise = part - np.minimum.accumulate(part)
+        if rise.max() < least:
+            break
+        # the first rise that is large enough, up to its peak: the fall behind it ends it
+        over = int(np.argmax(rise >= least))
+        low = begin + int(np.argmin(part[: over + 1]))
+        back = np.flatnonzero(y[begin + over :] < y[low] + 0.2 * least)
+        end = begin + over + int(back[0]) if len(back) else None
+        peak = low + int(np.argmax(y[low : stop if end is None else end]))
+        onset = low + int(np.argmax(y[low : peak + 1] > y[low] + 0.1 * (y[peak] - y[low])))
+        if (len(y) if end is None else end) - onset >= START_WIDTH:
+            found.append(_start_finding(record, rows, loss, (low, onset, peak, end), noise))
+        if end is None:
+            break
+        begin = end
+    return found
+
+
+def _start_finding(
+    record: RunRecord,
+    rows: np.ndarray[tuple[int], np.dtype[np.intp]],
+    loss: np.ndarray[tuple[int], np.dtype[np.float64]],
+    places: tuple[int, int, int, int | None],
+    noise: float,
+) -> Finding:
+    low, onset, peak, end = places
+    seen = int(rows[-1 if end is None else end])
+    rising = end is None and loss[-1] > math.sqrt(loss[low] * loss[peak])
+    kind = "spike" if end is not None else "divergence" if rising else "unrecovered-spike"
+    last = float(loss[-1 if end is None else end])
+    story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((loss[low], loss[peak], last)))
+    return Finding(
+        detector="start",
+        kind=kind,
+        signal="loss",
+        severity="warning" if end is not None else "critical",
+        row=seen,
+        step=float(record.step[seen]),
+        onset_row=int(rows[onset]),
+        onset=float(record.step[rows[onset]]),
+        peak_row=int(rows[peak]),
+        peak=float(record.step[rows[peak]]),
+        end_row=None if end is None else seen,
+        end=None if end is None else float(record.step[seen]),
+        value=float(loss[peak]),
+        expected=float(loss[low]),
+        score=min(99.0, math.log(loss[peak] / loss[low]) / max(noise, 0.01)),
+        closed=True,
+        text=f"loss {story} in the first {START_ROWS} rows (start rule, in hindsight)",
     )
 
 

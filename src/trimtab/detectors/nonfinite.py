@@ -2,7 +2,8 @@
 
 One finding when a run of non-finite rows begins, one when a finite row ends it. They enter no
 statistic of any detector. With a loss scaler, a non-finite gradient norm on a skipped step is how
-the scaler works, and is a note only.
+the scaler works, and is a note only. So is, after the first, a norm that is non-finite in a row or
+two while the loss goes on: it was said once; a run of `LASTING_ROWS` rows is told anew.
 """
 
 import math
@@ -12,6 +13,8 @@ from trimtab.detectors.contract import Finding, Row
 from trimtab.vocabulary import Severity
 
 __all__ = ["NonFiniteDetector", "NonFiniteState"]
+
+LASTING_ROWS = 3
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,8 @@ class NonFiniteRun:
     last_row: int = -1
     last: float = 0.0
     value: float = 0.0
+    num_before: int = 0
+    """Runs of this signal that are over."""
 
 
 @dataclass(frozen=True)
@@ -64,18 +69,20 @@ class NonFiniteDetector:
             return state, ()
         runs = list(state.runs)
         findings: list[Finding] = []
-        for i, run in enumerate(runs):
+        for i, (signal, run) in enumerate(zip(self.signals, state.runs, strict=True)):
             if bad[i]:
                 began = run.since_row < 0
                 value = float(row.values[i])
                 if began:
-                    run = NonFiniteRun(row.index, row.step, row.index, row.step, value)
+                    run = NonFiniteRun(
+                        row.index, row.step, row.index, row.step, value, run.num_before
+                    )
                 runs[i] = replace(run, last_row=row.index, last=row.step)
-                if began:
+                if began or _turns_worse(signal, runs[i], scaled=scaled):
                     findings.append(self._finding(i, row, runs[i], closed=False, scaled=scaled))
             elif run.since_row >= 0 and row.present[i]:
                 findings.append(self._finding(i, row, run, closed=True, scaled=scaled))
-                runs[i] = NonFiniteRun()
+                runs[i] = NonFiniteRun(num_before=run.num_before + 1)
         return NonFiniteState(tuple(runs), scaled), tuple(findings)
 
     def _is_bad(self, i: int, count_at: int, row: Row) -> bool:
@@ -88,14 +95,14 @@ class NonFiniteDetector:
         self, i: int, row: Row, run: NonFiniteRun, *, closed: bool, scaled: bool
     ) -> Finding:
         signal = self.signals[i]
-        num_rows = run.last_row - run.since_row + 1
+        num_rows = _num_rows(run)
         word = "non-finite" if signal == "nonfinite" else f"{run.value}"
         lasted = f" for {num_rows} rows" if closed and num_rows > 1 else ""
         return Finding(
             detector=self.name,
             kind="non-finite",
             signal=signal,
-            severity=_severity(signal, num_rows, scaled=scaled),
+            severity=_severity(signal, run, scaled=scaled),
             row=row.index,
             step=row.step,
             onset_row=run.since_row,
@@ -112,9 +119,20 @@ class NonFiniteDetector:
         )
 
 
-def _severity(signal: str, num_rows: int, *, scaled: bool) -> Severity:
+def _num_rows(run: NonFiniteRun) -> int:
+    return run.last_row - run.since_row + 1
+
+
+def _severity(signal: str, run: NonFiniteRun, *, scaled: bool) -> Severity:
     if signal == "loss":
         return "critical"
-    if scaled and num_rows < 8:
+    if scaled and _num_rows(run) < 8:
         return "info"
-    return "warning"
+    return "info" if run.num_before and _num_rows(run) < LASTING_ROWS else "warning"
+
+
+def _turns_worse(signal: str, run: NonFiniteRun, *, scaled: bool) -> bool:
+    """Whether this row makes an alarm of a run that began as a note."""
+    if signal == "loss" or not run.num_before or scaled:
+        return False
+    return _num_rows(run) == LASTING_ROWS

@@ -8,7 +8,9 @@ from typing import Any
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.excerpt import excerpt_findings
+from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
+from trimtab.detectors.memorised import memorised_findings
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident, group_findings
@@ -41,7 +43,12 @@ def make_account(
         read_s: How long reading took, seconds; shown to people.
     """
     record = derive(record)
-    findings = (*judge_record(record), *excerpt_findings(record))
+    findings = (
+        *judge_record(record),
+        *excerpt_findings(record),
+        *hindsight_findings(record),
+        *memorised_findings(record),
+    )
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
     found = (_unless_tried(record, incident) for incident in group_findings(record, findings))

@@ -1,0 +1,260 @@
+"""Bursts in hindsight: what a signal did against its own level before *and* after.
+
+A streaming rule has no past at the start of a log, lags behind a level that falls, and cannot know
+whether an outlier will stay alone. Once the rows are there, each is held against the median of the
+rows around it, on a log scale (ratios, so no unit matters):
+
+    r[t]  = y[t] - median y[t-30 .. t+30]
+    sigma = 1.4826 median |r| over some 300 rows around, so autocorrelated noise is priced in
+    z[t]  = r[t] / max(sigma, floor)
+
+Rows with z > 5 that stand close together are one burst. A burst is an alarm
+
+* if it lasts: three rows or more, and either z > 8 at the peak or far up by ratio. Rows of
+  heavy-tailed data noise stand alone;
+* if it towers: a norm 30 times, a loss 3 times its level. Where rows around did the like, it is the
+  run's way: a tower must be twice as high as the fourth highest within 1000 rows;
+* if loss and norm burst together, three rows of them at least and one to ten times its level: a
+  single odd batch moves both a little;
+
+and only if the signal rose into it from the rows before, so that the descent at the start of a run
+is none; a norm in the very first rows needs no past where it is 900 times its later level. All are
+warnings at most.
+Blind to a change that lasts more than about 25 rows: see `level`. Nothing here is seen online, and
+every finding says that it was seen in hindsight.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.record import RunRecord
+from trimtab.vocabulary import SIGNAL_BY_NAME
+
+__all__ = ["hindsight_findings"]
+
+Floats = NDArray[np.float64]
+
+MIN_ROWS = 30
+"""Shorter attempts are left to `excerpt`."""
+HALF_WINDOW = 30
+NOISE_BLOCK = 64
+OVER_SIGMA = 5.0
+PEAK_SIGMA = 8.0
+"""As in `spike`: published healthy runs stay below 4.5."""
+LASTING_ROWS = 3
+LASTING_RATIO = 10.0
+"""Ratio to the level from which a lasting burst needs no z."""
+GAP_ROWS = 3
+"""Rows over that stand this close are one burst."""
+JOINT_SIGMA = 6.0
+"""Enough where two signals say so at the same rows."""
+PAST_ROWS = 8
+TOWER_RANK = 3
+"""Outliers that a run may have before they count as its way."""
+TOWER_FACTOR = 2.0
+NEAR_ROWS = 1000
+"""How far around a tower other outliers count."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What differs between the signals."""
+
+    kind: str
+    lasting_kind: str
+    floor: float
+    """Smallest sigma believed, in log units."""
+    tower: float
+    """Ratio to the level from which a single row towers."""
+    lasting: float
+    """Ratio to the level from which a lasting burst matters."""
+
+    negligible: float
+    """Share of the values at the start of a run below which changes do not matter."""
+    ratio_alone: bool
+    """Whether a tower needs no z and, in the first rows, no past: norms have heavy tails, and only
+    their ratio to the level says how much a step was scaled down."""
+
+
+_RULES = {
+    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, ratio_alone=False),
+    "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, ratio_alone=True),
+}
+
+
+@dataclass(frozen=True)
+class _Burst:
+    """Positions among the finite rows of an attempt, first to last, and its height in log units."""
+
+    first: int
+    last: int
+    num_over: int
+    peak: int
+    height: float
+    z: float
+    rose: bool
+
+
+def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the bursts of loss and grad norm that are alarms, attempt by attempt."""
+    findings: list[Finding] = []
+    for span in _spans(record):
+        bursts: dict[str, tuple[NDArray[np.intp], list[_Burst]]] = {}
+        for signal, rule in _RULES.items():
+            rows = _rows(record, signal, span)
+            if len(rows):
+                bursts[signal] = (
+                    rows,
+                    _bursts(_logs(record.columns[signal].values[rows], rule), rule),
+                )
+        for signal, (rows, found) in bursts.items():
+            rule = _RULES[signal]
+            other = next((v for k, v in bursts.items() if k != signal), None)
+            for burst in found:
+                lasts = _lasts(burst, rule)
+                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other):
+                    kind = rule.lasting_kind if lasts else rule.kind
+                    findings.append(_finding(record, signal, kind, rows, burst))
+    return tuple(findings)
+
+
+def _spans(record: RunRecord) -> list[slice]:
+    """Return the rows of each attempt; a stub that the next attempt began anew counts with it."""
+    spans: list[slice] = []
+    stub: slice | None = None
+    for index in range(len(record.attempts)):
+        span = record.rows_of(index)
+        if span.start == span.stop:
+            continue
+        if stub is not None and record.step[span.start] <= record.step[stub.start]:
+            span = slice(stub.start, span.stop)
+        stub = span if span.stop - span.start < MIN_ROWS else None
+        spans.append(span)
+    return spans
+
+
+def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:
+    """Return the rows whose ratios say something; none where there are too few of them."""
+    column = record.columns.get(signal)
+    if column is None:
+        return np.zeros(0, dtype=np.intp)
+    values, present = column.values[span], column.present[span]
+    rows = np.flatnonzero(present & np.isfinite(values) & (values > 0)) + span.start
+    enough = len(rows) >= max(MIN_ROWS, int(present.sum()) // 2)
+    return np.asarray(rows if enough else rows[:0])
+
+
+def _logs(values: Floats, rule: _Rule) -> Floats:
+    """Return logarithms in which values far below those at the start of the run count as zero."""
+    start = float(values[:PAST_ROWS].max())
+    return np.asarray(np.log(values + rule.negligible * start))
+
+
+def _lasts(b: _Burst, rule: _Rule) -> bool:
+    """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
+    if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
+        return False
+    return b.z > PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
+
+
+def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
+    """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
+    bar = math.log(rule.tower) if b.rose else 2 * math.log(rule.tower)
+    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.ratio_alone)):
+        return False
+    near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
+    others = sorted(near, reverse=True)
+    usual = others[TOWER_RANK] if len(others) > TOWER_RANK else 0.0
+    return b.height > usual + math.log(TOWER_FACTOR)
+
+
+def _joint(
+    rows: NDArray[np.intp], b: _Burst, other: tuple[NDArray[np.intp], list[_Burst]] | None
+) -> bool:
+    """Whether the other signal bursts at the same rows, and not both in one row only."""
+    if other is None or not b.rose or b.z < JOINT_SIGMA:
+        return False
+    first, last = rows[b.first] - GAP_ROWS, rows[b.last] + GAP_ROWS
+    return any(
+        c.rose
+        and c.z > JOINT_SIGMA
+        and b.num_over + c.num_over >= LASTING_ROWS
+        and max(b.height, c.height) > math.log(LASTING_RATIO)
+        and other[0][c.first] <= last
+        and first <= other[0][c.last]
+        for c in other[1]
+    )
+
+
+def _level(y: Floats) -> Floats:
+    """Return the median of the rows around each row; fewer at the ends."""
+    padded = np.concatenate([np.full(HALF_WINDOW, np.nan), y, np.full(HALF_WINDOW, np.nan)])
+    windows = sliding_window_view(padded, 2 * HALF_WINDOW + 1)
+    level = np.median(windows, axis=1)  # NaN at the ends
+    for i in (*range(min(HALF_WINDOW, len(y))), *range(max(0, len(y) - HALF_WINDOW), len(y))):
+        level[i] = np.median(y[max(0, i - HALF_WINDOW) : i + HALF_WINDOW + 1])
+    return np.asarray(level)
+
+
+def _noise(residual: Floats) -> Floats:
+    """Return the robust spread around each row: the median over five blocks."""
+    num = max(1, len(residual) // NOISE_BLOCK)
+    blocks = [1.4826 * float(np.median(np.abs(b))) for b in np.array_split(residual, num)]
+    spread = [float(np.median(blocks[max(0, i - 2) : i + 3])) for i in range(num)]
+    lengths = [len(b) for b in np.array_split(residual, num)]
+    return np.repeat(np.array(spread), lengths)
+
+
+def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
+    """Return what stands out of one signal, alarm or not."""
+    level = _level(y)
+    residual = y - level
+    z = residual / np.maximum(_noise(residual), rule.floor)
+    over = np.flatnonzero((z > OVER_SIGMA) | (rule.ratio_alone & (residual > math.log(rule.tower))))
+    if not len(over):
+        return []
+    bursts: list[_Burst] = []
+    for group in np.split(over, np.flatnonzero(np.diff(over) > GAP_ROWS) + 1):
+        first, last = int(group[0]), int(group[-1])
+        peak = int(group[np.argmax(residual[group])])
+        height = float(residual[peak])
+        began = first if first >= LASTING_ROWS else peak
+        before = y[max(0, began - PAST_ROWS) : began]
+        rose = len(before) >= LASTING_ROWS and y[peak] - float(np.median(before)) > 0.5 * height
+        bursts.append(_Burst(first, last, len(group), peak, height, float(z[peak]), rose))
+    return bursts
+
+
+def _finding(
+    record: RunRecord, signal: str, kind: str, rows: NDArray[np.intp], b: _Burst
+) -> Finding:
+    onset, peak, end = int(rows[b.first]), int(rows[b.peak]), int(rows[b.last])
+    seen = int(rows[min(b.last + HALF_WINDOW, len(rows) - 1)])
+    values = record.columns[signal].values
+    around = values[rows[max(0, b.peak - HALF_WINDOW) : b.peak + HALF_WINDOW + 1]]
+    value, expected = float(values[peak]), float(np.median(around))
+    width = f"{b.last - b.first + 1} rows" if b.last > b.first else "one row"
+    return Finding(
+        detector="hindsight",
+        kind=kind,
+        signal=signal,
+        severity="warning",
+        row=seen,
+        step=float(record.step[seen]),
+        onset_row=onset,
+        onset=float(record.step[onset]),
+        peak_row=peak,
+        peak=float(record.step[peak]),
+        end_row=end,
+        end=float(record.step[end]),
+        value=value,
+        expected=expected,
+        score=b.z,
+        closed=True,
+        text=f"{SIGNAL_BY_NAME[signal].name} {expected:.4g} → {value:.4g} ({b.z:.0f} sigma), {width} (in hindsight)",
+    )

@@ -1,0 +1,78 @@
+"""Too good: the training loss is a small fraction of the validation loss, which no longer falls.
+
+Learning shows on both losses. A training loss that comes to a twentieth of the validation loss and
+stays there to the end, while the validation loss is above its lowest, is a set learnt by heart, a
+leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
+low validation loss, and a pair of losses far below that of the start is small all round: neither is
+told. It dates from when both hold: from the lowest validation at the earliest. The rule needs three
+validations, and looks at whole attempts: it speaks in hindsight only.
+"""
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from trimtab.detectors.contract import Finding
+from trimtab.record import RunRecord
+
+__all__ = ["memorised_findings"]
+
+RATIO = 20.0
+"""Validation over training loss; noise, dropout and averaging over an epoch explain factors of two."""
+REBOUND = 1.05
+"""Validation loss at the end over its lowest."""
+NEGLIGIBLE_SHARE = 0.02
+"""Of the first training losses: a validation loss below this is a task learnt."""
+WINDOW_ROWS = 11
+MIN_ROWS = 30
+MIN_VALIDATIONS = 3
+
+
+def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt that ends with a training loss too good to be learning."""
+    if "loss" not in record.columns or "val_loss" not in record.columns:
+        return ()
+    findings = [_judge(record, record.rows_of(i)) for i in range(len(record.attempts))]
+    return tuple(f for f in findings if f is not None)
+
+
+def _judge(record: RunRecord, span: slice) -> Finding | None:
+    train, val = record.columns["loss"], record.columns["val_loss"]
+    rows = np.flatnonzero(train.present[span] & np.isfinite(train.values[span])) + span.start
+    checks = np.flatnonzero(val.present[span] & np.isfinite(val.values[span])) + span.start
+    if len(rows) < MIN_ROWS or len(checks) < MIN_VALIDATIONS:
+        return None
+    loss, validation = train.values[rows], val.values[checks]
+    last = float(validation[-1])
+    first = float(loss[:WINDOW_ROWS].max())
+    if min(loss.min(), validation.min()) < 0 or last < REBOUND * validation.min():
+        return None
+    if last < NEGLIGIBLE_SHARE * first:
+        return None
+    level = np.median(sliding_window_view(loss, WINDOW_ROWS), axis=1)  # of rows i .. i + 10
+    above = np.flatnonzero(level * RATIO >= last)
+    best = int(checks[np.argmin(validation)])
+    began = max(int(above[-1]) + 1 if len(above) else 0, int(np.searchsorted(rows, best)))
+    if began + WINDOW_ROWS > len(loss) - MIN_ROWS // 2:
+        return None
+    onset, end_level = int(rows[began]), float(level[-1])
+    later = checks[checks >= onset]
+    said = int(later[0]) if len(later) else int(rows[-1])
+    lowest = began + int(np.argmin(loss[began : max(began + 1, int((rows <= said).sum()))]))
+    return Finding(
+        detector="memorised",
+        kind="too-good",
+        signal="loss",
+        severity="warning",
+        row=said,
+        step=float(record.step[said]),
+        onset_row=onset,
+        onset=float(record.step[onset]),
+        peak_row=int(rows[lowest]),
+        peak=float(record.step[rows[lowest]]),
+        value=end_level,
+        expected=last,
+        score=min(99.0, last / max(end_level, 1e-12)),
+        direction="down",
+        closed=True,
+        text=f"training loss {end_level:.3g} while validation stands at {last:.3g}, {last / validation.min():.2f} times its lowest (in hindsight)",
+    )
