@@ -133,3 +133,51 @@ def test_what_is_moved_aside_is_kept_under_a_free_name(tmp_path: Path) -> None:
     assert [t.name for t in targets] == ["step-00000005", "step-00000005.2", "step-00000005.3"]
     assert [verify(t) for t in targets] == ["", "", ""]
     assert list_checkpoints(tmp_path) == ()
+
+
+GOOD = '{"size_bytes": 2048, "sha256": ""}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"step": 5, "attempt": "1.0", "files": {}}',
+        '{"step": 5, "attempt": "1.0", "files": {"state.json": 11}}',
+        '{"step": 5, "attempt": "1.0", "files": {"state.json": {}}}',
+        '{"step": 5, "attempt": "1.0", "files": {"state.json": {"size_bytes": "11"}}}',
+        '{"step": 5, "attempt": "1.0", "files": [["state.json", {"size_bytes": 11}]]}',
+        '{"step": 5, "attempt": "1.0", "files": 7}',
+        f'{{"step": 5, "attempt": "1.0", "files": {{"a\\u0000b": {GOOD}}}}}',
+        f'{{"step": 5, "attempt": "1.0", "files": {{"\\ud800": {GOOD}}}}}',
+        f'{{"step": 5, "attempt": "1.0", "files": {{"{"n" * 5000}": {GOOD}}}}}',
+        f'{{"step": Infinity, "attempt": "1.0", "files": {{"tensors/a.bin": {GOOD}}}}}',
+        f'{{"step": {"1" * 5000}, "attempt": "1.0", "files": {{"tensors/a.bin": {GOOD}}}}}',
+        f'{{"step": 6, "attempt": "1.0", "files": {{"tensors/a.bin": {GOOD}}}}}',
+        f'{{"step": 5, "attempt": [], "files": {{"tensors/a.bin": {GOOD}}}}}',
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "7",
+    ],
+)
+def test_a_wild_manifest_is_not_whole(tmp_path: Path, text: str) -> None:
+    older = checkpoint(tmp_path, 3)
+    path = checkpoint(tmp_path, 5)
+    (path / "manifest.json").write_text(text, encoding="utf-8")
+    assert verify(path, hashes=False) != ""
+    assert [c.path for c in list_checkpoints(tmp_path)] == [older]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "7", "[]", '{"grade": []}', '{"grade": Infinity}'])
+def test_a_wild_grade_is_suspect(tmp_path: Path, text: str) -> None:
+    path = checkpoint(tmp_path, 5)
+    (path / "health.json").write_text(text, encoding="utf-8")
+    assert [c.grade for c in list_checkpoints(tmp_path)] == ["suspect"]
+
+
+def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "elsewhere", 5)
+    (tmp_path / "here").mkdir()
+    link = tmp_path / "here" / "step-00000005"
+    link.symlink_to(path)
+    assert verify(link) == "a link, not a checkpoint"
+    assert list_checkpoints(tmp_path / "here") == ()

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import os
 from pathlib import Path
 
 import numpy as np
@@ -111,3 +112,68 @@ def test_what_cannot_be_opened_or_read_says_so(tmp_path: Path) -> None:
         Journal(tmp_path / "file" / "journal.jsonl")
     with pytest.raises(ChronicleError, match="cannot be read"):
         read_journal(tmp_path / "none.jsonl")
+
+
+def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:7]))
+    journal.append("note", attempt="1.0", step=1, text="x" * 100)
+    journal.append("note", attempt="1.0", step=2)
+    journal.close()
+    events, torn = read_journal(path)
+    assert ([e.step for e in events], torn) == ([1, 2], 0)
+
+
+def test_after_a_failed_write_the_next_event_starts_on_a_new_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append("note", attempt="1.0", step=1)
+    write = os.write
+    calls = 0
+
+    def full(fd: int, data: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 1:
+            raise OSError(28, "No space left on device")
+        return write(fd, bytes(data)[:7])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        for step in (2, 3):
+            with pytest.raises(ChronicleError, match="No space left"):
+                journal.append("note", attempt="1.0", step=step)
+    journal.append("note", attempt="1.0", step=4)
+    journal.close()
+    events, torn = read_journal(path)
+    assert ([e.step for e in events], torn) == ([1, 4], 1)
+
+
+def test_what_is_not_json_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for bad in (object(), {1, 2}, "\udcff", deep):
+        with pytest.raises(ChronicleError, match="cannot be written as JSON"):
+            journal.append("note", attempt="1.0", step=1, text=bad)
+    assert path.read_bytes() == b""
+    journal.append("note", attempt="1.0", step=2)
+    journal.close()
+    assert [e.step for e in read_journal(path)[0]] == [2]
+
+
+@pytest.mark.parametrize(
+    "step", ["Infinity", "NaN", "1" + "0" * 400, "1" * 5000, "[" * 100_000, '{"a":' * 100_000]
+)
+def test_a_step_that_is_no_number_is_a_torn_line(tmp_path: Path, step: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    line = '{"t": "x", "event": "note", "attempt": "%s", "step": %s}\n'
+    path.write_text(line % ("1.0", step) + line % ("1" * 5000, 1) + line % ("1.0", 7))
+    events, torn = read_journal(path)
+    assert ([e.step for e in events], torn) == ([7], 2)

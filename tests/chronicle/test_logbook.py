@@ -180,3 +180,47 @@ def test_text_of_the_run_is_no_markup() -> None:
     assert not re.search(r"(?<!\\)\[x", text)
     row = next(line for line in text.splitlines() if line.startswith("| ") and "9.9" in line)
     assert len(re.findall(r"(?<!\\)\|", row)) == 4
+
+
+def test_a_resumed_and_cured_run_reads_well() -> None:
+    told = {"kind": "spike", "onset": 501.0, "headline": "loss spike"}
+    settings = {"clip": 1.0, "torch": "2.4", "policy": {"patience_steps": 8, "trial_steps": 48}}
+    story = (
+        event("start", 0, settings=settings, environment={"torch": "2.4", "host": "n1"}),
+        event("attempt", 0, number="1.0"),
+        event("resume", 400, "", checkpoint="step-400"),
+        event("attempt", 400, "1.1", number="1.1", parent="1.0", parent_step=400),
+        event("incident", 509, "1.1", **told, state="open", causes=[{"cause": "early-guess"}]),
+        event("attempt", 480, "1.2", number="1.2", parent="1.1", parent_step=480, trial=True),
+        event(
+            "outcome", 490, "1.2", remedy="trial: without samples 8000-8639", verdict="did not",
+            text="trial failed",
+        ),
+        event(
+            "action", 528, "1.2", remedy="roll-back", kept_attempt="1.2",
+            values={"skip_samples": [8000, 8639], "num_samples": 0, "lr_factor": 1.0},
+        ),
+        event("incident", 528, "1.2", **told, state="explained", causes=[{"cause": "bad-data"}]),
+    )  # fmt: skip
+    text = render_logbook(story)
+    parts = sections(text)
+    assert list(parts)[:3] == [
+        "Attempt 1.0",
+        "Attempt 1.1 (parent 1.0 @ 400)",
+        "Trial 1.2, kept (parent 1.1 @ 480)",
+    ]
+    assert "**400** resumed" in parts["Attempt 1.1 (parent 1.0 @ 400)"]
+    assert "bad data" in parts["Attempt 1.1 (parent 1.0 @ 400)"]
+    assert text.count("loss spike") == 1
+    assert "early guess" not in text
+    assert "trial: without samples 8000-8639: **failed**" in text
+    assert "skip samples 8000-8639" in text
+    for gone in ("num samples", "lr factor", "trial failed"):
+        assert gone not in text
+    assert text.count("2.4") == 1
+    assert "Environment: host n1" in text
+    assert "\n- policy: patience steps 8, trial steps 48" in text
+
+
+def test_a_resume_that_nothing_follows_stands_under_start() -> None:
+    assert "## Start\n\n- **400** resumed" in render_logbook((event("resume", 400, ""),))

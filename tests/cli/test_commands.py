@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from trimtab.chronicle.journal import Journal
 from trimtab.cli import build_parser, main
+from trimtab.cli.output import print_json
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -120,3 +122,42 @@ def test_every_command_is_documented() -> None:
     for command in ("inspect", "chronicle", "report", "lab"):
         assert command in usage
         assert f"trimtab {command}" in readme
+
+
+def test_one_json_document_whatever_it_holds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    document = {"a": [float("nan"), {"b": (float("inf"), 1.5)}], "c\ud800": "\udcff", "d": deep}
+    print_json(document)
+    told = json.loads(capsys.readouterr().out)
+    assert told["a"] == [None, {"b": [None, 1.5]}]
+    assert told["c\ufffd"] == "\ufffd"
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
+    print_json({"a": "ä\udcff"})
+    sys.stdout.flush()
+    assert json.loads(raw.getvalue()) == {"a": "ä\ufffd"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["inspect", "--json"], ["inspect"]])
+def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str], healthy_log: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", BLOCK_TORCH, *arguments, str(healthy_log)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "trimtab: the output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "report", "chronicle"])
+def test_an_empty_path_is_not_the_current_directory(run: Run, command: str) -> None:
+    assert run(command, "") == (2, "", "trimtab: an argument is empty; give a path\n")

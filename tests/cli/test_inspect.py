@@ -129,3 +129,72 @@ def test_a_closed_pipe_is_no_error(tr8_log: Path) -> None:
     )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+def test_several_logs_begin_with_a_line_each(
+    run: Run, tr8_log: Path, healthy_log: Path, tmp_path: Path
+) -> None:
+    _, out, _ = run("inspect", healthy_log, tr8_log)
+    first, rest = out.split("\n\n", 1)
+    summary = " ".join(first.split())
+    assert "critical loss spike that did not recover" in summary
+    assert "ok healthy" in summary
+    assert rest.count(healthy_log.name) == rest.count(tr8_log.name) == 1
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    _, alone, _ = run("inspect", healthy_log)
+    assert healthy_log.name in alone.split("○")[0]
+
+
+def cured_run(root: Path, *, verdict: str) -> Path:
+    """Write a run that was killed at 215 with a NaN loss, met it again, and went back from it."""
+    (root / "signals").mkdir(parents=True)
+
+    def samples(attempt: str, first: int, last: int, *, bad: int) -> None:
+        rows = (
+            f'{{"step": {s}, "loss": {"NaN" if s >= bad else 2 + 0.001 * (s % 5)}, "grad_norm": 0.5}}'
+            for s in range(first, last)
+        )
+        (root / "signals" / f"{attempt}.jsonl").write_text("\n".join(rows) + "\n")
+
+    samples("1.0", 1, 215, bad=200)
+    samples("1.1", 151, 215, bad=200)
+    samples("1.2", 181, 400, bad=999)
+    incident = {"kind": "non-finite", "onset": 200.0, "severity": "critical", "headline": "NaN"}
+    lines: list[tuple[str, str, int, dict[str, Any]]] = [
+        ("attempt", "1.0", 0, {"number": "1.0"}),
+        ("incident", "1.0", 208, {**incident, "state": "open"}),
+        ("resume", "", 150, {}),
+        ("attempt", "1.1", 150, {"number": "1.1", "parent": "1.0", "parent_step": 150}),
+        ("incident", "1.1", 208, {**incident, "state": "open"}),
+        (
+            "attempt",
+            "1.2",
+            180,
+            {"number": "1.2", "parent": "1.1", "parent_step": 180, "trial": True},
+        ),
+        ("action", "1.2", 228, {"remedy": "roll-back", "kept_attempt": "1.2", "values": {}}),
+        ("incident", "1.2", 228, {**incident, "state": "explained"}),
+        ("outcome", "1.2", 292, {"remedy": "roll-back", "verdict": verdict}),
+    ]
+    text = "".join(
+        json.dumps({"t": "2026-01-01T00:00:00", "event": e, "attempt": a, "step": s, **d}) + "\n"
+        for e, a, s, d in lines
+    )
+    (root / "journal.jsonl").write_text(text)
+    return root
+
+
+def test_what_a_guard_cured_does_not_fail(run: Run, tmp_path: Path) -> None:
+    cured = cured_run(tmp_path / "cured", verdict="worked")
+    code, out, _ = run("inspect", cured, "--json", "--fail-on", "warning")
+    assert code == 0
+    alarms = [i for i in parse(out)["runs"][0]["incidents"] if i["severity_then"] != "info"]
+    assert [i["attempt"] for i in alarms] == ["1.1", "1.0"]  # before and after the kill
+    assert all(i["resolved"] and i["severity"] == "info" for i in alarms)
+    assert "roll-back-further" not in out
+    assert "dealt with:" in run("inspect", cured)[1]
+    failed = cured_run(tmp_path / "failed", verdict="did not")
+    code, out, _ = run("inspect", failed, "--json", "--fail-on", "warning")
+    assert code == 1
+    assert not any(i["resolved"] for i in parse(out)["runs"][0]["incidents"])
+    assert "failed again" not in out

@@ -1,5 +1,6 @@
 """Faults at known rows: all detectors together, with delays, on evaluation seeds."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -180,6 +181,25 @@ def test_an_attempt_of_unknown_parents_is_judged_from_the_start() -> None:
     builder.start_attempt(number="8.0", parent="8.0", parent_step=3.0)
     builder.add(4.0, {"loss": 9.0})
     assert judge_record(builder.build()) == ()
+
+
+def test_a_circle_of_parents_is_judged_from_the_start() -> None:
+    builder = RecordBuilder("circle", "simulated")
+    for number, parent, step in (("1.0", "1.1", 3.0), ("1.1", "1.0", 2.0)):
+        builder.start_attempt(number=number, parent=parent, parent_step=step)
+        builder.add(4.0, {"loss": 2.0})
+    assert judge_record(builder.build()) == ()
+
+
+def test_ten_thousand_attempts_are_judged_in_seconds() -> None:
+    builder = RecordBuilder("restarts", "simulated")
+    for i in range(10_000):  # each begins before all the others: no ancestor fits
+        builder.add(10_000.0 - i, {"loss": 2.0})
+    record = builder.build()
+    assert len(record.attempts) == 10_000
+    started = time.perf_counter()
+    assert judge_record(record) == ()
+    assert time.perf_counter() - started < 20.0
 
 
 def test_impossible_settings_are_refused() -> None:

@@ -127,7 +127,7 @@ def test_checkpoints_after_the_onset_are_moved_aside_and_the_one_before_is_pinne
     assert told == {"aside/step-00000198": "suspect"}
     assert [c.step for c in list_checkpoints(run / "checkpoints") if c.pinned] == [189]
     # the newest state before the first sign at 200, not before the detection at 209
-    detected = events_of(run, "incident")[0].step
+    detected = next(e for e in events_of(run, "decision") if "go back" in e.data["what"]).step
     assert detected > 205
     assert events_of(run, "attempt")[1].data["parent_step"] == 190
     assert o.guard.step_number == STEPS

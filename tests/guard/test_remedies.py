@@ -72,7 +72,11 @@ def test_a_skipped_step_leaves_weights_and_optimizer_bit_equal(
     rows = rows_of(tmp_path / "run")
     assert [row["step"] for row in rows if row["skipped"]] == [13]
     assert guard.step_number == 30
-    assert guard.actions == ()  # one is skipped; it needs nothing more
+    (action,) = guard.actions  # one is skipped; it needs nothing more
+    assert (action["step"], action["remedy"]) == (13, "skip-update")
+    (event,) = events_of(tmp_path / "run", "action")
+    assert event.data["values"] == action["values"]
+    assert action["values"]["num"] == 1  # type: ignore[index]
     assert events_of(tmp_path / "run", "fault") == []
 
 

@@ -1,6 +1,7 @@
 """Choosing a reader, directories, trimtab's own run directory, and clear errors."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from trimtab.errors import ReadError
 from trimtab.readers import READERS, Reader, read, read_each, read_run
+from trimtab.readers.base import TextLines, take_sample
 from trimtab.record import RunRecord
 from trimtab.testing import tr8_104b
 
@@ -78,6 +80,56 @@ def test_torn_samples_are_counted_and_wrong_ones_are_errors(tmp_path: Path) -> N
         read_run(run)
 
 
+@pytest.mark.parametrize("number", ["../../outside", "{}/outside", "1" * 5000, "x", "1.0\n", ""])
+def test_an_attempt_cannot_lead_out_of_the_run_directory(tmp_path: Path, number: str) -> None:
+    run = make_run(tmp_path / "a" / "run")
+    (tmp_path / "a" / "outside.jsonl").write_text(JSONL)
+    event: dict[str, object] = {"event": "attempt", "attempt": number}
+    event["number"] = number.format(tmp_path / "a")
+    (run / "journal.jsonl").write_text(lines([event]))
+    record = read_run(run)
+    assert [a.number for a in record.attempts] == ["1.0", "1.2", "1.10"]
+    assert any("1 attempt left out whose number is not like 1.0" in n for n in record.notes)
+
+
+def test_links_to_samples_are_not_followed(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (tmp_path / "outside.jsonl").write_text(JSONL)
+    (run / "signals" / "1.2.jsonl").unlink()
+    (run / "signals" / "1.2.jsonl").symlink_to(tmp_path / "outside.jsonl")
+    record = read_run(run)
+    assert [a.number for a in record.attempts] == ["1.0", "1.10"]
+    assert "signals/1.2.jsonl is a link, which is not followed" in record.notes
+    (run / "signals").rename(tmp_path / "elsewhere")
+    (run / "signals").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ReadError, match="no samples in signals"):
+        read_run(run)
+
+
+@pytest.mark.parametrize(
+    "wild", ["Infinity", "NaN", "1" + "0" * 400, "1" * 5000, "[" * 100_000, '{"a":' * 100_000]
+)
+def test_wild_numbers_and_nesting_are_left_out(tmp_path: Path, wild: str) -> None:
+    run = make_run(tmp_path / "run")
+    samples = run / "signals" / "1.10.jsonl"
+    samples.write_text(samples.read_text() + f'{{"step": {wild}, "loss": 1.0}}\n')
+    journal = run / "journal.jsonl"
+    event = '{"event": "attempt", "number": "1.10", "parent": "1.0", "parent_step": %s}\n'
+    journal.write_text(event % wild)
+    (run / "run.toml").write_text(f"clip_grad = {wild}\n")
+    record = read_run(run)
+    assert record.num_rows == 11
+    assert all(a.parent_step is None for a in record.attempts)
+    assert "clip" not in record.facts
+    assert any("left out" in note for note in record.notes)
+
+
+def test_deep_nesting_in_run_toml_is_a_note(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "run.toml").write_text("a = " + "[" * 3000 + "]" * 3000 + "\n")
+    assert any(n.startswith("run.toml cannot be read") for n in read_run(run).notes)
+
+
 def test_a_run_without_samples_says_so(tmp_path: Path) -> None:
     (tmp_path / "journal.jsonl").write_text("")
     with pytest.raises(ReadError, match="no samples in signals"):
@@ -143,3 +195,34 @@ def test_utf16_as_windows_shells_write_it(tmp_path: Path) -> None:
 def test_built_in_readers_are_readers() -> None:
     assert all(isinstance(reader, Reader) for reader in READERS)
     assert len({reader.name for reader in READERS}) == len(READERS)
+
+
+def test_a_pipe_is_refused_and_not_waited_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(ReadError, match="not a regular file but a pipe"):
+            read(path)
+
+
+def test_a_path_no_disk_takes_is_a_clear_error() -> None:
+    for name in ("a\0b", "n" * 5000):
+        with pytest.raises(ReadError, match="cannot be read"):
+            take_sample(Path(name))
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file here that fails on read")
+def test_a_disk_that_fails_on_read_is_a_clear_error() -> None:
+    with pytest.raises(ReadError, match=r"/proc/self/mem: cannot be read \(Input/output error\)"):
+        take_sample(Path("/proc/self/mem"))
+    with pytest.raises(ReadError, match="Input/output error"):
+        list(TextLines(Path("/proc/self/mem")))
+
+
+def test_an_iteration_of_5000_digits_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    good = tr8_104b.print_log()
+    path.write_text(good)
+    rows = read_run(path).num_rows
+    wild = [f" iteration {'9' * n}/ {'9' * n} | lm loss: 2.0E+00 |\n" for n in (400, 5000)]
+    path.write_text(good + "".join(wild))
+    assert read_run(path).num_rows == rows

@@ -84,9 +84,10 @@ def test_the_same_account_gives_the_same_bytes(rescued: RunAccount) -> None:
     assert render_html(rescued, title="demo") == render_html(rescued, title="demo")
 
 
-def test_cards_are_newest_first_in_the_words_of_the_terminal(rescued: RunAccount) -> None:
+def test_cards_stand_in_letter_order_in_the_words_of_the_terminal(rescued: RunAccount) -> None:
     page = render_html(rescued, title="demo")
-    assert page.index('id="incident-B"') < page.index('id="incident-A"')
+    assert page.index('id="incident-A"') < page.index('id="incident-B"')
+    assert page.index("loss is diverging") < page.index('id="incident-B"')
     assert "learning rate too high for this width" in page
     assert "loss is diverging · since step 902 (first sign 884, grad_norm)" in page
     assert "--override-opt_param-scheduler --lr 5.0e-4" in page

@@ -77,7 +77,7 @@ def test_a_click_on_a_card_zooms_all_panels_to_the_first_sign(
     show: Callable[..., Any], rescued: RunAccount
 ) -> None:
     browser = show(rescued)
-    browser.evaluate("document.querySelector('#incident-B h3').click()")
+    browser.evaluate("document.querySelector('#incident-A h3').click()")
     panels = browser.evaluate(PANELS)
     assert len({(p["x0"], p["x1"]) for p in panels}) == 1
     assert 800 < panels[0]["x0"] < 884
@@ -85,12 +85,12 @@ def test_a_click_on_a_card_zooms_all_panels_to_the_first_sign(
     assert all(p["signs"] == 2 for p in panels)
     assert "first sign 884" in panels[0]["text"]
     assert "onset 902" in panels[0]["text"]
-    assert browser.evaluate("document.querySelector('.card.selected').dataset.letter") == "B"
+    assert browser.evaluate("document.querySelector('.card.selected').dataset.letter") == "A"
 
 
 def test_a_link_to_an_incident_opens_there(show: Callable[..., Any], rescued: RunAccount) -> None:
-    browser = show(rescued, fragment="#incident=B")
-    assert browser.evaluate("document.documentElement.dataset.selected") == "B"
+    browser = show(rescued, fragment="#incident=A")
+    assert browser.evaluate("document.documentElement.dataset.selected") == "A"
     assert browser.evaluate("window.trimtab.state.range[0]") > 800
 
 
@@ -107,7 +107,7 @@ def test_keys_go_through_the_incidents_and_back_out(
                 browser.evaluate("window.trimtab.state.range[1]") == 1200,
             )
         )
-    assert [letter for letter, _ in seen] == ["A", "B", "A", None, "B", None]
+    assert [letter for letter, _ in seen] == ["B", "A", "B", None, "A", None]  # along the axis
     assert seen[3] == (None, True)
     assert seen[5] == (None, True)
 

@@ -9,6 +9,8 @@ from rich.console import Console
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.cures import resolved
+from trimtab.report.json_form import run_to_json
 from trimtab.report.terminal import render_terminal, terminal_text
 
 
@@ -18,8 +20,14 @@ def test_a_healthy_log_gets_three_lines(healthy: RunAccount) -> None:
     assert "healthy" in lines[1]
 
 
-def test_first_what_happened_then_what_to_do(rescued: RunAccount) -> None:
-    lines = [line for line in terminal_text(rescued, width=140).splitlines() if line]
+@pytest.fixture
+def uncured(rescued: RunAccount) -> RunAccount:
+    """The run without the journal of what was done."""
+    return replace(rescued, events=())
+
+
+def test_first_what_happened_then_what_to_do(uncured: RunAccount) -> None:
+    lines = [line for line in terminal_text(uncured, width=140).splitlines() if line]
     first = lines[1]
     for part in (
         "CRITICAL",
@@ -39,12 +47,11 @@ def test_first_what_happened_then_what_to_do(rescued: RunAccount) -> None:
         "together",
         "because",
         "next test",
-        "done",
     ]
 
 
-def test_causes_stand_with_confidence_and_evidence(rescued: RunAccount) -> None:
-    text = terminal_text(rescued, width=140)
+def test_causes_stand_with_confidence_and_evidence(uncured: RunAccount) -> None:
+    text = terminal_text(uncured, width=140)
     assert (
         "1  learning rate too high for this width  0.71  the same steps at half the rate held"
         in text
@@ -66,7 +73,7 @@ def test_info_incidents_take_one_line_and_notes_are_shown(
 
 def test_the_same_plan_is_told_once(excerpt: RunAccount) -> None:
     assert terminal_text(excerpt, width=140).count("--load CHECKPOINTS") == 1
-    assert terminal_text(excerpt, width=140).count("as for B") == 2
+    assert terminal_text(excerpt, width=140).count("as for A") == 2
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 109, 110, 200])
@@ -99,20 +106,20 @@ def test_log_text_cannot_steer_the_terminal(
     assert "owned" not in text
 
 
-def test_plain_where_nobody_looks_and_coloured_on_a_terminal(rescued: RunAccount) -> None:
+def test_plain_where_nobody_looks_and_coloured_on_a_terminal(uncured: RunAccount) -> None:
     plain, coloured = io.StringIO(), io.StringIO()
-    Console(file=plain, width=100).print(render_terminal(rescued))
+    Console(file=plain, width=100).print(render_terminal(uncured))
     Console(file=coloured, width=100, force_terminal=True, color_system="standard").print(
-        render_terminal(rescued)
+        render_terminal(uncured)
     )
     assert "\x1b" not in plain.getvalue()
     assert "\x1b[1;31m" in coloured.getvalue()
 
 
-def test_an_ascii_terminal_gets_ascii(rescued: RunAccount) -> None:
+def test_an_ascii_terminal_gets_ascii(uncured: RunAccount) -> None:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    Console(file=out, width=100).print(render_terminal(rescued))
+    Console(file=out, width=100).print(render_terminal(uncured))
     out.flush()
     assert b"* CRITICAL" in raw.getvalue()
 
@@ -120,3 +127,53 @@ def test_an_ascii_terminal_gets_ascii(rescued: RunAccount) -> None:
 def test_an_empty_log_is_said_to_be_empty(make_record: Callable[..., RunRecord]) -> None:
     account = RunAccount(record=make_record({"loss": np.zeros(0)}), incidents=())
     assert "nothing to judge" in terminal_text(account)
+
+
+def test_a_cured_incident_is_told_as_dealt_with(rescued: RunAccount) -> None:
+    lines = [line for line in terminal_text(rescued, width=180).splitlines() if line]
+    assert lines[1].startswith("○ dealt with:  A  loss is diverging")
+    assert lines[2].split()[0] == "done"
+    text = "\n".join(lines)
+    assert "roll back: worked" in text
+    assert "--lr 5.0e-4" not in text
+    assert "CRITICAL" not in text
+    told = run_to_json(rescued, path="x")["incidents"][0]
+    assert (told["severity"], told["severity_then"], told["resolved"]) == ("info", "critical", True)
+
+
+def test_without_a_verified_cure_nothing_is_called_dealt_with(rescued: RunAccount) -> None:
+    unproven = tuple(
+        replace(e, data={**e.data, "verdict": "did not"}) if e.event == "outcome" else e
+        for e in rescued.events
+    )
+    for events in ((), unproven, tuple(e for e in rescued.events if e.event != "action")):
+        account = replace(rescued, events=events)
+        assert resolved(account) == frozenset()
+        assert "CRITICAL" in terminal_text(account)
+        told = run_to_json(account, path="x")["incidents"][0]
+        assert (told["severity"], told["resolved"]) == ("critical", False)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_nothing_is_padded_or_cut(excerpt: RunAccount, uncured: RunAccount, width: int) -> None:
+    for account in (excerpt, uncured):
+        out = io.StringIO()
+        Console(file=out, width=width).print(render_terminal(account), end="")
+        lines = out.getvalue().splitlines()
+        assert [line for line in lines if line != line.rstrip()] == []
+        assert "…" not in out.getvalue()
+        first = next(i for i, line in enumerate(lines) if line.startswith("●"))
+        assert lines[first + 1].startswith("  ")  # the headline hangs
+
+
+def test_the_header_names_the_file(make_record: Callable[..., RunRecord]) -> None:
+    record = make_record({"loss": np.linspace(3, 2, 50)}, source="/far/" * 40 + "\x1b[31mrun.log")
+    first = terminal_text(RunAccount(record=record, incidents=()), width=80).splitlines()[0]
+    assert first.startswith("…")
+    assert first.split(" · ")[0].endswith("/far/run.log")
+
+
+def test_a_short_log_is_not_called_healthy(make_record: Callable[..., RunRecord]) -> None:
+    for count, verdict in ((9, "too short to judge"), (10, "healthy")):
+        record = make_record({"loss": np.linspace(3, 2, count)})
+        assert f"○ {verdict}" in terminal_text(RunAccount(record=record, incidents=()))

@@ -33,7 +33,7 @@ __all__ = [
 
 Grade = Literal["healthy", "suspect", "poisoned"]
 
-_NAME = re.compile(r"^step-(\d{8,})$")
+_NAME = re.compile(r"step-([0-9]{8,})")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -112,23 +112,59 @@ def verify(path: Path, *, hashes: bool = True) -> str:
         path: The folder.
         hashes: Also compare SHA-256 (reads every byte); sizes are always compared.
     """
+    manifest = _manifest(path)
+    if isinstance(manifest, str):
+        return manifest
+    for name, known in manifest["files"].items():
+        try:
+            problem = _verify_file(path, name, known, hashes=hashes)
+        except (OSError, ValueError) as error:  # a name no disk takes, a file that may not be read
+            problem = f"{name[:80]!r} cannot be read ({type(error).__name__})"
+        if problem:
+            return problem
+    return ""
+
+
+def _manifest(path: Path) -> dict[str, Any] | str:
+    """Return the manifest of a checkpoint, its fields of the right types, or why there is none."""
+    if path.is_symlink():
+        return "a link, not a checkpoint"
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        files = dict(manifest["files"])
-        int(manifest["step"])
-        str(manifest["attempt"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        data = _read_json(path / "manifest.json")
+        step, attempt, files = data["step"], data["attempt"], data["files"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"no readable manifest.json ({type(error).__name__})"
-    for name, known in files.items():
-        file = path / name
-        if ".." in Path(name).parts or Path(name).is_absolute():
-            return f"manifest names a file outside the checkpoint: {name}"
-        if not file.is_file():
-            return f"{name} is missing"
-        if file.stat().st_size != known["size_bytes"]:
-            return f"{name} has {file.stat().st_size} bytes, expected {known['size_bytes']}"
-        if hashes and _sha256(file) != known["sha256"]:
-            return f"{name} does not match its hash"
+    is_step = isinstance(step, int) and not isinstance(step, bool)
+    if not (is_step and isinstance(attempt, str) and isinstance(files, dict)):
+        return "no readable manifest.json (step, attempt or files are of a wrong type)"
+    if not files:
+        return "manifest.json names no files"
+    name = _NAME.fullmatch(path.name)
+    if name is not None and int(name[1]) != step:
+        return f"manifest.json is of another step than {path.name}"
+    manifest: dict[str, Any] = data
+    return manifest
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():  # a pipe would be waited on
+        raise FileNotFoundError(path)
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _verify_file(folder: Path, name: str, known: Any, *, hashes: bool) -> str:
+    file = folder / name
+    if ".." in Path(name).parts or Path(name).is_absolute():
+        return f"manifest names a file outside the checkpoint: {name}"
+    if not isinstance(known, dict) or not isinstance(known.get("size_bytes"), int):
+        return f"manifest.json does not give the size of {name}"
+    if not file.is_file():
+        return f"{name} is missing"
+    size = file.stat().st_size
+    if size != known["size_bytes"]:
+        return f"{name} has {size} bytes, expected {known['size_bytes']}"
+    if hashes and _sha256(file) != known.get("sha256"):
+        return f"{name} does not match its hash"
     return ""
 
 
@@ -136,14 +172,16 @@ def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointO
     """Return the whole checkpoints in a folder, oldest first; partial and damaged ones are left out."""
     found: list[CheckpointOnDisk] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not _NAME.match(path.name) or not path.is_dir() or verify(path, hashes=hashes):
+        if not _NAME.fullmatch(path.name) or not path.is_dir() or verify(path, hashes=hashes):
             continue
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        manifest = _manifest(path)
+        if isinstance(manifest, str):  # it went away between the two looks
+            continue
         grade, pinned, why = _health(path)
         found.append(
             CheckpointOnDisk(
-                step=int(manifest["step"]),
-                attempt=str(manifest["attempt"]),
+                step=manifest["step"],
+                attempt=manifest["attempt"],
                 path=path,
                 grade=grade,
                 pinned=pinned,
@@ -155,11 +193,11 @@ def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointO
 
 def _health(path: Path) -> tuple[Grade, bool, str]:
     try:
-        data = json.loads((path / "health.json").read_text(encoding="utf-8"))
+        data = _read_json(path / "health.json")
         grade = data["grade"]
         if grade in ("healthy", "suspect", "poisoned"):
             return grade, bool(data.get("pinned")), str(data.get("why", ""))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     return "suspect", False, "health.json is missing or unreadable"
 

@@ -8,6 +8,7 @@ Events are objects with `t` (UTC, ISO 8601), `event` (one of `EVENTS`), `attempt
 fields of their own.
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ EVENTS = (
     "note",  # free text with an author
     "end",  # the run finished
 )
+_MAX_ATTEMPT_CHARS = 100
+"""An attempt is a short name like `1.0`; anything longer was not written by a guard."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Journal:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._torn = False
             self._heal_torn_line()
         except OSError as error:
             raise ChronicleError(
@@ -70,7 +74,17 @@ class Journal:
     def _heal_torn_line(self) -> None:
         size = os.fstat(self._fd).st_size
         if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            os.write(self._fd, b"\n")
+            self._write(b"\n")
+        self._torn = False
+
+    def _write(self, data: bytes) -> None:
+        """Write all of it; a disk may take a part and refuse the rest."""
+        rest = memoryview(data)
+        while rest:
+            num_written = os.write(self._fd, rest)
+            if num_written == 0:
+                raise OSError(errno.EIO, "nothing more is taken")
+            rest = rest[num_written:]
 
     def append(self, event: str, *, attempt: str, step: int, **data: Any) -> None:
         """Write one event and wait until it is on disk.
@@ -87,9 +101,20 @@ class Journal:
             "step": step,
             **data,
         }
-        line = json.dumps(state_to_json(record), ensure_ascii=False, separators=(", ", ": ")) + "\n"
         try:
-            os.write(self._fd, line.encode())
+            text = json.dumps(state_to_json(record), ensure_ascii=False, separators=(", ", ": "))
+            line = (text + "\n").encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ChronicleError(
+                f"{self.path}: event {event!r} cannot be written as JSON "
+                f"({type(error).__name__}: {error}); give numbers, texts, lists and mappings"
+            ) from error
+        try:
+            if self._torn:
+                self._heal_torn_line()
+            self._torn = True
+            self._write(line)
+            self._torn = False
             os.fsync(self._fd)
         except OSError as error:
             raise ChronicleError(
@@ -120,15 +145,23 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
             continue
         try:
             data = json.loads(line)
-            events.append(
-                Event(
-                    str(data.pop("t")),
-                    str(data.pop("event")),
-                    str(data.pop("attempt")),
-                    int(data.pop("step")),
-                    data,
-                )
+            event = Event(
+                str(data.pop("t")),
+                str(data.pop("event")),
+                str(data.pop("attempt")),
+                _step(data.pop("step")),
+                data,
             )
-        except (ValueError, KeyError, TypeError, AttributeError):
+            if len(event.attempt) > _MAX_ATTEMPT_CHARS:
+                raise ValueError(len(event.attempt))
+            events.append(event)
+        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
             num_torn += 1
     return tuple(events), num_torn
+
+
+def _step(value: Any) -> int:
+    """Return the step of an event; what no float can hold is none (OverflowError)."""
+    step = int(value)
+    float(step)
+    return step

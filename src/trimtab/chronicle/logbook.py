@@ -8,13 +8,22 @@ left out, and text from the run is escaped.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.chronicle.prose import (
+    deed_values,
+    number,
+    plain,
+    reworded,
+    values_text,
+    verdict_text,
+    words,
+)
 from trimtab.record import Attempt, RunRecord
 
 __all__ = ["render_logbook"]
@@ -40,12 +49,39 @@ def render_logbook(events: Iterable[Event], record: RunRecord | None = None) -> 
     told = tuple(events)
     blocks = [_title(told, record)]
     known = {a.number: a for a in record.attempts} if record is not None else {}
-    blocks += [_chapter(c, known) for c in _chapters(told)]
+    kept = {str(e.data["kept_attempt"]) for e in told if e.data.get("kept_attempt")}
+    shown = _told_once(told)
+    blocks += [_chapter(c, known, kept=kept) for c in _chapters(shown)]
     blocks.append(_verdicts("What worked", told, ("worked",)))
     blocks.append(_verdicts("What did not", told, ("did not",)))
     blocks.append(_verdicts("Unclear", told, ("unclear", "")))
     blocks.append(_learning_rate(record))
     return "\n\n".join(b for b in blocks if b) + "\n"
+
+
+def _told_once(events: Iterable[Event]) -> list[Event]:
+    """Return the events with each incident told once: where it was opened, as it was told last.
+
+    What the trials showed is told in the name of the trial, of the incident opened last before it.
+    """
+    shown: list[Event] = []
+    opened: dict[tuple[str, float], int] = {}
+    for event in events:
+        onset = event.data.get("onset")
+        known = isinstance(onset, int | float) and event.data.get("state") != "closed"
+        if event.event != "incident" or not known:
+            shown.append(event)
+            continue
+        key = (plain(event.data.get("kind")), float(onset or 0.0))
+        at = opened.get(key)
+        before = shown[at] if at is not None else None
+        explains = event.data.get("state") == "explained"
+        if at is None or before is None or not (explains or before.attempt == event.attempt):
+            opened[key] = len(shown)
+            shown.append(event)
+        else:
+            shown[at] = replace(before, data=event.data)
+    return shown
 
 
 def _md(value: object) -> str:
@@ -71,11 +107,28 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
         facts.append("The journal holds no events.")
     lines.append(" · ".join(facts))
     if start is not None:
-        for name in ("settings", "environment"):
-            text = values_text(start.data.get(name))
-            if text:
-                lines.append(f"{name.capitalize()}: {_md(text)}")
+        settings, around = start.data.get("settings"), start.data.get("environment")
+        if isinstance(settings, Mapping) and isinstance(around, Mapping):
+            around = {k: v for k, v in around.items() if settings.get(k) != v}
+        lines += [t for t in (_listed("Settings", settings), _listed("Environment", around)) if t]
     return "\n\n".join(lines)
+
+
+def _listed(title: str, values: object) -> str:
+    """Return settings as a list: a line of what is plain, and one for each group."""
+    if not isinstance(values, Mapping):
+        text = values_text(values)
+        return f"{title}: {_md(text)}" if text else ""
+    groups = {k: v for k, v in values.items() if isinstance(v, Mapping)}
+    rest = values_text({k: v for k, v in values.items() if k not in groups})
+    if not groups:
+        return f"{title}: {_md(rest)}" if rest else ""
+    items = [rest] if rest else []
+    for name, group in groups.items():
+        parts = [t for t in (values_text({k: v}) for k, v in group.items()) if t]
+        packed = [", ".join(parts[i : i + 6]) for i in range(0, len(parts), 6)]
+        items += [f"{plain(name)}: {line}" for line in packed]
+    return f"{title}:\n\n" + "\n".join(f"- {_md(item)}" for item in items)
 
 
 def _when(event: Event) -> str:
@@ -85,6 +138,7 @@ def _when(event: Event) -> str:
 def _chapters(events: Iterable[Event]) -> list[_Chapter]:
     """Group events by the attempt that they name; those of the run as a whole open no chapter."""
     chapters: dict[str, _Chapter] = {}
+    waiting: list[Event] = []
     for event in events:
         if event.event in ("start", "end"):
             continue
@@ -93,15 +147,23 @@ def _chapters(events: Iterable[Event]) -> list[_Chapter]:
             if event.event == "attempt"
             else event.attempt
         )
+        if not name:
+            waiting.append(event)
+            continue
         chapter = chapters.setdefault(name, _Chapter(name))
+        chapter.events += waiting  # said before the attempt that follows had a number
+        waiting = []
         if event.event == "attempt":
             chapter.opening = event
         else:
             chapter.events.append(event)
-    return list(chapters.values())
+    start = [_Chapter("", events=waiting)] if waiting else []
+    return [*start, *chapters.values()]
 
 
-def _chapter(chapter: _Chapter, known: Mapping[str, Attempt]) -> str:
+def _chapter(
+    chapter: _Chapter, known: Mapping[str, Attempt], *, kept: AbstractSet[str] = frozenset()
+) -> str:
     opening: Mapping[str, Any] = chapter.opening.data if chapter.opening is not None else {}
     recorded = known.get(chapter.number)
     parent = opening.get("parent") or (recorded.parent if recorded else None)
@@ -110,9 +172,10 @@ def _chapter(chapter: _Chapter, known: Mapping[str, Attempt]) -> str:
         parent_step = recorded.parent_step
     kind = "Trial" if opening.get("trial", recorded is not None and recorded.trial) else "Attempt"
     at = f" @ {number(parent_step)}" if parent_step is not None else ""
-    parts = [
-        f"## {kind} {_md(chapter.number)}" + (f" (parent {_md(parent)}{at})" if parent else "")
-    ]
+    title = f"{kind} {_md(chapter.number)}" if chapter.number else "Start"
+    if chapter.number in kept and kind == "Trial":
+        title += ", kept"
+    parts = [f"## {title}" + (f" (parent {_md(parent)}{at})" if parent else "")]
     why = opening.get("why") or (recorded.why if recorded else "")
     if why:
         parts.append(f"Why: {_md(why)}")
@@ -146,15 +209,15 @@ def _lines(event: Event) -> Iterator[str]:
         yield from _incident(at, d)
     elif event.event == "decision":
         yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
-        yield from (f"  - evidence: {_md(e)}" for e in _several(d.get("evidence")))
+        yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
         what = " ".join(
-            p for p in (_md(_words(d.get("remedy"))), _md(values_text(d.get("values")))) if p
+            p for p in (_md(words(d.get("remedy"))), _md(deed_values(d.get("values")))) if p
         )
         yield f"{at} done: {what or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
-            f"{at} outcome of {_md(_words(d.get('remedy')) or 'this')}: **{_md(d.get('verdict', 'unclear'))}**"
+            f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}: **{_md(verdict_text(d)[0])}**"
             + _because(_result(d))
         )
     elif event.event == "fault":
@@ -167,7 +230,7 @@ def _lines(event: Event) -> Iterator[str]:
 
 
 def _incident(at: str, d: Mapping[str, Any]) -> Iterator[str]:
-    headline = _md(d.get("headline") or _words(d.get("kind")) or "incident")
+    headline = _md(d.get("headline") or words(d.get("kind")) or "incident")
     if d.get("state") == "closed":
         yield f"{at} over: {headline}"
         return
@@ -179,8 +242,8 @@ def _incident(at: str, d: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(cause, Mapping):
             confidence = cause.get("confidence")
             share = f" ({confidence:.2f})" if isinstance(confidence, int | float) else ""
-            yield f"  - perhaps {_md(_words(cause.get('cause', 'unknown')))}{share}" + _because(
-                "; ".join(plain(e) for e in _several(cause.get("evidence")))
+            yield f"  - perhaps {_md(words(cause.get('cause', 'unknown')))}{share}" + _because(
+                "; ".join(reworded(e) for e in _several(cause.get("evidence")))
             )
 
 
@@ -190,16 +253,12 @@ def _several(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
-def _words(value: object) -> str:
-    return plain(value).replace("-", " ") if value else ""
-
-
 def _because(why: object) -> str:
     return f" — {_md(why)}" if why else ""
 
 
 def _result(d: Mapping[str, Any]) -> str:
-    return "; ".join(p for p in (plain(d.get("text") or ""), values_text(d.get("figures"))) if p)
+    return "; ".join(p for p in (verdict_text(d)[1], values_text(d.get("figures"))) if p)
 
 
 def _checkpoints(events: Sequence[Event]) -> str:
@@ -216,7 +275,7 @@ def _checkpoints(events: Sequence[Event]) -> str:
 
 def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) -> str:
     rows = [
-        f"| {_md(_words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} | {_md(_result(e.data)) or '—'} |"
+        f"| {_md(words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} | {_md(_result(e.data)) or '—'} |"
         for e in events
         if e.event == "outcome" and plain(e.data.get("verdict") or "") in verdicts
     ]

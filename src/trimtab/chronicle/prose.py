@@ -4,7 +4,16 @@ import math
 import re
 from collections.abc import Mapping
 
-__all__ = ["number", "plain", "signal_label", "values_text"]
+__all__ = [
+    "deed_values",
+    "number",
+    "plain",
+    "reworded",
+    "signal_label",
+    "values_text",
+    "verdict_text",
+    "words",
+]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
@@ -84,3 +93,54 @@ def _value_text(key: str, value: object) -> str:
         shown = ", ".join(number(v) for v in value[:8])
         return f"{key} {shown}{' …' if len(value) > 8 else ''}"
     return f"{key} {number(value)}"
+
+
+def words(value: object) -> str:
+    """Return an identifier as words; the hyphen of a range such as `17584-18383` stays.
+
+    Example:
+        >>> words("skip-data"), words("trial: without samples 17584-18383")
+        ('skip data', 'trial: without samples 17584-18383')
+    """
+    return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
+
+
+def deed_values(values: object) -> str:
+    """Return the values of an action as a clause; those that change nothing are left out.
+
+    Example:
+        >>> deed_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
+        'to step 480, skip samples 8000-8639'
+    """
+    if not isinstance(values, Mapping):
+        return values_text(values)
+    said = {}
+    for key, value in values.items():
+        if (key, value) in (("num_samples", 0), ("lr_factor", 1), ("clip_factor", 1)):
+            continue
+        pair = key == "skip_samples" and isinstance(value, list | tuple) and len(value) == 2
+        said[key] = "-".join(plain(v) for v in value) if pair else value
+    return values_text(said)
+
+
+def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
+    """Return the verdict of an outcome and what is said about it, each thing once.
+
+    Example:
+        >>> verdict_text({"verdict": "did not", "text": "trial failed"})
+        ('failed', '')
+    """
+    verdict, text = plain(outcome.get("verdict")) or "unclear", plain(outcome.get("text"))
+    short = {"trial failed": "failed", "trial held": "held"}.get(text)
+    return (short, "") if short else (verdict, text)
+
+
+def reworded(text: object) -> str:
+    """Return a sentence of a detector or a cause as people say it.
+
+    Example:
+        >>> reworded("it rose 1 rows before the onset"), reworded("nonfinite is non-finite")
+        ('it rose 1 row before the onset', 'non-finite values')
+    """
+    said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
+    return re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)

@@ -5,6 +5,8 @@ interrupted. With `--json`, stdout is exactly one JSON document and progress goe
 """
 
 import argparse
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -37,9 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         build_parser().print_help(sys.stderr)
         return 2
-    arguments = build_parser().parse_args(given)
+    if any(
+        text == "" and before != "--title"
+        for before, text in zip(["", *given], given, strict=False)
+    ):
+        print("trimtab: an argument is empty; give a path", file=sys.stderr)
+        return 2
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name in no encoding is still told
     try:
-        code: int = arguments.run(arguments)
+        return _run(given)
     except TrimtabError as error:
         print(f"trimtab: {error}", file=sys.stderr)
         return 2
@@ -47,6 +56,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("trimtab: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `trimtab inspect x | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:  # a full disk behind our output
+        what = f"{error.filename}: " if error.filename else "the output cannot be written: "
+        print(f"trimtab: {what}{error.strerror or error}", file=sys.stderr)
+        _discard_output()
+        return 2
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run one command and see that its output has left."""
+    try:
+        arguments = build_parser().parse_args(given)
+        code: int = arguments.run(arguments)
+    except SystemExit:  # --help, --version
+        _flush()
+        raise
+    _flush()
     return code
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere, or the interpreter would fail on it when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from trimtab.errors import ReadError
 from trimtab.readers import read_each
 from trimtab.report.account import RunAccount
 from trimtab.report.assemble import events_of, make_account
+from trimtab.report.cures import resolved
 from trimtab.report.html import render_html
 from trimtab.report.json_form import run_to_json
+from trimtab.report.overview import OverviewLine, overview_line, render_overview
 from trimtab.report.terminal import render_terminal
 
 __all__ = ["add", "run"]
@@ -52,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console()
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
+    told: list[tuple[OverviewLine, str]] = []
     worst, num_told = -1, 0
     for given in arguments.paths:
         started = time.perf_counter()
@@ -63,19 +67,39 @@ def run(arguments: argparse.Namespace) -> int:
             account = make_account(
                 found, events=events_of(path), read_s=time.perf_counter() - started
             )
-            worst = max([worst, *(_RANK[i.incident.severity] for i in account.incidents)])
+            past = resolved(account)
+            severities = (
+                i.incident.severity for n, i in enumerate(account.incidents) if n not in past
+            )
+            worst = max([worst, *(_RANK[s] for s in severities)])
             num_told += 1
             report = _write_report(account, arguments.html, num_told)
             if arguments.json:
                 documents.append(run_to_json(account, path=path))
             else:
-                console.print(render_terminal(account, report=str(report) if report else None))
+                with console.capture() as text:
+                    shown = render_terminal(account, report=str(report) if report else None)
+                    console.print(shown, end="")
+                told.append((overview_line(account, path=path), text.get()))
             started = time.perf_counter()
     if arguments.json:
         print_json({"schema": 1, "runs": documents, "errors": errors})
+    else:
+        _print_told(console, told)
     if errors:
         return 2
     return int(arguments.fail_on is not None and worst >= _RANK[arguments.fail_on])
+
+
+def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]]) -> None:
+    """Print the runs, a line for each first where there are several."""
+    if len(told) > 1:
+        lines = [line for line, _ in told]
+        console.print(render_overview(lines, width=console.width), end="")
+    for _, text in told:
+        if len(told) > 1:
+            console.print()
+        console.file.write(text)
 
 
 def _write_report(account: RunAccount, html: Path | None, number: int) -> Path | None:

@@ -4,14 +4,16 @@ import argparse
 import importlib
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json
-from trimtab.errors import MissingExtraError
-from trimtab.lab.scenarios import SCENARIOS
+from trimtab.errors import ConfigError, MissingExtraError
+from trimtab.lab.scenarios import SCENARIOS, get_scenario
 
 __all__ = ["add"]
 
@@ -27,7 +29,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     listing.set_defaults(run=_list)
     one = sub.add_parser("run", help="run one scenario and its healthy twin")
     one.add_argument("scenario", metavar="NAME")
-    one.add_argument("--seed", type=int, default=0)
+    one.add_argument("--seed", type=_number(0, 2**31 - 1), default=0)
     one.add_argument("--guard", choices=("off", "observe", "advise", "act"), default="act")
     one.add_argument(
         "--out",
@@ -53,13 +55,15 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="append",
         help="may be given more than once; default: bad-data-late and lr-after-warmup",
     )
-    demo.add_argument("--seed", type=int, default=100)
+    demo.add_argument("--seed", type=_number(0, 2**31 - 1), default=100)
     _common(demo)
     demo.set_defaults(run=_demo)
     bench = sub.add_parser("bench", help="what the guard costs per step, in paired ratios")
-    bench.add_argument("--pairs", type=int, default=200, help="pairs of steps on the small model")
+    bench.add_argument(
+        "--pairs", type=_number(10, 100_000), default=200, help="pairs of steps on the small model"
+    )
     bench.add_argument("--json", action="store_true")
-    bench.add_argument("--threads", type=int, default=1)
+    bench.add_argument("--threads", type=_number(1, 256), default=1)
     bench.set_defaults(run=_bench)
 
 
@@ -72,7 +76,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threads",
-        type=int,
+        type=_number(1, 256),
         default=1,
         help="CPU threads; default 1: on small models more gain little, and lose much beside other work",
     )
@@ -118,13 +122,12 @@ def _run(arguments: argparse.Namespace) -> int:
     lab = _torch_side("trimtab.lab.run", arguments.threads)
     from trimtab.lab.text import load_text
 
+    scenario = get_scenario(arguments.scenario)
     text = load_text(arguments.text)
-    out = (
-        arguments.out
-        or Path("runs/lab") / f"{arguments.scenario}-{arguments.seed}-{arguments.guard}"
-    )
-    if arguments.out is None and out.exists():
-        shutil.rmtree(out)
+    out = arguments.out
+    if out is None:
+        out = Path("runs/lab") / f"{scenario.name}-{arguments.seed}-{arguments.guard}"
+        _remove_earlier_run(out)
     show = _progress if sys.stderr.isatty() else None
     result = lab.run_scenario(
         arguments.scenario, arguments.seed, arguments.guard, text, out,
@@ -141,6 +144,31 @@ def _run(arguments: argparse.Namespace) -> int:
         if arguments.guard != "off":
             print(f"  trimtab report {out}    trimtab chronicle {out}")
     return 0
+
+
+def _remove_earlier_run(out: Path) -> None:
+    """Make room for a run of the lab at its default place; only an earlier one is removed.
+
+    Raises:
+        ConfigError: Something else is there.
+    """
+    if not out.exists() and not out.is_symlink():
+        return
+    if out.is_symlink() or not RunDirectory(out).journal.is_file():
+        raise ConfigError(f"{out}: is there and is no earlier run; choose another place with --out")
+    shutil.rmtree(out)
+
+
+def _number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if text.lstrip("-").isdecimal() and len(text) < 20 else low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {low} to {high}")
+        return value
+
+    return parse
 
 
 def _progress(step: int, steps: int, loss: float) -> None:

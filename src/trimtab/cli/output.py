@@ -1,6 +1,8 @@
 """What commands print: one JSON document, or text for people."""
 
 import json
+import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,34 @@ from trimtab.errors import ConfigError
 
 __all__ = ["print_json", "write_file"]
 
+_MAX_DEPTH = 100
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print exactly one JSON document; it must hold no NaN or Inf."""
-    json.dump(document, sys.stdout, ensure_ascii=False, allow_nan=False, indent=1)
-    sys.stdout.write("\n")
+    """Print exactly one JSON document; NaN and Inf become null, lone surrogates U+FFFD."""
+    plain = _plain(document)
+    text = _SURROGATE.sub(
+        "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)
+    )
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a terminal that knows fewer characters: escape them
+        text = json.dumps(json.loads(text), allow_nan=False, indent=1)
+    print(text)
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Return the value as JSON can hold it; what nests deeper than any report is null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict | list | tuple) and depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {k: _plain(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v, depth + 1) for v in value]
+    return value
 
 
 def write_file(path: Path, text: str) -> None:

@@ -126,27 +126,65 @@ def _fork_rows(record: RunRecord) -> dict[int, int]:
 
     That row lies in its parent, or further up where the parent began later than the resume.
     """
-    by_number = {a.number: i for i, a in enumerate(record.attempts)}
-    return {i: _fork_row(record, i, by_number) for i in range(len(record.attempts))}
+    found = _fork_attempts(record)
+    rising: dict[int, bool] = {}
+    rows: dict[int, int] = {}
+    for i, (parent, limit) in enumerate(found):
+        rows[i] = -1
+        if parent == i or parent < 0:
+            continue
+        steps = record.step[record.rows_of(parent)]
+        if parent not in rising:
+            rising[parent] = bool(np.all(np.diff(steps) >= 0))
+        last = (
+            int(np.searchsorted(steps, limit, "right")) - 1
+            if rising[parent]
+            else int(np.flatnonzero(steps <= limit)[-1])
+        )
+        rows[i] = record.attempts[parent].first_row + last
+    return rows
 
 
-def _fork_row(record: RunRecord, index: int, by_number: Mapping[str, int]) -> int:
-    attempt = record.attempts[index]
-    if attempt.first_row == attempt.end_row:
-        return -1
-    limit = attempt.parent_step
-    if limit is None:  # the log does not say: after the last row before its first step
-        limit = float(np.nextafter(record.step[attempt.first_row], -np.inf))
-    seen = {index}
-    while attempt.parent is not None:
-        parent = by_number.get(attempt.parent, index)
-        if parent in seen:
-            break
-        seen.add(parent)
-        attempt = record.attempts[parent]
-        rows = record.rows_of(parent)
-        before = np.flatnonzero(record.step[rows] <= limit)
-        if len(before):
-            return attempt.first_row + int(before[-1])
-        limit = min(limit, math.inf if attempt.parent_step is None else attempt.parent_step)
-    return -1
+def _fork_attempts(record: RunRecord) -> list[tuple[int, float]]:
+    """Return, per attempt, its nearest ancestor with a row at or below the limit, and the limit.
+
+    The limit is where the attempt resumed, or the lowest of that and where the ancestors passed on
+    the way resumed. The ancestor is -1 where there is none, and the attempt itself where its
+    parents go round in a circle.
+
+    Ancestors are passed in blocks of 1, 2, 4 ...: of the block that begins at each attempt it is
+    known what its lowest reachable step is (NaN: none) and by how much passing it lowers the limit.
+    """
+    attempts = record.attempts
+    nobody = len(attempts)
+    by_number = {a.number: i for i, a in enumerate(attempts)}
+    above = np.full(nobody + 1, nobody, dtype=np.int64)
+    lowest = np.full(nobody + 1, np.nan)
+    lowers = np.full(nobody + 1, np.inf)
+    limit = np.full(nobody + 1, np.nan)
+    for i, attempt in enumerate(attempts):
+        if attempt.parent is not None:
+            above[i] = by_number.get(attempt.parent, nobody)
+        if attempt.parent_step is not None and not math.isnan(attempt.parent_step):
+            lowers[i] = attempt.parent_step
+        if attempt.first_row == attempt.end_row:
+            continue
+        lowest[i] = np.fmin.reduce(record.step[record.rows_of(i)])
+        # the log does not say: after the last row before its first step
+        limit[i] = (
+            np.nextafter(record.step[attempt.first_row], -np.inf)
+            if attempt.parent_step is None
+            else attempt.parent_step
+        )
+    blocks = [(lowest, lowers, above)]
+    while 1 << len(blocks) <= nobody:
+        low, lower, up = blocks[-1]
+        reached = np.where(low[up] <= lower, low[up], np.nan)
+        blocks.append((np.fmin(low, reached), np.minimum(lower, lower[up]), up[up]))
+    at = above
+    for low, lower, up in reversed(blocks):
+        passed = ~(low[at] <= limit)
+        limit = np.where(passed, np.minimum(limit, lower[at]), limit)
+        at = np.where(passed, up[at], at)
+    at = np.where(lowest[at] <= limit, at, -1)
+    return list(zip(at[:nobody].tolist(), limit[:nobody].tolist(), strict=True))

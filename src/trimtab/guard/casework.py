@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.engine import Engine
+    from trimtab.guard.snapshots import Snapshot
 
 __all__ = ["Casework", "Ending"]
 
@@ -130,9 +131,8 @@ class Casework:
             why=f"newest healthy state before the first sign (step {case.incident.first_step:g})",
             evidence=[f.text for f in case.incident.findings][:6],
         )  # fmt: skip
-        self._say(f"step {engine.counters.step:>6,}  {case.incident.headline}")
         self._say(
-            f"             going back to step {case.base.step} and looking at the data ahead of it"
+            f"step {engine.counters.step:>6,}  going back to step {case.base.step} and looking at the data ahead of it"
         )
         engine.ring.drop_after(case.base.step)
         engine.store.set_aside_after(
@@ -174,7 +174,13 @@ class Casework:
         return step
 
     def _within_budget(self, case: Case, step: NextStep) -> NextStep:
-        """Return the step, or where a trial would pass the budget of steps, what is left to do."""
+        """Return the step, or where it would pass the budget of steps, what is left to do."""
+        if isinstance(step, GoBack):
+            older = self._further_back(case, step)
+            share = self._wasted_share(case, ahead=self._trial_length(case), base_step=older.step)
+            if share <= self.engine.policy.max_wasted_share:
+                return step
+            return GiveUp(reason=f"{step.reason}: that would give up {share:.0%} of the steps")
         if not isinstance(step, Trial) or not (case.trials or case.depth):
             return step
         share = self._wasted_share(case, ahead=self._trial_length(case))
@@ -189,27 +195,32 @@ class Casework:
             return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
         return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
 
-    def _wasted_share(self, case: Case, *, ahead: int = 0) -> float:
+    def _wasted_share(self, case: Case, *, ahead: int = 0, base_step: int | None = None) -> float:
         """Steps that are not on the final lineage if it goes on from the restore point."""
         d = self.engine.decisions
-        off = d.executed_steps + d.probed_batches / 3 + ahead - case.base.step
+        base_step = case.base.step if base_step is None else base_step
+        off = d.executed_steps + d.probed_batches / 3 + ahead - base_step
         return off / (self._final_step or max(case.seen_step, 1))
 
     def _go_further_back(self, case: Case, step: GoBack) -> None:
-        engine = self.engine
         self._undo_trial(case)
         self._say(f"             {step.reason}")
+        older = self._further_back(case, step)
         case.depth += 1
-        target = case.base.step - step.times * max(
-            int(case.incident.onset) - case.base.step, engine.policy.snapshot_every_steps
-        )
-        older = engine.restore_point(target) or engine.oldest_restore_point()
-        assert older is not None  # the ladder goes back only where there is something to go to
         case.base, case.trials = older, []
         if case.lr_jump is None:
             case.lr_restore = lr_at(case.record, older.step, case.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
         self._start_probe(case)
+
+    def _further_back(self, case: Case, step: GoBack) -> Snapshot:
+        engine = self.engine
+        target = case.base.step - step.times * max(
+            int(case.incident.onset) - case.base.step, engine.policy.snapshot_every_steps
+        )
+        older = engine.restore_point(target) or engine.oldest_restore_point()
+        assert older is not None  # the ladder goes back only where there is something to go to
+        return older
 
     def situation(self, case: Case) -> Situation:
         """Return what the next step is decided on."""

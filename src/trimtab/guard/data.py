@@ -66,6 +66,26 @@ class DataOrder:
         return _length(self._loader.batch_sampler)
 
     @property
+    def shape(self) -> dict[str, int | None]:
+        """What sample ids rest on: batch size and length of the dataset; None where it is not said."""
+        sampler, dataset = self._loader.batch_sampler, self._loader.dataset
+        size = self._loader.batch_size or getattr(sampler, "batch_size", None)
+        return {
+            "batch_size": size if isinstance(size, int) else None,
+            "samples": _length(dataset),
+        }
+
+    def differs(self, saved: dict[str, int | None] | None) -> str:
+        """Return in words how `shape` is not the saved one; empty where it is, or is not known."""
+        if not saved or saved == self.shape:
+            return ""
+        was, now = (
+            f"{s.get('samples')} samples in batches of {s.get('batch_size')}"
+            for s in (saved, self.shape)
+        )
+        return f"the data was {was}, now it is {now}: sample ids do not mean the same as before"
+
+    @property
     def skips(self) -> tuple[tuple[int, int], ...]:
         """Ranges [first, last] of sample ids that are never fed again."""
         return tuple(self._skips)

@@ -7,10 +7,9 @@ interval, because a full disk may be freed. What depends on a failed part is lef
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Literal
-
-from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +72,7 @@ class Edge:
         to_stderr(f"trimtab: a fault of its own ({part}); the run goes on, only observed: {text}")
         try:
             self._journal(text, part)
-        except (TrimtabError, OSError):
+        except Exception:  # noqa: BLE001 - the same edge
             to_stderr("trimtab: the fault could not be journalled")
         if first:
             try:
@@ -83,5 +82,6 @@ class Edge:
 
 
 def to_stderr(line: str) -> None:
-    """Show one line."""
-    sys.stderr.write(line + "\n")
+    """Show one line; where there is no standard error, or it is broken, do without."""
+    with contextlib.suppress(Exception):
+        sys.stderr.write(line + "\n")

@@ -68,6 +68,8 @@ class Engine:
         self.store = Store(recorder, keep=policy.checkpoints_kept)
         self.saved_step = -1
         """Step of the newest checkpoint that this process saved or loaded."""
+        self.resumed: list[tuple[str, dict[str, Any]]] = []
+        """Events of a resume, its own last; written once the attempt it begins has its number."""
         self.lr_override: Callable[[int], float] | None = None
         self.lr_undone: tuple[float, float] | None = None
         self.parameters = trained_parameters(training)
@@ -307,6 +309,7 @@ class Engine:
         payload["judge"] = self.judge_state.to_json(self.judge)
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
+        payload["data_shape"] = self.data.shape if self.data is not None else None
         self.store.save(payload, step=self.counters.step, why=why)
         self.saved_step = self.counters.step
 
@@ -360,9 +363,8 @@ class Engine:
             self.judge_state = self.judge.state_from_json(state["judge"])
         except ReadError as error:
             self.judge_state = self.judge.start()
-            self.recorder.attempt = checkpoint.attempt
             text = f"detectors start anew: {error}"
-            self.recorder.event("note", step=checkpoint.step, author="trimtab", text=text)
+            self.resumed.append(("note", {"author": "trimtab", "text": text}))
         try:
             self.training.load(state["training"])
         except (RuntimeError, ValueError, KeyError) as error:
@@ -375,12 +377,11 @@ class Engine:
             self.data.load_state_dict(state["data"])
         restore_rng(state["rng"])
         self.saved_step = checkpoint.step
-        self.recorder.event(
-            "resume",
-            step=checkpoint.step,
-            checkpoint=checkpoint.path.name,
-            from_attempt=checkpoint.attempt,
-        )
+        other = self.data.differs(state.get("data_shape")) if self.data is not None else ""
+        if other:
+            self.resumed.append(("note", {"author": "trimtab", "text": other}))
+        seen = {"checkpoint": checkpoint.path.name, "from_attempt": checkpoint.attempt}
+        self.resumed.append(("resume", seen))
         rng: dict[str, Any] = state["rng"]
         return rng
 

@@ -16,6 +16,7 @@ from trimtab.guard.controls import Controls
 from trimtab.guard.data import DataOrder
 from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.engine import Engine
+from trimtab.guard.interrupts import Interrupts
 from trimtab.guard.launch import begin
 from trimtab.guard.lock import RunLock
 from trimtab.guard.recorder import Recorder
@@ -90,7 +91,8 @@ class Guard(Controls):
             resume: Go on with a run found in the directory; False: refuse such a directory.
             output_layer: Layer whose input is the last hidden state; default: found.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
-            say: Shows one line to the user; default: standard error, in `advise` and `act` only.
+            say: Shows one line to the user; default: standard error. In `observe` only the start, the
+                end, and each incident once.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
@@ -99,7 +101,7 @@ class Guard(Controls):
         """
         policy = policy or Policy()
         policy = replace(policy, mode=mode) if mode is not None else policy
-        intake.check_arguments(clip, steps, scheduler)
+        intake.check_arguments(optimizer, clip, steps, scheduler)
         self._order = DataOrder(data)
         directory = RunDirectory(Path(run))
         if directory.journal.exists() and not resume:
@@ -108,8 +110,8 @@ class Guard(Controls):
             )
         self.policy = policy
         self._steps = steps if steps is not None else self._order.batches_per_epoch
-        self._say = say or (to_stderr if policy.mode != "observe" else _silent)
-        self._count_tokens = count_tokens or intake.count_tokens
+        self._say = say or to_stderr
+        self._count_tokens = intake.safe_counter(count_tokens or intake.count_tokens)
         self._lock = RunLock(directory.root)
         try:
             is_old = directory.journal.exists()
@@ -125,7 +127,11 @@ class Guard(Controls):
             self._batch: tuple[int, int, int] | None = None
             self._ended = False
             self._started = False
-            self._rng_at_start = begin(self._engine, steps=self._steps, is_old=is_old)
+            self._interrupts = Interrupts(self._tell)
+            self._rng_at_start = begin(
+                self._engine, steps=self._steps, is_old=is_old, say=self._tell
+            )
+            self._step_at_start = self._engine.counters.step
         except BaseException:
             self._lock.release()
             raise
@@ -138,17 +144,28 @@ class Guard(Controls):
         Once the run is done, it yields nothing. After a `break`, a second loop goes on.
         """
         self._start()
-        while not self._ended:
-            if not self._recovery.busy and self._done():
-                break
-            fetched = self._next_batch()
-            if fetched is None:
-                break
-            batch, first, last = fetched
-            self._batch = (first, last, self._count_tokens(batch))
-            self._losses.clear()
-            yield batch
-            self._check_stepped()
+        interrupts = self._interrupts
+        interrupts.watch()
+        try:
+            while not self._ended:
+                if not self._recovery.busy and self._done():
+                    break
+                interrupts.step_begins()
+                fetched = self._next_batch()
+                if fetched is None:
+                    break
+                batch, first, last = fetched
+                self._batch = (first, last, self._count_tokens(batch))
+                self._losses.clear()
+                yield batch
+                self._check_stepped()
+        except GeneratorExit:
+            if interrupts.seen:
+                self._end("interrupted")
+            raise
+        finally:
+            interrupts.in_step = False
+            interrupts.release()
         self._end("all steps done" if self._done() else "the data is used up")
 
     def _start(self) -> None:
@@ -207,17 +224,22 @@ class Guard(Controls):
             raise ConfigError(
                 "guard.step() needs one batch from the guard and guard.backward(loss) before it"
             )
-        engine, edge = self._engine, self._edge
+        engine, edge, teller = self._engine, self._edge, self._recovery.teller
         (first, last, tokens), self._batch = self._batch, None
         loss = float(torch.stack([x.float() for x in self._losses]).mean())
         if self._recovery.phase == "probe":
             edge.run("recovery", lambda: self._recovery.after_probe(first, last, loss))
+            self._interrupts.step_ends()
             return
         edge.run("probes", engine.before_step)
         values = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
         labels: dict[str, str] = {}
         edge.run("probes", lambda: engine.probe(values, labels))
+        if self._acting and not self._recovery.busy:
+            scaled = "loss_scale" in values
+            edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))
         self._after_step(values, labels, loss)
+        self._interrupts.step_ends()
 
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
@@ -286,19 +308,36 @@ class Guard(Controls):
     def _end(self, reason: str) -> None:
         if self._ended:
             return
-        engine = self._engine
+        engine, step = self._engine, self._engine.counters.step
+        if self._done() and step == self._step_at_start:  # it was finished before, and told so
+            self.close()
+            return
+        whole = not self._interrupts.in_step and not self._recovery.busy
         calm = not self._recovery.alarmed and all(math.isfinite(x) for x in self._losses)
-        if calm and engine.counters.step not in (0, engine.saved_step):
-            self._edge.run("checkpoint", lambda: engine.save_checkpoint("end of the run"))
+        if whole and calm and step not in (0, engine.saved_step):
+            why = "end of the run" if reason != "interrupted" else reason
+            self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
         self._edge.run("recovery", self._recovery.finish)
         self._edge.run(
             "journal",
             lambda: self._recorder.event(
-                "end", step=engine.counters.step, final_step=engine.counters.step, reason=reason,
-                wasted_steps=self.wasted_steps,
+                "end", step=step, final_step=step, reason=reason, wasted_steps=self.wasted_steps
             ),
-        )  # fmt: skip
+        )
+        self._edge.run("journal", lambda: self._tell_end(reason))
         self.close()
+
+    def _tell_end(self, reason: str) -> None:
+        step, saved = self._engine.counters.step, self._engine.saved_step
+        if reason == "interrupted":
+            on = (
+                f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
+            )
+            self._say(f"interrupted at step {step}; the same script {on}")
+            return
+        done = f"{step} steps done" + ("" if self._done() else f" ({reason})")
+        counts = f"{_count(self._recovery.teller.num_told, 'incident')}, {_count(len(self.actions), 'action')}"
+        self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")
 
     def _tell(self, line: str) -> None:
         self._say(line)
@@ -307,5 +346,5 @@ class Guard(Controls):
         self._recorder.event("fault", step=self._engine.counters.step, error=error, where=part)
 
 
-def _silent(_line: str) -> None:
-    return
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

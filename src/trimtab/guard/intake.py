@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trimtab.errors import ConfigError
 
-__all__ = ["check_arguments", "count_tokens", "environment"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["check_arguments", "count_tokens", "environment", "safe_counter"]
 
 
-def check_arguments(clip: float | None, steps: int | None, scheduler: Any | None) -> None:
+def check_arguments(
+    optimizer: torch.optim.Optimizer, clip: float | None, steps: int | None, scheduler: Any | None
+) -> None:
     """Refuse impossible arguments.
 
     Raises:
@@ -31,6 +37,12 @@ def check_arguments(clip: float | None, steps: int | None, scheduler: Any | None
     if steps is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
         raise ConfigError(
             f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"optimizer is {type(optimizer).__name__}, whose step needs a closure; the guard runs "
+            "the loop's own forward pass once per step: use an optimizer without one"
         )
     if isinstance(scheduler, ReduceLROnPlateau):
         raise ConfigError(
@@ -55,6 +67,18 @@ def count_tokens(batch: Any) -> int:
         if count:
             return count
     return 0
+
+
+def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return a counter that gives 0 for a batch that `count` fails on: counting stops no run."""
+
+    def counted(batch: Any) -> int:
+        try:
+            return int(count(batch))
+        except Exception:  # noqa: BLE001 - the guard's edge, for a part that only informs
+            return 0
+
+    return counted
 
 
 def environment() -> dict[str, str]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from trimtab.chronicle.journal import read_journal
 from trimtab.guard.edge import to_stderr
 from trimtab.guard.intake import environment
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab.guard.engine import Engine
 
 __all__ = ["begin"]
 
 
-def begin(engine: Engine, *, steps: int | None, is_old: bool) -> dict[str, Any] | None:
-    """Start or go on; return the random states to go on with, None for a new run."""
+def begin(
+    engine: Engine, *, steps: int | None, is_old: bool, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """Start or go on, and say so; return the random states to go on with, None for a new run."""
     settings = {
         "trimtab": __version__,
         "mode": engine.policy.mode,
@@ -29,10 +32,26 @@ def begin(engine: Engine, *, steps: int | None, is_old: bool) -> dict[str, Any] 
     rng = engine.resume() if is_old else None
     major = engine.decisions.major
     if rng is not None:
-        engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
+        loaded = engine.resumed[-1][1]
+        parent, folder = str(loaded["from_attempt"]), loaded["checkpoint"]
+        step, number = engine.counters.step, parent
+        done = steps is not None and step >= steps
+        if not done:
+            engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
+            number = f"{major}.{engine.decisions.minor}"
+        engine.recorder.attempt = number
+        for event, data in engine.resumed:
+            if event == "note":
+                say(str(data["text"]))
+            if not (done and event == "resume"):  # no attempt is begun where nothing is left to do
+                engine.recorder.event(event, step=step, **data)
+        if done:
+            say(f"nothing left to do: {step} of {steps} steps done")
+            return rng
         engine.begin_attempt(
-            parent=_resumed_from(engine), parent_step=engine.counters.step, why="resumed after a stop", trial=False
-        )  # fmt: skip
+            parent=parent, parent_step=step, why="resumed after a stop", trial=False
+        )
+        say(f"resumed at step {step} from {folder} (attempt {number})")
         return rng
     if is_old:
         engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
@@ -47,13 +66,8 @@ def begin(engine: Engine, *, steps: int | None, is_old: bool) -> dict[str, Any] 
         settings={**settings, "policy": asdict(engine.policy)},
         environment=environment(),
     )
+    say(f"recording to {engine.directory.root} (mode {engine.policy.mode})")
     return None
-
-
-def _resumed_from(engine: Engine) -> str | None:
-    events, _ = read_journal(engine.directory.journal)
-    resumes = [e for e in events if e.event == "resume"]
-    return str(resumes[-1].data.get("from_attempt")) if resumes else None
 
 
 def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:

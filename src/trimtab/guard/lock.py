@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import platform
+import weakref
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ChronicleError
@@ -39,7 +40,9 @@ class RunLock:
         self._fd: int | None = None
         try:
             root.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            descriptor = os.open(
+                self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644
+            )
         except OSError as error:
             raise ChronicleError(
                 f"{root}: cannot be written ({error.strerror}); choose another run directory"
@@ -57,16 +60,23 @@ class RunLock:
             except OSError:
                 pass  # no locks on this file system
         self._fd = descriptor
+        # an object that is gone must not hold the directory: a retry in the same process goes on
+        self._finalizer = weakref.finalize(self, _close, descriptor)
         holder = json.dumps({"pid": os.getpid(), "host": platform.node()})
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, holder.encode() + b"\n", 0)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without saying for whom
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode() + b"\n", 0)
 
     def release(self) -> None:
         """Give the lock back; the file stays."""
         if self._fd is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._fd)
+            self._finalizer()
             self._fd = None
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 def _read_holder(descriptor: int) -> str:

@@ -18,6 +18,7 @@ from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.standing import lr_factor
+from trimtab.guard.telling import Teller
 from trimtab.guard.trouble import find_incident, loss_level
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.planner import make_plan
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trimtab.detectors.contract import Finding
-    from trimtab.diagnosis.diagnose import Diagnosis
     from trimtab.guard.engine import Engine
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
 __all__ = ["Recovery"]
+
+_MOST_FINDINGS = 1024
 
 
 class Recovery:
@@ -60,9 +62,8 @@ class Recovery:
         self._handled: set[tuple[str, str, int]] = set()
         self._verification: Verification | None = None
         self._wait_until = 0
-        self._work = Casework(
-            engine, say=say, final_step=final_step, on_branch=lambda: self._open.clear()
-        )
+        self.teller = Teller(engine, say=say, actions=self.actions)
+        self._work = Casework(engine, say=say, final_step=final_step, on_branch=self._on_branch)
 
     # -- called by the guard ----------------------------------------------------------------
 
@@ -73,6 +74,9 @@ class Recovery:
         if self.phase == "trial":
             self._close(self._work.case, self._work.trial_step(loss, findings))
             return
+        self._forget_old()
+        self.teller.take_in(findings, self._open)
+        self.teller.repeat(self._open)
         self._verify_step(loss, findings)
         if self.engine.policy.mode != "observe" and self._troubled(last=last):
             self._respond()
@@ -83,6 +87,7 @@ class Recovery:
 
     def finish(self) -> None:
         """Take note that the run has ended: what is being verified gets the verdict there is."""
+        self.teller.finish(self._open)
         if self._verification is not None:
             self._conclude(self._verification)
 
@@ -108,6 +113,17 @@ class Recovery:
             f.severity != "info" and not f.closed and f.key not in self._handled
             for f in self._open.values()
         )
+
+    def _on_branch(self) -> None:
+        self._open.clear()
+        self.teller.forget_waiting()
+
+    def _forget_old(self) -> None:
+        """Drop the oldest closed findings where alarms open all the time: each step looks at all."""
+        if len(self._open) > _MOST_FINDINGS:
+            closed = [k for k, f in self._open.items() if f.closed]
+            for key in closed[: len(closed) - _MOST_FINDINGS // 4]:
+                del self._open[key]
 
     # -- seeing trouble ---------------------------------------------------------------------
 
@@ -166,17 +182,17 @@ class Recovery:
         self.incidents.append(incident)
         earlier = self.incidents[:-1]
         diagnosis = diagnose(record, incident, earlier=earlier)
-        self._tell_incident(incident, diagnosis, "open")
+        told_now = self.teller.tell(incident, diagnosis, keys)
         if advising:
             plan = make_plan(record, incident, diagnosis, earlier=earlier)
-            advice = "; ".join(f"{r.remedy} {dict(r.values)}" for r in plan.remedies[:3])
+            advice = self.teller.advise(incident, plan, keys, headline=not told_now)
             self._decide("advise", advice)
-            self._say(f"advice: {advice}")
         elif case is None:
             self._give_up("no healthy state lies before the first sign")
         elif isinstance(ahead, GiveUp):
             self._give_up(ahead.reason)
         else:
+            self.teller.end_skips()
             engine.decisions.last_onsets.append(int(incident.first_step))
             self._work.open(case)
 
@@ -257,7 +273,7 @@ class Recovery:
             probe=case.probe,
             trials=case.trials,
         )
-        self._tell_incident(case.incident, diagnosis, "explained")
+        self.teller.journal(case.incident, diagnosis, "explained")
         self._verification = Verification(
             remedy,
             max(engine.counters.step, case.seen_step) + engine.policy.verify_steps,
@@ -305,10 +321,3 @@ class Recovery:
         self.engine.recorder.event(
             "decision", step=self.engine.counters.step, what=what, why=why, evidence=[]
         )
-
-    def _tell_incident(self, incident: Incident, diagnosis: Diagnosis, state: str) -> None:
-        self.engine.recorder.event(
-            "incident", step=self.engine.counters.step, state=state, kind=incident.kind, also=list(incident.also),
-            severity=incident.severity, onset=incident.onset, precursor=incident.precursor, headline=incident.headline,
-            causes=[{"cause": c.cause, "confidence": c.confidence, "evidence": list(c.evidence)} for c in diagnosis.causes[:3]],
-        )  # fmt: skip

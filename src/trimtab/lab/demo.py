@@ -16,7 +16,7 @@ from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.lab.demo_page import render_demo
 from trimtab.lab.run import LabResult, run_scenario, run_unguarded
-from trimtab.lab.scenarios import get_scenario, healthy_twin
+from trimtab.lab.scenarios import SCENARIOS, get_scenario, healthy_twin
 from trimtab.lab.text import load_text
 from trimtab.readers import read_run
 from trimtab.report.assemble import events_of, make_account
@@ -69,14 +69,14 @@ def run_demo(
         ConfigError: No such scenario, or `out` holds something that is not a demo.
     """
     scenarios = [get_scenario(name) for name in names]
-    work = _workspace(out)
     started = time.perf_counter()
+    text = load_text(text_path)
+    work = _workspace(out)
     minutes = sum(s.expected_minutes for s in scenarios) + 1
     _say_line(
         console,
         f"about {minutes:.0f} minutes on two idle cores; {out} is replaced when all is done",
     )
-    text = load_text(text_path)
     console.print(
         f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out",
         markup=False,
@@ -91,10 +91,8 @@ def run_demo(
     RunDirectory(work).report.write_text(
         render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8"
     )
-    if out.exists():
-        shutil.rmtree(out)
-    work.rename(out)
-    page = RunDirectory(out).report
+    _replace(out, work, console)
+    page = RunDirectory(out if not work.exists() else work).report
     console.print(_table(outcomes))
     for o in outcomes:
         for line in _deeds(o):
@@ -118,7 +116,9 @@ def _workspace(out: Path) -> Path:
     """
     work = out.with_name(out.name + ".partial")
     for folder in (out, work):
-        if folder.exists() and not (folder.is_dir() and _made_by_demo(folder)):
+        if folder.is_symlink() or (
+            folder.exists() and not (folder.is_dir() and _made_by_demo(folder))
+        ):
             raise ConfigError(f"{folder}: holds files that are no demo; choose another --out")
     try:
         if work.exists():
@@ -133,7 +133,20 @@ def _workspace(out: Path) -> Path:
 
 
 def _made_by_demo(folder: Path) -> bool:
-    return (folder / _MARK).is_file() or not any(folder.iterdir())
+    """Tell whether a folder is empty or holds what a demo makes, and nothing else."""
+    ours = {_MARK, "report.html", "tr8-104b.log", *(s.name for s in SCENARIOS)}
+    names = {p.name for p in folder.iterdir()}
+    return not names or (_MARK in names and names <= ours)
+
+
+def _replace(out: Path, work: Path, console: Console) -> None:
+    """Put the finished demo in the place of the earlier one."""
+    if out.exists():
+        if not _made_by_demo(out):  # files came in while the demo ran
+            _say_line(console, f"{out} holds other files now; this demo stays in {work}")
+            return
+        shutil.rmtree(out)
+    work.rename(out)
 
 
 def _deeds(o: ScenarioOutcome) -> list[str]:

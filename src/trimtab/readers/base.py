@@ -9,14 +9,16 @@ import gzip
 import io
 import itertools
 import lzma
+import os
 import re
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import zstandard
 
@@ -181,19 +183,50 @@ def take_sample(path: Path) -> Sample:
     return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
 
 
+class _Disk(io.FileIO):
+    """A file whose disk may fail: what it says then is no sign of damaged contents."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise _unreadable(self.name, error) from error
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall() or b""
+        except OSError as error:
+            raise _unreadable(self.name, error) from error
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _unreadable(path: object, error: Exception) -> ReadError:
+    why = getattr(error, "strerror", None) or error
+    return ReadError(
+        f"{path}: cannot be read ({why}); give the path of a log or of a directory of logs"
+    )
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open a file for reading, decompressing gzip, zstd, xz and bzip2 as their first bytes say.
 
     Raises:
-        ReadError: The file is missing or may not be read.
+        ReadError: The file is missing, may not be read, or is a pipe or a device.
     """
     try:
-        raw = path.open("rb")
-    except OSError as error:
-        raise ReadError(
-            f"{path}: cannot be read ({error.strerror}); give the path of a log or of a directory of logs"
-        ) from error
+        kind = stat.S_IFMT(path.stat().st_mode)
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):  # a pipe would be waited on, and read once
+            raise ReadError(
+                f"{path}: not a regular file but a pipe, socket or device; "
+                "write the log to a file and give that"
+            )
+        raw: io.BufferedReader = io.BufferedReader(_Disk(path, opener=_open_at_once))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
     with raw:
         magic = raw.read(6)
         raw.seek(0)

@@ -23,10 +23,10 @@ from trimtab.vocabulary import canonical, unit_scale
 
 __all__ = ["MegatronReader"]
 
-_ITERATION = re.compile(r"iteration\s+(\d+)\s*/\s*(\d+)\s*\|")
+_ITERATION = re.compile(r"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|")
 _ITERATION_BYTES = rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]{0,2000}?:"
 _VALIDATION = re.compile(
-    r"valid(?:ation)? loss at (?:iteration\s+(\d+)|the end of training)([^|]*)\|"
+    r"valid(?:ation)? loss at (?:iteration\s+(\d{1,15})|the end of training)([^|]*)\|"
 )
 _RANK = re.compile(r"\[(?:default|rank)?\s*\d+\]\s*:|^\s*\d+\s*:")
 _LINE_END = re.compile(r"\s*(?:\[(?:default|rank)?\s*\d*\]?:?|\d+:)?\s*")

@@ -6,6 +6,7 @@ names of the files are those of `trimtab.chronicle`, which stands above the read
 imported here.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from trimtab.vocabulary import canonical, unit_scale
 __all__ = ["is_run_directory", "read_run_directory"]
 
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
+_NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
+"""The number of an attempt; it names a file, so nothing else may stand in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +55,14 @@ def read_run_directory(path: Path) -> RunRecord:
     builder.facts.update(_facts(path / "run.toml", builder.notes))
     branches = list(_branches(path, builder.notes))
     num_torn = 0
+    if (path / "signals").is_symlink():
+        builder.notes.append("signals is a link, which is not followed")
+        branches = []
     for branch in branches:
         file = path / "signals" / f"{branch.number}.jsonl"
+        if file.is_symlink():
+            builder.notes.append(f"signals/{file.name} is a link, which is not followed")
+            continue
         if not file.is_file():
             continue
         builder.start_attempt(
@@ -78,28 +87,57 @@ def read_run_directory(path: Path) -> RunRecord:
 def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:
     """Yield the attempts of the journal, then those that only have samples."""
     seen: set[str] = set()
+    refused: list[str] = []
+    stems: list[str] = []
     for event in _attempt_events(path / "journal.jsonl", notes):
-        number = str(event.get("number") or event.get("attempt") or "")
-        if number and number not in seen:
+        number = _text(event.get("number") or event.get("attempt"))
+        if not _NUMBER.fullmatch(number):
+            refused.append(number)
+        elif number not in seen:
             seen.add(number)
             yield _branch(number, event)
-    files = (path / "signals").glob("*.jsonl")
-    for stem in sorted((f.stem for f in files), key=_natural):
-        if stem not in seen:
-            yield _Branch(number=stem)
+    for stem in sorted(f.stem for f in (path / "signals").glob("*.jsonl")):
+        if not _NUMBER.fullmatch(stem):
+            refused.append(stem)
+        elif stem not in seen:
+            stems.append(stem)
+    for stem in sorted(stems, key=_natural):
+        yield _Branch(number=stem)
+    if refused:
+        notes.append(
+            f"{counted(len(refused), 'attempt')} left out whose number is not like 1.0: "
+            f"{refused[0][:40]!r}"
+        )
 
 
 def _branch(number: str, event: Mapping[str, Any]) -> _Branch:
-    parent_step = event.get("parent_step")
     settings = event.get("settings")
+    parent = _text(event.get("parent"))
+    try:
+        told = {k: str(v) for k, v in settings.items()} if isinstance(settings, dict) else {}
+    except RecursionError:
+        told = {}
     return _Branch(
         number=number,
-        parent=str(event["parent"]) if event.get("parent") is not None else None,
-        parent_step=float(parent_step) if isinstance(parent_step, int | float) else None,
-        why=str(event.get("why") or ""),
+        parent=parent if _NUMBER.fullmatch(parent) else None,
+        parent_step=_finite(event.get("parent_step")),
+        why=_text(event.get("why")),
         trial=bool(event.get("trial")),
-        settings={k: str(v) for k, v in settings.items()} if isinstance(settings, dict) else {},
+        settings=told,
     )
+
+
+def _text(value: object) -> str:
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _finite(value: object) -> float | None:
+    """Return a number as a float; None for NaN, Inf and what no float can hold."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
@@ -116,9 +154,9 @@ def _read_samples(file: Path, builder: RecordBuilder) -> int:
     """Add the rows of one attempt; return how many lines were torn.
 
     A torn line is one that does not parse: the process died in mid-write, and a later one went on
-    after it.
+    after it. A row whose step is not finite has no place and is left out, too.
     """
-    num_torn = 0
+    num_torn = num_nowhere = 0
     for number, line in enumerate(TextLines(file), 1):
         data = parse_object(line)
         if data is None:
@@ -129,8 +167,16 @@ def _read_samples(file: Path, builder: RecordBuilder) -> int:
             raise ReadError(
                 f"{file}:{number}: step is {step!r}, expected a number; correct the line"
             )
+        place = _finite(step)
+        if place is None:
+            num_nowhere += 1
+            continue
         values = {n: v for n, v in _known(data, file, number, builder) if v is not None}
-        builder.add(float(step), values)
+        builder.add(place, values)
+    if num_nowhere:
+        builder.notes.append(
+            f"{file.name}: {counted(num_nowhere, 'row')} without a finite step left out"
+        )
     return num_torn
 
 
@@ -159,14 +205,15 @@ def _facts(settings: Path, notes: list[str]) -> dict[str, float]:
         return {}
     try:
         data = tomllib.loads(settings.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:  # also a number of 5,000 digits
         notes.append(f"run.toml cannot be read ({error}); its settings are left out")
         return {}
     facts: dict[str, float] = {}
     for key, value in flatten(data):
         name = key.rpartition("/")[2]
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            facts.setdefault("clip" if name in _CLIP_NAMES else name, float(value))
+        number = None if isinstance(value, bool) else _finite(value)
+        if number is not None:
+            facts.setdefault("clip" if name in _CLIP_NAMES else name, number)
     return facts
 
 

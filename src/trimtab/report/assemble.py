@@ -1,5 +1,6 @@
 """A record -> its account: judged, grouped, explained, planned. The one path of every command."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.cures import left_behind
 from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
 
@@ -51,9 +53,11 @@ def make_account(
     )
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
+    stops = _stops(events)
     found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
-    for incident in found:
-        told.append(_explain(record, incident, earlier, checkpoints, events))
+    for told_of in found:
+        incident, before = _unless_stopped(record, told_of, earlier, stops)
+        told.append(_explain(record, incident, before, checkpoints, events))
         if incident.severity != "info":
             earlier.append(incident)
     told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
@@ -88,6 +92,40 @@ def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
     if not record.attempts[index].trial or index in record.final_lineage():
         return incident
     return replace(incident, severity="info")
+
+
+def _stops(events: Sequence[Event]) -> dict[str, float]:
+    """Return the attempts that went on after a process had ended, and the step that they went on from."""
+    stops: dict[str, float] = {}
+    resumed = False
+    for event in events:
+        resumed = resumed or event.event == "resume"
+        if event.event == "attempt" and resumed:
+            step = event.data.get("parent_step")
+            resumed = False
+            if isinstance(step, int | float):
+                stops[str(event.data.get("number") or event.attempt)] = float(step)
+    return stops
+
+
+def _unless_stopped(
+    record: RunRecord, incident: Incident, earlier: Sequence[Incident], stops: Mapping[str, float]
+) -> tuple[Incident, Sequence[Incident]]:
+    """Return an incident on a branch given up, and the incidents that it may be a recurrence of.
+
+    An attempt that ended because its process was killed was no remedy: what the resumed one meets
+    again did not come back in spite of anything.
+    """
+    if incident.attempt not in stops or not left_behind(record, incident):
+        return incident, earlier
+    kept = [
+        e for e in earlier if e.attempt == incident.attempt or e.onset <= stops[incident.attempt]
+    ]
+    gone = {e.onset for e in earlier if e not in kept}
+    if incident.recurrence_of in gone:
+        again = re.sub(r", again after \w+ [^·]*(?= · )", "", incident.headline, count=1)
+        incident = replace(incident, recurrence_of=None, headline=again)
+    return incident, kept
 
 
 def _as_tried(incident: Incident, events: Sequence[Event]) -> Diagnosis | None:

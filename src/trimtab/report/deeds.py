@@ -1,15 +1,21 @@
 """Events of the journal as sentences, and which of them answered which incident."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.chronicle.prose import (
+    deed_values,
+    number,
+    plain,
+    values_text,
+    verdict_text,
+    words,
+)
 from trimtab.report.account import RunAccount
 
-__all__ = ["NEAR_STEPS", "Deed", "deeds_of", "done_after", "event_sentence", "words"]
+__all__ = ["NEAR_STEPS", "Deed", "answers", "deeds_of", "done_after", "event_sentence", "words"]
 
 NEAR_STEPS = 16
 """An incident event within so many steps of an incident's onset speaks of it: a live guard dates
@@ -17,19 +23,49 @@ an onset with fewer rows at hand than a reading afterwards. Ours."""
 
 
 def done_after(account: RunAccount) -> dict[int, tuple[str, ...]]:
-    """Return what was done about each incident, by its index in the account.
+    """Return what was done about each incident in words, by its index in the account."""
+    return {
+        i: tuple(
+            dict.fromkeys(
+                f"{plain(e.attempt)} @ {number(e.step)}: {event_sentence(e)}" for e in events
+            )
+        )
+        for i, events in answers(account).items()
+    }
 
-    Actions and outcomes belong to the last incident that the journal opened before them.
+
+def answers(account: RunAccount) -> dict[int, tuple[Event, ...]]:
+    """Return the actions and outcomes about each incident, by its index in the account.
+
+    They belong to the last incident that the journal opened before them. A process that was killed
+    before it could act, and resumed, meets the same incident again: the answer to that is also
+    the answer to the first.
     """
-    done: dict[int, list[str]] = {}
+    found: dict[int, list[Event]] = {}
     current: int | None = None
+    interrupted: set[int] = set()
+    opened: set[int] = set()
     for event in account.events:
-        if event.event == "incident" and event.data.get("state") != "closed":
+        if event.event == "resume":
+            interrupted |= opened
+            opened = set()
+        elif event.event == "incident" and event.data.get("state") != "closed":
+            if event.data.get("state") == "explained" and current is not None:
+                continue  # told again within a trial, with what the trials showed
             current = _incident_of(event, account)
+            opened |= {current} if current is not None else set()
         elif event.event in ("action", "outcome") and current is not None:
-            where = f"{plain(event.attempt)} @ {number(event.step)}"
-            done.setdefault(current, []).append(f"{where}: {event_sentence(event)}")
-    return {i: tuple(dict.fromkeys(texts)) for i, texts in done.items()}
+            found.setdefault(current, []).append(event)
+    for first in interrupted - set(found):
+        again = next((i for i in sorted(found) if _same(account, first, i)), None)
+        if again is not None:
+            found[first] = found[again]
+    return {i: tuple(events) for i, events in found.items()}
+
+
+def _same(account: RunAccount, first: int, again: int) -> bool:
+    a, b = account.incidents[first].incident, account.incidents[again].incident
+    return a.kind == b.kind and abs(a.onset - b.onset) <= NEAR_STEPS
 
 
 def _incident_of(event: Event, account: RunAccount) -> int | None:
@@ -53,15 +89,15 @@ def event_sentence(event: Event) -> str:
 
 def _action(event: Event) -> str:
     d = event.data
-    parts = (words(d.get("remedy")), values_text(d.get("values")))
+    parts = (words(d.get("remedy")), deed_values(d.get("values")))
     return _with_why(" ".join(p for p in parts if p), d.get("why"))
 
 
 def _outcome(event: Event) -> str:
     d = event.data
-    verdict = plain(d.get("verdict")) or "unclear"
     remedy = words(d.get("remedy"))
-    detail = plain(d.get("text")) or values_text(d.get("figures"))
+    verdict, detail = verdict_text(d)
+    detail = detail or values_text(d.get("figures"))
     return _with_why(f"{remedy}: {verdict}" if remedy else verdict, detail)
 
 
@@ -115,16 +151,6 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
     "incident": _incident,
     "outcome": _outcome,
 }
-
-
-def words(value: object) -> str:
-    """Return an identifier as words; the hyphen of a range such as `17584-18383` stays.
-
-    Example:
-        >>> words("skip-data"), words("trial: without samples 17584-18383")
-        ('skip data', 'trial: without samples 17584-18383')
-    """
-    return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
 
 
 def _with_why(text: str, why: object) -> str:

@@ -11,6 +11,7 @@ from trimtab.diagnosis.diagnose import Cause
 from trimtab.incidents import Incident
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.cures import resolved
 
 __all__ = ["run_to_json"]
 
@@ -19,6 +20,7 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
     """Return one run of `trimtab inspect --json`; `path` as the user gave it."""
     record = account.record
     loss = record.columns.get("loss")
+    past = resolved(account)
     steps = record.step[loss.present] if loss is not None else record.step[:0]
     return {
         "path": path,
@@ -29,7 +31,9 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "axis": record.axis,
         "signals": sorted(record.columns),
         "attempts": [_attempt(record, a) for a in record.attempts],
-        "incidents": [_incident(record, a) for a in account.incidents],
+        "incidents": [
+            _incident(record, a, past=i in past) for i, a in enumerate(account.incidents)
+        ],
         "notes": list(account.notes),
     }
 
@@ -49,13 +53,15 @@ def _attempt(record: RunRecord, a: Attempt) -> dict[str, Any]:
     }
 
 
-def _incident(record: RunRecord, told: IncidentAccount) -> dict[str, Any]:
+def _incident(record: RunRecord, told: IncidentAccount, *, past: bool) -> dict[str, Any]:
     i = told.incident
     return {
         "kind": i.kind,
         "also": list(i.also),
         "attempt": i.attempt,
-        "severity": i.severity,
+        "severity": "info" if past else i.severity,
+        "severity_then": i.severity,
+        "resolved": past,
         "confidence": i.confidence,
         "precursor": _time(i.precursor),
         "onset": _time(i.onset),

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from trimtab.chronicle.prose import number
 from trimtab.record import Column, RunRecord
 from trimtab.report.account import RunAccount
+from trimtab.report.cures import left_behind
 from trimtab.report.downsample import extreme_rows
-from trimtab.report.telling import axis_word, left_behind, letters
+from trimtab.report.telling import axis_word, letters
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
@@ -135,7 +136,7 @@ def bands(account: RunAccount) -> tuple[Band, ...]:
                 left=left_behind(record, inc),
             )
         )
-    return tuple(sorted(found, key=lambda b: (len(b.letter), b.letter)))
+    return tuple(sorted(found, key=lambda b: (b.onset, b.peak, b.attempt)))
 
 
 def _attempt_end(record: RunRecord, attempt: str, fallback: float) -> float:

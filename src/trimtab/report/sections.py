@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.chronicle.prose import number, plain, values_text, verdict_text, words
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import RunAccount
-from trimtab.report.deeds import event_sentence, words
+from trimtab.report.deeds import event_sentence
 from trimtab.report.panels import step_range
 from trimtab.report.picture import NUM_COLOURS
 from trimtab.report.telling import (
@@ -40,17 +40,13 @@ def text(value: object) -> str:
 
 
 def cards_html(account: RunAccount, *, prefix: str = "") -> str:
-    """Return the incident cards, newest first; those that need no action are folded away.
+    """Return the incident cards, A first; those that need no action are folded away.
 
     `prefix` keeps ids apart where a page shows several runs; so it does in the other sections.
     """
-    order = sorted(
-        zip(tell(account), account.incidents, strict=True),
-        key=lambda pair: (pair[1].incident.onset_row, pair[1].incident.peak_row),
-        reverse=True,
-    )
-    alarms = [_card(t, prefix) for t, _ in order if t.alarm]
-    quiet = [_card(t, prefix) for t, _ in order if not t.alarm]
+    order = tell(account)
+    alarms = [_card(t, prefix) for t in order if t.alarm]
+    quiet = [_card(t, prefix) for t in order if not t.alarm]
     if not alarms and not quiet:
         return '<p class="quiet">No incident.</p>'
     fold = ""
@@ -276,13 +272,14 @@ def _decision(group: Sequence[Event]) -> str:
 def _outcome(event: Event) -> str:
     verdict = plain(event.data.get("verdict", "unclear"))
     name = {"worked": "worked", "did not": "did-not"}.get(verdict, "unclear")
+    shown, said = verdict_text(event.data)
     figures = values_text(event.data.get("figures"))
     parts = (
         words(event.data.get("remedy", "")),
-        plain(event.data.get("text", "")),
+        said,
         figures,
     )
-    return f'<b class="{name}">{text(verdict)}</b> {text(" · ".join(p for p in parts if p))}'
+    return f'<b class="{name}">{text(shown)}</b> {text(" · ".join(p for p in parts if p))}'
 
 
 def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:

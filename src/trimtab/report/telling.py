@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.chronicle.prose import number, plain, signal_label, values_text
+from trimtab.chronicle.prose import number, plain, reworded, signal_label, values_text
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.cures import left_behind, resolved
 from trimtab.report.deeds import done_after
 
 __all__ = [
@@ -25,12 +26,12 @@ __all__ = [
     "final_loss",
     "header_sentence",
     "info_sentence",
-    "left_behind",
     "letters",
     "read_time",
     "standing",
     "state_sentence",
     "tell",
+    "too_short",
 ]
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
@@ -38,6 +39,9 @@ PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scrat
 
 MINOR = 0.05
 """Causes believed less than this are named in one line after the others. Ours."""
+
+MIN_RECORDS = 10
+"""With fewer train losses a log without incident is not called healthy. Ours."""
 
 MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
@@ -115,6 +119,8 @@ class IncidentTelling:
     same_as: str
     """Letter of the incident told before that has the same causes and plan; usually empty."""
     done: tuple[str, ...]
+    resolved: bool = False
+    """Dealt with: given up for a branch on which the remedy held."""
 
 
 def axis_word(record: RunRecord) -> str:
@@ -131,14 +137,18 @@ def confidence_word(confidence: float) -> str:
 
 
 def letters(account: RunAccount) -> tuple[str, ...]:
-    """Return the letter of each incident of the account: A is the first on the axis, then B ... AA."""
-    order = sorted(
-        range(len(account.incidents)), key=lambda i: _place(account.incidents[i].incident)
-    )
-    result = [""] * len(order)
-    for rank, index in enumerate(order):
+    """Return the letter of each incident of the account: A is told first, then B ... AA."""
+    result = [""] * len(account.incidents)
+    for rank, index in enumerate(_order(account)):
         result[index] = _letter(rank)
     return tuple(result)
+
+
+def _order(account: RunAccount) -> list[int]:
+    """Return the incidents by index as they are told: what was dealt with after what was not."""
+    past = resolved(account)
+    alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]
+    return sorted(range(len(account.incidents)), key=lambda i: (i not in alarms, i in past, i))
 
 
 def _place(incident: Incident) -> tuple[int, int]:
@@ -191,6 +201,11 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
     return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
 
 
+def too_short(record: RunRecord) -> bool:
+    """Tell whether a log holds too few train losses for its silence to mean anything."""
+    return record.num_loss_rows < MIN_RECORDS
+
+
 def state_sentence(account: RunAccount) -> str:
     """Return the run's state in one sentence."""
     record = account.record
@@ -207,7 +222,9 @@ def state_sentence(account: RunAccount) -> str:
     here = [ia for ia in _alarms(account) if not left_behind(record, ia.incident)]
     gone = [ia for ia in _alarms(account) if left_behind(record, ia.incident)]
     parts = [f"{where}."]
-    if not here:
+    if not here and not gone and too_short(record):
+        parts.append("Too short to judge.")
+    elif not here:
         parts.append(
             "No incident that needs action."
             if not gone
@@ -228,19 +245,6 @@ def standing(account: RunAccount) -> str:
         if not left_behind(account.record, ia.incident)
     }
     return next((s for s in ("critical", "warning") if s in here), "good")
-
-
-def left_behind(record: RunRecord, incident: Incident) -> bool:
-    """Tell whether an incident began on a branch that was given up."""
-    chain = record.final_lineage()
-    try:
-        at = chain.index(record.attempt_index(incident.attempt))
-    except (KeyError, ValueError):
-        return bool(chain)
-    if at + 1 == len(chain):
-        return False
-    limit = record.attempts[chain[at + 1]].parent_step
-    return limit is not None and incident.onset > limit
 
 
 def _alarms(account: RunAccount) -> list[IncidentAccount]:
@@ -283,13 +287,14 @@ def info_sentence(account: RunAccount) -> str:
 
 
 def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
-    """Return every incident in words, in the order of the account."""
-    done = done_after(account)
+    """Return every incident in words, in the order of their letters."""
+    done, past, named = done_after(account), resolved(account), letters(account)
     tellings: list[IncidentTelling] = []
     explained: dict[tuple[object, object], str] = {}
-    for i, (letter, ia) in enumerate(zip(letters(account), account.incidents, strict=True)):
+    for i in _order(account):
+        letter, ia = named[i], account.incidents[i]
         remedies = _remedies(ia.plan)
-        known = explained.setdefault((ia.diagnosis, remedies), letter)
+        known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         telling = IncidentTelling(
             letter=letter,
             severity=ia.incident.severity,
@@ -304,6 +309,7 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
             next_test=plain(ia.diagnosis.next_test or ia.plan.next_test),
             same_as=known if known != letter and ia.diagnosis.causes else "",
             done=done.get(i, ()),
+            resolved=i in past,
         )
         tellings.append(telling)
     return tuple(tellings)
@@ -325,7 +331,7 @@ def _what(incident: Incident) -> str:
         f.text for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row
     ]
     texts = texts or [f.text for f in incident.findings]
-    told = dict.fromkeys(plain(t) for t in texts[:6])
+    told = dict.fromkeys(reworded(t) for t in texts[:6])
     return " · ".join([t for t in told if t not in plain(incident.headline)][:4])
 
 
@@ -337,7 +343,7 @@ def _first(incident: Incident, record: RunRecord) -> str:
     if ahead > 0:
         when += f", {number(ahead)} before the onset"
     early = [f for f in incident.findings if f.onset_row == incident.precursor_row]
-    text = " · ".join(dict.fromkeys(plain(f.text) for f in early[:2]))
+    text = " · ".join(dict.fromkeys(reworded(f.text) for f in early[:2]))
     return f"{when}: {text}" if text else when
 
 
@@ -354,8 +360,8 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
             rank=rank,
             title=plain(c.title or c.cause),
             confidence=f"{c.confidence:.2f}" if math.isfinite(c.confidence) else "—",
-            evidence=tuple(plain(e) for e in c.evidence),
-            against=tuple(plain(e) for e in c.against),
+            evidence=tuple(reworded(e) for e in c.evidence),
+            against=tuple(reworded(e) for e in c.against),
             test=plain(c.test),
             minor=rank > 1 and c.confidence < MINOR,
         )

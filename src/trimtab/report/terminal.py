@@ -14,6 +14,7 @@ from rich.text import Text
 
 from trimtab.chronicle.prose import number, plain, signal_label
 from trimtab.report.account import RunAccount
+from trimtab.report.overview import Unpadded, shortened
 from trimtab.report.telling import (
     MAIN_SIGNALS,
     PLAN_ROWS,
@@ -26,6 +27,7 @@ from trimtab.report.telling import (
     info_sentence,
     read_time,
     tell,
+    too_short,
 )
 
 __all__ = ["TerminalReport", "render_terminal", "terminal_text"]
@@ -50,24 +52,19 @@ class TerminalReport:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines: header, alarms, one line of the rest, notes."""
-        if (
-            options.ascii_only
-        ):  # such as LC_ALL=C: signs that cannot be written would stop the print
-            for segment in console.render(Group(*self._lines(options)), options):
-                yield segment._replace(text=_ascii(segment.text))
-        else:
-            yield from self._lines(options)
+        yield Unpadded(Group(*self._lines(options)))
 
     def _lines(self, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
-        yield _header(self.account)
+        yield _header(self.account, width=options.max_width)
         tellings = [t for t in tell(self.account) if t.alarm]
         for telling in tellings:
             yield Text()
             yield _first_line(telling)
             yield Padding(_body(telling, wide=options.max_width >= _WIDE), (0, 0, 0, 2))
-        if tellings:
+        rest = list(_rest(self.account, healthy=not tellings))
+        if tellings and rest:
             yield Text()
-        yield from _rest(self.account, healthy=not tellings)
+        yield from rest
         if self.report:
             yield _labelled("report", Text(plain(self.report)))
 
@@ -87,51 +84,43 @@ def terminal_text(account: RunAccount, *, width: int = 100, report: str | None =
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-_ASCII = str.maketrans(
-    {
-        "●": "*",
-        "○": "o",
-        "·": "|",
-        "—": "-",
-        "\u2013": "-",
-        "\u2212": "-",
-        "\u00d7": "x",
-        "→": ">",
-        "…": "~",
-        "∞": "I",
-        "\u03c1": "r",
-    }
-)
-
-
-def _ascii(text: str) -> str:
-    """Return text in ASCII, one column for one column."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
-
-
-def _header(account: RunAccount) -> Table:
-    line = Table.grid(expand=True, padding=(0, 2))
-    line.add_column(ratio=1)
-    line.add_column(justify="right", no_wrap=True)
-    line.add_row(
-        Text(header_sentence(account), style="bold"), Text(read_time(account.read_s), style="dim")
-    )
+def _header(account: RunAccount, *, width: int) -> Table:
+    """Return the path, then format, attempts and range; a path may stand on a line of its own."""
+    path = shortened(account.record.source, limit=max(20, min(60, width - 20)))
+    line = Table.grid(padding=(0, 1, 0, 0))
+    line.add_column(no_wrap=True, overflow="fold")
+    line.add_column(ratio=1, overflow="fold")
+    facts = Text(f"· {header_sentence(account)}", style="bold")
+    facts.append(f" · {read_time(account.read_s)}", style="not bold dim")
+    if len(path) > width // 3:
+        line = Table.grid()
+        line.add_column(ratio=1, overflow="fold")
+        line.add_row(Text(path, style="bold"))
+        line.add_row(Padding(facts, (0, 0, 0, 2)))
+        return line
+    line.add_row(Text(path, style="bold"), facts)
     return line
 
 
-def _first_line(telling: IncidentTelling) -> Text:
-    return Text.assemble(
-        ("● ", _STYLE[telling.severity]),
-        (telling.severity.upper(), _STYLE[telling.severity]),
-        ("  " + telling.letter + "  ", "bold"),
-        (telling.headline, "bold"),
+def _first_line(telling: IncidentTelling) -> Table:
+    said = "dealt with:" if telling.resolved else telling.severity.upper()
+    style = _STYLE["info" if telling.resolved else telling.severity]
+    line = Table.grid(padding=(0, 2, 0, 0))
+    line.add_column(no_wrap=True)
+    line.add_column(no_wrap=True)
+    line.add_column(ratio=1, overflow="fold")
+    line.add_row(
+        Text(f"{'○' if telling.resolved else '●'} {said}", style),
+        Text(telling.letter, "bold"),
+        Text(telling.headline, "bold"),
     )
+    return line
 
 
 def _labelled(label: str, content: Text | Table, *, style: str = "dim") -> Table:
     line = Table.grid(padding=(0, 1))
     line.add_column(width=9, no_wrap=True)
-    line.add_column(ratio=1)
+    line.add_column(ratio=1, overflow="fold")
     line.add_row(Text(label, style=style), content)
     return line
 
@@ -139,12 +128,15 @@ def _labelled(label: str, content: Text | Table, *, style: str = "dim") -> Table
 def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     body = Table.grid(padding=(0, 1))
     body.add_column(width=9, no_wrap=True)
-    body.add_column(ratio=1)
+    body.add_column(ratio=1, overflow="fold")
 
     def row(label: str, content: Text | Table) -> None:
         body.add_row(Text(label, style="dim"), content)
 
-    if telling.same_as:
+    if telling.resolved:
+        same = f"as for {telling.same_as}" if telling.same_as else ""
+        row("done", Text(same or "\n".join(telling.done)))
+    elif telling.same_as:
         row("do", Text(f"as for {telling.same_as}"))
     else:
         for label, when in PLAN_ROWS:
@@ -162,9 +154,11 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
         row("because", Text(f"as for {telling.same_as}"))
     else:
         row("because", _causes(telling.causes, wide=wide) if telling.causes else Text("unknown"))
-        if telling.next_test:
+        if telling.next_test and not telling.resolved:
             row("next test", Text(telling.next_test))
-    if telling.done:
+    if telling.resolved and telling.remedies:
+        row("plan", Text("see --html"))
+    elif telling.done and not telling.resolved:
         row("done", Text("\n".join(telling.done)))
     return body
 
@@ -172,10 +166,12 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
 def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column(min_width=24, max_width=46 if wide else None, ratio=None if wide else 1)
+    table.add_column(
+        min_width=24, max_width=46 if wide else None, ratio=None if wide else 1, overflow="fold"
+    )
     table.add_column(justify="right", no_wrap=True)
     if wide:
-        table.add_column(ratio=1)
+        table.add_column(ratio=1, overflow="fold")
     for cause in (c for c in causes if not c.minor):
         rank, title = (
             Text(str(cause.rank)),
@@ -192,6 +188,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     if not minor:
         return table
     both = Table.grid()
+    both.add_column(overflow="fold")
     both.add_row(table)
     both.add_row(Text(f"hardly: {', '.join(minor)}", style="dim"))
     return both
@@ -200,7 +197,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
 def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
-    table.add_column(ratio=1)
+    table.add_column(ratio=1, overflow="fold")
     for remedy in remedies:
         line = Text(remedy.text, style="" if brief else "bold")
         if remedy.why and not brief:
@@ -220,7 +217,7 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     infos = info_sentence(account)
     if not healthy:
         if infos:
-            yield Text.assemble(("○ info    ", _STYLE["info"]), infos)
+            yield _labelled("○ info", Text(infos), style=_STYLE["info"])
         for note in account.notes:
             yield _labelled("○ note", Text(plain(note)))
         return
@@ -230,10 +227,21 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
         if last
         else "no train loss logged"
     )
+    short = bool(record.num_rows) and too_short(record)
     verdict = "nothing to judge" if not record.num_rows else "healthy"
-    yield Text.assemble(
-        (f"○ {verdict}", "bold green"), "   no incident that needs action · ", ending
+    verdict = "too short to judge" if short else verdict
+    said = (
+        f"{number(record.num_loss_rows)} train-loss records"
+        if short
+        else "no incident that needs action"
     )
+    line = Table.grid(padding=(0, 3, 0, 0))
+    line.add_column(no_wrap=True)
+    line.add_column(ratio=1, overflow="fold")
+    line.add_row(
+        Text(f"○ {verdict}", "bold yellow" if short else "bold green"), f"{said} · {ending}"
+    )
+    yield line
     missing = ", ".join(signal_label(s) for s in MAIN_SIGNALS if s not in record.columns)
     parts = [
         infos,

@@ -1,0 +1,46 @@
+"""Which incidents were dealt with: given up for another branch, by a remedy that held."""
+
+from trimtab.incidents import Incident
+from trimtab.record import RunRecord
+from trimtab.report.account import RunAccount
+from trimtab.report.deeds import answers
+
+__all__ = ["left_behind", "resolved"]
+
+
+def left_behind(record: RunRecord, incident: Incident) -> bool:
+    """Tell whether an incident began on a branch that was given up."""
+    chain = record.final_lineage()
+    try:
+        at = chain.index(record.attempt_index(incident.attempt))
+    except (KeyError, ValueError):
+        return bool(chain)
+    if at + 1 == len(chain):
+        return False
+    limit = record.attempts[chain[at + 1]].parent_step
+    return limit is not None and incident.onset > limit
+
+
+def resolved(account: RunAccount) -> frozenset[int]:
+    """Return the alarms that a guard dealt with, by their index in the account.
+
+    Such an alarm began on a branch that was given up, the remedy taken is in force on the final
+    lineage, and the last outcome recorded about it says that it worked.
+    """
+    record = account.record
+    live = {record.attempts[i].number for i in record.final_lineage()}
+    found = set()
+    for index, events in answers(account).items():
+        incident = account.incidents[index].incident
+        actions = [e for e in events if e.event == "action"]
+        outcomes = [e for e in events if e.event == "outcome"]
+        if (
+            incident.severity != "info"
+            and left_behind(record, incident)
+            and actions
+            and str(actions[-1].data.get("kept_attempt") or actions[-1].attempt) in live
+            and outcomes
+            and outcomes[-1].data.get("verdict") == "worked"
+        ):
+            found.add(index)
+    return frozenset(found)

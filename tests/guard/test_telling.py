@@ -1,0 +1,208 @@
+"""What a person sees of a run: its start, its trouble, its end; each thing once."""
+
+import math
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guard.tiny import (
+    Setup,
+    differences,
+    events_of,
+    guard_of,
+    make,
+    rows_of,
+    state_of,
+    train_guarded,
+    train_plain,
+)
+from trimtab.guard import Guard, trouble
+from trimtab.guard import telling as telling_module
+from trimtab.plan.policy import Policy
+
+pytestmark = pytest.mark.torch
+
+Bad = Callable[[int], bool]
+
+
+def train(run: Path, bad: Bad, *, steps: int = 60, **settings: Any) -> tuple[list[str], Guard]:
+    """Train with NaN as the loss of the steps that are `bad`; return what was said."""
+    said: list[str] = []
+    s = make()
+    guard = guard_of(s, run, steps=steps, say=said.append, **settings)
+    for batch in guard:
+        loss = s.loss(batch)
+        guard.backward(loss * math.nan if bad(guard.step_number + 1) else loss)
+        guard.step()
+    return said, guard
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise", "act"])
+def test_a_nan_is_said_and_journalled_once_in_every_mode(tmp_path: Path, mode: str) -> None:
+    run = tmp_path / "run"
+    said, _ = train(run, lambda step: step == 40, mode=mode)
+    (event,) = [e for e in events_of(run, "incident") if e.data["onset"] == 40]
+    assert (event.data["state"], event.step) == ("open", 40)
+    lines = [line for line in said if line.endswith(str(event.data["headline"]))]
+    assert lines[0] == f"step     40  {event.data['headline']}"
+    if mode == "advise":  # the update was not skipped, so it lasts; once more, above the advice
+        assert said[said.index(lines[1]) + 1].startswith(" " * 13 + "advice: ")
+    assert len(lines) == (2 if mode == "advise" else 1)
+
+
+def test_by_default_lines_go_to_standard_error_in_observe_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    s = make()
+    run = tmp_path / "run"
+    train_guarded(s, Guard(s.model, s.optimizer, data=s.loader, run=run, steps=4, mode="observe"))
+    assert capsys.readouterr().err.splitlines() == [
+        f"recording to {run} (mode observe)",
+        f"4 steps done, 0 incidents, 0 actions; trimtab report {run}",
+    ]
+
+
+def test_alarms_that_open_all_the_time_read_the_record_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        reads.append(1)
+        return trouble.find_incident(*args)
+
+    monkeypatch.setattr(telling_module, "find_incident", counted)
+    said, _ = train(tmp_path / "run", lambda step: step > 30 and step % 2 == 0, steps=300, mode="observe")  # fmt: skip
+    assert 1 <= len(reads) <= 300 // 64 + 2
+    assert len(events_of(tmp_path / "run", "incident")) <= len(reads)
+    assert len(said) <= len(reads) + 2
+
+
+def test_skipped_updates_are_one_action_for_each_run_of_them(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said, guard = train(run, lambda step: step in (20, 40, 41), mode="act")
+    rows = {row["step"]: row for row in rows_of(run)}
+    assert [s for s, row in rows.items() if row["skipped"]] == [20, 40, 41]
+    told = [(a["step"], a["remedy"], a["values"]) for a in guard.actions]
+    # 42 samples in batches of 4: step 20 is the ninth batch of the second epoch
+    assert told == [
+        (20, "skip-update", {"samples": [74, 77], "num": 1}),
+        (40, "skip-update", {"samples": [150, 157], "num": 2}),
+    ]
+    journalled = [e.data for e in events_of(run, "action")]
+    assert [(d["remedy"], d["values"]) for d in journalled] == [t[1:] for t in told]
+    assert [line for line in said if "update skipped" in line] == [
+        "step     20  loss is nan: update skipped (samples 74-77)",
+        "step     40  loss is nan: update skipped (samples 150-153)",
+    ]
+    assert said[-1] == f"60 steps done, {said_count(run)}, 2 actions; trimtab report {run}"
+
+
+def said_count(run: Path) -> str:
+    number = len([e for e in events_of(run, "incident") if e.data["state"] == "open"])
+    return f"{number} incident{'' if number == 1 else 's'}"
+
+
+def test_advice_is_in_words_and_comes_again_while_it_lasts(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    said, _ = train(run, lambda step: step >= 40, steps=460, mode="advise")
+    (decision,) = [e for e in events_of(run, "decision") if e.data["what"] == "advise"]
+    lines = [line.partition("advice: ")[2] for line in said if line.startswith(" " * 13 + "advice")]
+    assert 1 <= len(lines) <= 3
+    assert decision.data["why"] == "; ".join(lines)
+    assert not any(mark in line for line in lines for mark in "{}'")
+    again = [line for line in said if "still so: " in line]
+    assert len(again) == 2
+    assert str(events_of(run, "incident")[0].data["headline"]) in again[0]
+
+
+def test_a_resume_says_so_and_its_events_carry_the_new_attempt(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    s = make()
+    guard = guard_of(s, run, steps=40, policy=Policy(checkpoint_every_steps=10))
+    train_guarded(s, guard, until=25)
+    guard.close()
+    said, _ = train(run, lambda _: False, steps=40)
+    assert said[0] == "resumed at step 20 from step-00000020 (attempt 1.1)"
+    assert [e.attempt for e in events_of(run, "resume")] == ["1.1"]
+    before = events_of(run)
+    said, _ = train(run, lambda _: False, steps=40)
+    assert said == ["nothing left to do: 40 of 40 steps done"]
+    assert events_of(run) == before
+    assert sorted(p.stem for p in (run / "signals").iterdir()) == ["1.0", "1.1"]
+
+
+def test_other_data_at_resume_is_noted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    s = make()
+    train_guarded(s, guard_of(s, run, steps=12))
+    said: list[str] = []
+    guard_of(make(batch_size=6), run, steps=20, say=said.append).close()
+    (note,) = events_of(run, "note")
+    assert note.attempt == "1.1"
+    assert "42 samples in batches of 4, now it is 42 samples in batches of 6" in note.data["text"]
+    assert said[0] == note.data["text"]
+
+
+@pytest.mark.parametrize("at", ["between steps", "within a step"])
+def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(tmp_path: Path, at: str) -> None:
+    plain = make()
+    expected = train_plain(plain, 60)
+    run, s, losses, said = tmp_path / "run", make(), list[float](), list[str]()
+
+    def loop(s: Setup, guard: Guard, stop: int | None) -> None:
+        for batch in guard:
+            loss = s.loss(batch)
+            if at == "within a step" and guard.step_number + 1 == stop:
+                signal.raise_signal(signal.SIGINT)
+            guard.backward(loss)
+            losses.append(float(loss.detach()))
+            guard.step()
+            if at == "between steps" and guard.step_number == stop:
+                signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop(s, guard_of(s, run, steps=60, say=said.append), 37)
+    assert len(losses) == 37
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert events_of(run, "end")[0].data["reason"] == "interrupted"
+    assert said[-1] == "interrupted at step 37; the same script goes on from step 37"
+    again = make()
+    loop(again, guard_of(again, run, steps=60), None)
+    assert losses == expected
+    assert differences(state_of(plain), state_of(again)) == []
+
+
+def test_a_second_interrupt_stops_at_once_and_saves_no_half_step(tmp_path: Path) -> None:
+    s = make()
+    reached: list[bool] = []
+
+    def press_twice(*_: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        reached.append(True)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_guarded(s, guard_of(s, tmp_path / "run", steps=9), on_batch=press_twice)
+    assert reached == [True]
+    assert events_of(tmp_path / "run", "checkpoint", "fault") == []
+    assert len(events_of(tmp_path / "run", "end")) == 1
+
+
+def test_a_fault_in_the_last_save_does_not_hide_the_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s = make()
+    guard = guard_of(s, tmp_path / "run", steps=9)
+
+    def broken(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(guard._engine, "save_checkpoint", broken)
+    with pytest.raises(KeyboardInterrupt):
+        train_guarded(s, guard, on_batch=lambda g, _: signal.raise_signal(signal.SIGINT) if g.step_number == 3 else None)  # fmt: skip
+    assert len(events_of(tmp_path / "run", "fault")) == 1
+    assert events_of(tmp_path / "run", "end")[0].data["reason"] == "interrupted"
