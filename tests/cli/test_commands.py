@@ -145,7 +145,7 @@ def test_one_json_document_whatever_it_holds(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["inspect", "--json"], ["inspect"]])
 def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str], healthy_log: Path) -> None:
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", BLOCK_TORCH, *arguments, str(healthy_log)],
             stdout=full,

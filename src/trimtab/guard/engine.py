@@ -358,24 +358,12 @@ class Engine:
             self._take_over(decided)
             return None
         state = self.store.load(checkpoint)
-        self.training.check_settings(state["settings"])
         try:
-            self.judge_state = self.judge.state_from_json(state["judge"])
-        except ReadError as error:
-            self.judge_state = self.judge.start()
-            text = f"detectors start anew: {error}"
-            self.resumed.append(("note", {"author": "trimtab", "text": text}))
-        try:
-            self.training.load(state["training"])
-        except (RuntimeError, ValueError, KeyError) as error:
+            self._put_back(state, decided)
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ActError(
                 f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
             ) from error
-        self.counters = Counters(**state["counters"])
-        self._take_over(decided or state["standing"])
-        if self.data is not None and state["data"] is not None:
-            self.data.load_state_dict(state["data"])
-        restore_rng(state["rng"])
         self.saved_step = checkpoint.step
         other = self.data.differs(state.get("data_shape")) if self.data is not None else ""
         if other:
@@ -384,6 +372,22 @@ class Engine:
         self.resumed.append(("resume", seen))
         rng: dict[str, Any] = state["rng"]
         return rng
+
+    def _put_back(self, state: dict[str, Any], decided: dict[str, Any] | None) -> None:
+        """Put a loaded state into this run's objects."""
+        self.training.check_settings(state["settings"])
+        try:
+            self.judge_state = self.judge.state_from_json(state["judge"])
+        except ReadError as error:
+            self.judge_state = self.judge.start()
+            text = f"detectors start anew: {error}"
+            self.resumed.append(("note", {"author": "trimtab", "text": text}))
+        self.training.load(state["training"])
+        self.counters = Counters(**state["counters"])
+        self._take_over(decided or state["standing"])
+        if self.data is not None and state["data"] is not None:
+            self.data.load_state_dict(state["data"])
+        restore_rng(state["rng"])
 
     def _take_over(self, decided: dict[str, Any] | None) -> None:
         """Put decisions in force again, and count on from the rows that are on disk."""

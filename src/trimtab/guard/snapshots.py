@@ -58,7 +58,7 @@ class Training:
         """Put saved states back.
 
         Raises:
-            ActError: A role is missing in `state`.
+            ActError: A role is missing in `state`, or here.
         """
         for role, target in (
             ("model", self.model),
@@ -66,6 +66,8 @@ class Training:
             ("scheduler", self.scheduler),
             ("scaler", self.scaler),
         ):
+            if target is None and role in state:
+                raise ActError(f"the saved state has a {role}, this run has none; hand it over again")
             if target is None:
                 continue
             if role not in state:
@@ -84,7 +86,13 @@ class Training:
                 "use the run's, or start a new run directory"
             )
         for i, (old, new) in enumerate(zip(saved, self.settings, strict=True)):
-            for key in sorted(set(old) & set(new)):
+            if set(old) != set(new):
+                odd = ", ".join(sorted(set(old) ^ set(new)))
+                raise ActError(
+                    f"optimizer group {i} has other settings than the run's ({odd}): another kind "
+                    "of optimizer; use the run's, or start a new run directory"
+                )
+            for key in sorted(old):
                 if old[key] != new[key]:
                     raise ActError(
                         f"optimizer group {i} was launched with {key}={old[key]!r}, now with "

@@ -77,7 +77,7 @@ def _measure(size: Size, text: Text, say: Callable[[str], None]) -> dict[str, An
         parts = build(scenario, 0, text)
         guard = Guard(
             parts.model, parts.optimizer, data=parts.loader, scheduler=parts.scheduler,
-            clip=scenario.clip_norm, steps=scenario.steps, run=Path(folder) / "run",
+            clip=scenario.clip_norm, steps=scenario.steps, run=Path(folder) / "run", say=lambda _line: None,
             policy=Policy(mode="observe", checkpoint_every_steps=10**9),
         )  # fmt: skip
         guarded = _guarded_steps(parts, guard)

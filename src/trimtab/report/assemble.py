@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.excerpt import excerpt_findings
@@ -29,6 +31,7 @@ __all__ = ["events_of", "make_account"]
 _RANK = {"critical": 2, "warning": 1, "info": 0}
 
 
+@np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
 def make_account(
     record: RunRecord,
     *,

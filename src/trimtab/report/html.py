@@ -43,6 +43,7 @@ from trimtab.version import __version__
 __all__ = ["page_data", "render_html", "source_hash", "static_text"]
 
 
+@np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
 def render_html(account: RunAccount, *, title: str) -> str:
     """Return the report of one run as one self-contained HTML page.
 
@@ -163,7 +164,7 @@ class _Steps:
         key = x.tobytes()
         if key not in self._index:
             self._index[key] = len(self.arrays)
-            self.arrays.append([int(v) if v == int(v) else v for v in x.tolist()])
+            self.arrays.append([int(v) if v.is_integer() else v for v in x.tolist()])
         return self._index[key]
 
 

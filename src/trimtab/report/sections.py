@@ -220,7 +220,7 @@ def _bar(
     first, last = ends
     if first is None or last is None:
         return ""
-    span = limits[1] - limits[0]
+    span = (limits[1] - limits[0]) or 1.0
     x0, x1 = (1000 * (v - limits[0]) / span for v in (first, last))
     name = f"bar a{index % NUM_COLOURS}{'' if live else ' dead'}"
     height = 4 if a.trial else 8
