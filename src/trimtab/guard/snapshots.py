@@ -67,7 +67,9 @@ class Training:
             ("scaler", self.scaler),
         ):
             if target is None and role in state:
-                raise ActError(f"the saved state has a {role}, this run has none; hand it over again")
+                raise ActError(
+                    f"the saved state has a {role}, this run has none; hand it over again"
+                )
             if target is None:
                 continue
             if role not in state:
