@@ -216,7 +216,7 @@ class Engine:
         """
         hidden = self.activation.take()
         if hidden is not None:
-            values["activation_norm"] = float(hidden)
+            values["activation_norm"] = hidden
         if self.counters.step % THIN_PROBES_EVERY == 0:
             update = self.update_probe.after()
             if update is not None:

@@ -226,7 +226,9 @@ class Guard(Controls):
             )
         engine, edge, teller = self._engine, self._edge, self._recovery.teller
         (first, last, tokens), self._batch = self._batch, None
-        loss = float(torch.stack([x.float() for x in self._losses]).mean())
+        losses = self._losses
+        one = len(losses) == 1
+        loss = float(losses[0] if one else torch.stack([x.float() for x in losses]).mean())
         if self._recovery.phase == "probe":
             edge.run("recovery", lambda: self._recovery.after_probe(first, last, loss))
             self._interrupts.step_ends()

@@ -85,6 +85,7 @@ class ActivationProbe:
         self.value: torch.Tensor | None = None
         self.enabled = True
         self.error: Exception | None = None
+        self._root = 1.0
         target = layer or find_output_layer(model)
         self._handle = None if target is None else target.register_forward_pre_hook(self._hook)
 
@@ -99,10 +100,11 @@ class ActivationProbe:
     def _measure(self, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
             hidden = inputs[0].detach()
-            norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
-            self.value = norm / max(hidden.numel(), 1) ** 0.5
+            wide = hidden.dtype in (torch.float32, torch.float64)
+            self.value = torch.linalg.vector_norm(hidden, dtype=None if wide else torch.float32)
+            self._root = max(hidden.numel(), 1) ** 0.5
 
-    def take(self) -> torch.Tensor | None:
+    def take(self) -> float | None:
         """Return the value of the last forward pass with gradients, and forget it.
 
         Raises:
@@ -112,7 +114,7 @@ class ActivationProbe:
             error, self.error = self.error, None
             raise ActError(f"the last hidden state cannot be measured ({error})") from error
         value, self.value = self.value, None
-        return value
+        return None if value is None else float(value) / self._root
 
     def close(self) -> None:
         """Remove the hook."""
