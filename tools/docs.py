@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -68,7 +69,8 @@ def write_session(out: Path) -> tuple[Path, ...]:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "tr8-104b.log"
         log.write_text(print_log(), encoding="utf-8")
-        account = make_account(read_run(log), read_s=0.01)
+        record = replace(read_run(log), source=log.name)  # no path of one machine in a picture
+        account = make_account(record, read_s=0.01)
     console = Console(record=True, width=SESSION_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False)  # fmt: skip
     console.print("$ trimtab inspect tr8-104b.log", style="bold", markup=False)
     console.print(render_terminal(account))
