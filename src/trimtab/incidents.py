@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
@@ -23,18 +24,6 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 __all__ = ["Incident", "group_findings", "latest_tellings"]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
-
-_LEAD_KINDS = (
-    "non-finite",
-    "scale-collapse",
-    "unrecovered-spike",
-    "divergence",
-    "spike",
-    "shift",
-    "drift",
-    "batch-outlier",
-)
-"""Which kind names the incident when several belong to it, most telling first; others follow."""
 
 JOIN_ROWS = 8
 """Findings closer than this many rows are one episode; chosen on tuning seeds 0-9 of the lab."""
@@ -241,8 +230,8 @@ def _incident(
 
 def _telling(f: Finding) -> tuple[int, int, int]:
     """Sort key: the most telling finding of an episode first."""
-    kind = _LEAD_KINDS.index(f.kind) if f.kind in _LEAD_KINDS else len(_LEAD_KINDS)
-    return (-_RANK[f.severity], kind, f.onset_row)
+    rank = KIND_BY_NAME[f.kind].rank if f.kind in KIND_BY_NAME else len(KIND_BY_NAME)
+    return (-_RANK[f.severity], rank, f.onset_row)
 
 
 def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
@@ -355,25 +344,10 @@ def _confidence(lead: Finding) -> float:
     return float(np.clip(0.75 + 0.02 * (lead.score - 6), 0.6, 0.98))
 
 
-_TITLES = {
-    "spike": "loss spike",
-    "unrecovered-spike": "loss spike that did not recover",
-    "divergence": "loss is diverging",
-    "shift": "lasting shift of the loss",
-    "drift": "slow drift of the loss",
-    "non-finite": "non-finite values",
-    "scale-collapse": "loss scale collapsed",
-    "grad-explosion": "grad norm exploded",
-    "grad-spike": "grad norm spike",
-    "too-good": "training loss too good",
-    "batch-outlier": "one outlying row",
-}
-
-
 def _headline(
     record: RunRecord, lead: Finding, onset: Finding, first: Finding | None, *, end: float | None
 ) -> str:
-    title = _TITLES.get(lead.kind, lead.kind)
+    title = KIND_BY_NAME[lead.kind].title if lead.kind in KIND_BY_NAME else lead.kind
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
     since = f"since {record.axis} {_at(onset.onset)}"

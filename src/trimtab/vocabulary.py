@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Literal
 
 __all__ = [
-    "KINDS",
     "SIGNALS",
     "SIGNAL_BY_NAME",
     "Severity",
@@ -23,32 +22,6 @@ __all__ = [
 ]
 
 Severity = Literal["info", "warning", "critical"]
-
-KINDS = (
-    "spike",
-    "unrecovered-spike",
-    "divergence",
-    "shift",
-    "drift",
-    "plateau",
-    "too-good",
-    "non-finite",
-    "scale-collapse",
-    "skipped-steps",
-    "grad-explosion",
-    "grad-spike",
-    "grad-drift",
-    "activation-reversal",
-    "slowdown",
-    "stall",
-    "hang",
-    "resume-jump",
-    "repeated-data",
-    "frozen-signal",
-    "grokking",
-    "batch-outlier",
-)
-"""Kinds of findings and incidents: a closed list, part of the public JSON format."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Detector, Finding
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.testing.curves import CurveKind, NoiseKind, make_quiet
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -182,7 +183,7 @@ def _values_of(record: RunRecord, row: int) -> dict[str, float]:
 
 
 def check_well_formed(case: Case) -> None:
-    """A finding speaks of rows that were seen, of a signal it was given, and of few tellings."""
+    """A finding speaks of rows that were seen, of its own signals, of a known kind, in few tellings."""
     record = eventful_record(case, 100)
     findings = judge_record(record, Judge((case.detector,)))
     for f in findings:
@@ -190,6 +191,7 @@ def check_well_formed(case: Case) -> None:
         ok = ok and (f.end_row is None or f.onset_row <= f.end_row <= f.row)
         _require(ok and f.step == record.step[f.row], case, "rows in order", _tell([f]))
         _require(f.signal in case.detector.signals, case, "signal is its own", _tell([f]))
+        _require(f.kind in KIND_BY_NAME, case, "kind is of the list", _tell([f]))
         tellings = [g for g in findings if g.key == f.key]
         _require(len(tellings) <= 3, case, "at most three tellings", _tell(tellings))
 

@@ -1,0 +1,189 @@
+"""The kinds of findings and incidents: a closed list, part of the public JSON format.
+
+One table, `KINDS`. A detector says only kinds of this list; the grouping asks which of several names
+an episode (`rank`) and how a headline calls it (`title`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trimtab.vocabulary import Severity
+
+__all__ = ["KINDS", "KIND_BY_NAME", "Kind"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind."""
+
+    name: str
+    """As in the JSON; never renamed within a schema."""
+    title: str
+    """As headlines say it."""
+    meaning: str
+    """One line for people."""
+    severity: Severity
+    """Severity where the finding has no reason for another."""
+    rank: int
+    """Which kind names an incident when several belong to it: the lowest, then the earliest."""
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        name="non-finite",
+        title="non-finite values",
+        meaning="a loss, norm or scale is NaN or Inf",
+        severity="critical",
+        rank=0,
+    ),
+    Kind(
+        name="scale-collapse",
+        title="loss scale collapsed",
+        meaning="the fp16 loss scale falls again and again, or stays at its floor",
+        severity="critical",
+        rank=1,
+    ),
+    Kind(
+        name="unrecovered-spike",
+        title="loss spike that did not recover",
+        meaning="the loss left its level within a few rows and did not come back",
+        severity="critical",
+        rank=2,
+    ),
+    Kind(
+        name="divergence",
+        title="loss is diverging",
+        meaning="the loss keeps rising",
+        severity="critical",
+        rank=3,
+    ),
+    Kind(
+        name="spike",
+        title="loss spike",
+        meaning="the loss left its level within a few rows and came back, or may yet",
+        severity="warning",
+        rank=4,
+    ),
+    Kind(
+        name="shift",
+        title="lasting shift of the loss",
+        meaning="a level changed for good within a short time",
+        severity="warning",
+        rank=5,
+    ),
+    Kind(
+        name="drift",
+        title="slow drift of the loss",
+        meaning="a level moves the wrong way over a long time",
+        severity="warning",
+        rank=6,
+    ),
+    Kind(
+        name="repeated-data",
+        title="the same data again",
+        meaning="losses or sample counters show data that the run has had before",
+        severity="warning",
+        rank=7,
+    ),
+    Kind(
+        name="resume-jump",
+        title="jump at a resume",
+        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate or batch size",
+        severity="warning",
+        rank=8,
+    ),
+    Kind(
+        name="skipped-steps",
+        title="optimizer steps skipped",
+        meaning="many steps in a row, or a large share of them, changed no weight",
+        severity="warning",
+        rank=9,
+    ),
+    Kind(
+        name="frozen-signal",
+        title="a signal stands still",
+        meaning="a signal that should move repeats one value, or is mostly missing",
+        severity="warning",
+        rank=10,
+    ),
+    Kind(
+        name="hang",
+        title="no progress",
+        meaning="no row came for many times the usual step time",
+        severity="critical",
+        rank=11,
+    ),
+    Kind(
+        name="slowdown",
+        title="steps became slower",
+        meaning="the step time rose for good",
+        severity="warning",
+        rank=12,
+    ),
+    Kind(
+        name="stall",
+        title="a slow step",
+        meaning="a few steps took far longer than usual, then the pace came back",
+        severity="info",
+        rank=13,
+    ),
+    Kind(
+        name="batch-outlier",
+        title="one outlying row",
+        meaning="one row stands out, and nothing follows from it",
+        severity="info",
+        rank=14,
+    ),
+    Kind(
+        name="plateau",
+        title="loss stands still",
+        meaning="the loss no longer falls although it should",
+        severity="warning",
+        rank=15,
+    ),
+    Kind(
+        name="too-good",
+        title="training loss too good",
+        meaning="the training loss is lower than learning explains",
+        severity="warning",
+        rank=15,
+    ),
+    Kind(
+        name="grad-explosion",
+        title="grad norm exploded",
+        meaning="the gradient norm stands at many times its level",
+        severity="warning",
+        rank=15,
+    ),
+    Kind(
+        name="grad-spike",
+        title="grad norm spike",
+        meaning="the gradient norm left its level for a few rows",
+        severity="warning",
+        rank=15,
+    ),
+    Kind(
+        name="grad-drift",
+        title="grad norm drifts up",
+        meaning="the gradient norm rises over a long time",
+        severity="info",
+        rank=15,
+    ),
+    Kind(
+        name="activation-reversal",
+        title="activation norm turned upwards",
+        meaning="the activation norm fell and now rises again",
+        severity="warning",
+        rank=15,
+    ),
+    Kind(
+        name="grokking",
+        title="sudden understanding",
+        meaning="training and validation loss drop together long after the training set was learnt",
+        severity="info",
+        rank=15,
+    ),
+)
+"""All kinds, the most telling first."""
+
+KIND_BY_NAME: Mapping[str, Kind] = {k.name: k for k in KINDS}
