@@ -96,13 +96,13 @@ def _set_trap(step: int, point: str) -> None:
     """Be killed inside the save of a step's checkpoint."""
     name = f"step-{step:08d}.partial"
     place: Any = saving  # a module whose functions are replaced
-    tensors, hashed, commit = saving._write_tensors, manifest._sha256, place.commit
+    write_all, hashed, commit = saving._write, manifest._sha256, place.commit
 
-    def write_tensors(values: dict[str, torch.Tensor], path: Path) -> None:
-        if path.parent.name == name and point == "before-tensors":
+    def write(shared: Any, own: Any, partial: Path, ranks: Any) -> None:
+        if partial.name == name and point == "before-tensors":
             _die()
-        tensors(values, path)
-        if path.parent.name == name and point == "after-tensors":
+        write_all(shared, own, partial, ranks)
+        if partial.name == name and point == "after-tensors":
             _die()
 
     def sha256(path: Path) -> str:
@@ -121,7 +121,7 @@ def _set_trap(step: int, point: str) -> None:
             _die()
 
     renamed = Path.rename
-    place._write_tensors = write_tensors
+    place._write = write
     manifest._sha256 = sha256
     Path.rename = rename  # type: ignore[method-assign,assignment]
     place.commit = committed

@@ -59,7 +59,7 @@ def break_recovery(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_checkpoints(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_write_tensors", no_space)
+    monkeypatch.setattr(saving, "_write", no_space)
 
 
 def break_tensor_writer(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:

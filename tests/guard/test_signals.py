@@ -23,7 +23,9 @@ from tests.guard.tiny import (
     train_guarded,
 )
 from trimtab.guard.codec import clone, join, split
+from trimtab.guard.ranks import Ranks
 from trimtab.guard.saving import load_state, save_state
+from trimtab.guard.snapshots import Training
 
 pytestmark = pytest.mark.torch
 
@@ -256,8 +258,14 @@ def test_every_item_of_the_state_dicts_survives_the_round_trip(
     assert len(state["optimizer"]["state"]) == 7
     (tmp_path / "out").mkdir()
     folder = tmp_path / "out" / "step-00000012"
-    save_state(state, folder, step=12, attempt="1.0", aside=tmp_path / "aside")
-    assert differences(state, load_state(folder)) == []
+    training = Training(s.model, s.optimizer, s.scheduler, s.scaler)
+    alone = Ranks()
+    own = {"rng": None, "data": None}
+    save_state(
+        {"training": state}, own, folder, step=12, attempt="1.0", aside=tmp_path / "a", ranks=alone
+    )
+    loaded = load_state(folder, training, ranks=alone)
+    assert differences(state, loaded["training"]) == []
 
 
 def test_values_that_json_lacks_survive_the_round_trip() -> None:

@@ -57,6 +57,8 @@ class DataOrder:
         self._cursor = 0
         self._base = 0
         self._epoch_rng: torch.Tensor | None = None
+        self.replicas = _replicas(loader)
+        """How many ranks share the data out among them: each sample id belongs to one of them."""
         self._generators = _generators(loader)
         self._generator_states: list[torch.Tensor] = []
 
@@ -98,9 +100,13 @@ class DataOrder:
     @property
     def position(self) -> int:
         """Sample id that comes next."""
-        if self._cursor < len(self._starts):
-            return self._base + self._starts[self._cursor]
-        return self._base + sum(len(b) for b in self._batches)
+        return self._id(self._cursor)
+
+    def _id(self, batch: int) -> int:
+        """Return the first sample id of a batch of this epoch, over all ranks that share it."""
+        if batch < len(self._starts):
+            return (self._base + self._starts[batch]) * self.replicas
+        return (self._base + sum(len(b) for b in self._batches)) * self.replicas
 
     def skip(self, first: int, last: int) -> None:
         """Never feed the batches that hold sample ids first..last again.
@@ -123,8 +129,8 @@ class DataOrder:
             self._start_epoch()
         while self._cursor < len(self._batches):
             indices = self._batches[self._cursor]
-            first = self._base + self._starts[self._cursor]
-            last = first + len(indices) - 1
+            first = self._id(self._cursor)
+            last = first + len(indices) * self.replicas - 1
             self._cursor += 1
             if not any(a <= last and first <= b for a, b in self._skips):
                 return self._load(indices), first, last
@@ -140,8 +146,8 @@ class DataOrder:
         """Return how many batches of this epoch hold sample ids first..last."""
         return sum(
             1
-            for start, indices in zip(self._starts, self._batches, strict=True)
-            if self._base + start <= last and first <= self._base + start + len(indices) - 1
+            for i, indices in enumerate(self._batches)
+            if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
         )
 
     def _load(self, indices: list[int]) -> Any:
@@ -162,6 +168,10 @@ class DataOrder:
         torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
         sampler = self._loader.batch_sampler
         assert sampler is not None
+        for owner in (self._loader.sampler, sampler):
+            tell = getattr(owner, "set_epoch", None)
+            if tell is not None:  # DistributedSampler and its like
+                tell(max(self._epoch, 0))
         self._batches = [list(batch) for batch in _as_iterator(sampler)]
         if not self._batches:
             raise ConfigError(_NO_BATCH)
@@ -178,6 +188,8 @@ class DataOrder:
             "epoch": self._epoch,
             "cursor": self._cursor,
             "base": self._base,
+            "consumed": sum(len(b) for b in self._batches[: self._cursor]) * self.replicas,
+            "replicas": self.replicas,
             "epoch_rng": self._epoch_rng,
             "generators": list(self._generator_states),
         }
@@ -196,13 +208,29 @@ class DataOrder:
             torch.set_rng_state(state["epoch_rng"])
             for generator, saved in zip(self._generators, state["generators"], strict=True):
                 generator.set_state(saved)
+            self._epoch = state["epoch"]
             self._draw_order()
             torch.set_rng_state(kept)
         self._epoch, self._cursor, self._base = state["epoch"], state["cursor"], state["base"]
         self._epoch_rng, self._generator_states = state["epoch_rng"], list(state["generators"])
+        if state["replicas"] != self.replicas:  # dealt out to more or fewer ranks now
+            self._base = self._base * state["replicas"] // self.replicas
+            done = state["consumed"] // self.replicas
+            self._cursor = sum(1 for start in self._starts if start < done)
 
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
+
+
+def _replicas(loader: DataLoader[Any]) -> int:
+    """Return over how many ranks a sampler like DistributedSampler deals the samples out; else 1."""
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    for owner in (loader.sampler, loader.batch_sampler, inner):
+        for name in ("num_replicas", "num_processes"):
+            number = getattr(owner, name, None)
+            if isinstance(number, int) and number > 0:
+                return number
+    return 1
 
 
 def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:

@@ -1,6 +1,7 @@
 """The guard's edge: the one place that catches `Exception`, so that a fault of ours stops no run.
 
 A fault takes the guard down to `observe` for the rest of the process: nothing is acted on any more.
+Where several ranks train together, all of them stand down at the next step, in step with each other.
 The part that failed is left out from then on; writing to disk is tried again at the next step or
 interval, because a full disk may be freed. What depends on a failed part is left out with it.
 """
@@ -32,23 +33,26 @@ class Edge:
     """Runs the guard's own work and survives it."""
 
     def __init__(
-        self, *, journal: Callable[[str, Part], None], stand_down: Callable[[], None]
+        self,
+        *,
+        journal: Callable[[str, Part], None],
+        stand_down: Callable[[], None],
+        note: Callable[[], bool],
     ) -> None:
         """Watch over the parts of a guard.
 
         Args:
             journal: Writes a fault down.
-            stand_down: Ends a probe or trial that is under way; called at a fault.
+            stand_down: Ends a probe or trial that is under way.
+            note: Called at the first fault; returns whether to stand down at once.
         """
+        self.stood_down = False
+        """Whether nothing is acted on any more."""
         self._journal = journal
-        self._stand_down = stand_down
+        self._end_case = stand_down
+        self._note = note
         self._left_out: set[Part] = set()
         self._told: set[tuple[Part, str]] = set()
-
-    @property
-    def faulted(self) -> bool:
-        """Whether there was a fault: nothing is acted on any more."""
-        return bool(self._told)
 
     def run(self, part: Part, work: Callable[[], object]) -> bool:
         """Do work of our own; return whether it was done without a fault."""
@@ -62,7 +66,7 @@ class Edge:
         return True
 
     def note(self, part: Part, error: Exception) -> None:
-        """Write a fault down, once, and stand down."""
+        """Write a fault down, once; at the first, stand down."""
         self._left_out.update(_LEAVE_OUT[part])
         text = f"{type(error).__name__}: {error}"
         if (part, text) in self._told:
@@ -74,11 +78,18 @@ class Edge:
             self._journal(text, part)
         except Exception:  # noqa: BLE001 - the same edge
             to_stderr("trimtab: the fault could not be journalled")
-        if first:
-            try:
-                self._stand_down()
-            except Exception as further:  # noqa: BLE001 - the same edge
-                to_stderr(f"trimtab: while standing down: {type(further).__name__}: {further}")
+        if first and self._note():
+            self.stand_down()
+
+    def stand_down(self) -> None:
+        """Act on nothing any more; done again, it changes nothing."""
+        if self.stood_down:
+            return
+        self.stood_down = True
+        try:
+            self._end_case()
+        except Exception as further:  # noqa: BLE001 - the same edge
+            to_stderr(f"trimtab: while standing down: {type(further).__name__}: {further}")
 
 
 def to_stderr(line: str) -> None:

@@ -19,6 +19,7 @@ from trimtab.guard.engine import Engine
 from trimtab.guard.interrupts import Interrupts
 from trimtab.guard.launch import begin
 from trimtab.guard.lock import RunLock
+from trimtab.guard.ranks import Ranks
 from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
 from trimtab.guard.snapshots import Training, restore_rng
@@ -104,36 +105,42 @@ class Guard(Controls):
         intake.check_arguments(optimizer, clip, steps, scheduler)
         self._order = DataOrder(data)
         directory = RunDirectory(Path(run))
-        if directory.journal.exists() and not resume:
+        self._ranks = ranks = Ranks()
+        is_old = ranks.agree(directory.journal.exists)
+        if is_old and not resume:
             raise ConfigError(
                 f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
             )
         self.policy = policy
         self._steps = steps if steps is not None else self._order.batches_per_epoch
-        self._say = say or to_stderr
+        self._say = (say or to_stderr) if ranks.chief else _say_nothing
         self._count_tokens = intake.safe_counter(count_tokens or intake.count_tokens)
-        self._lock = RunLock(directory.root)
+        self._lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
-            is_old = directory.journal.exists()
-            self._recorder = Recorder(directory)
+            self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
             self._training = Training(model, optimizer, scheduler, scaler)
             self._engine = Engine(
                 self._training, self._order, policy, self._recorder,
-                clip=clip, output_layer=output_layer,
+                clip=clip, ranks=ranks, output_layer=output_layer,
             )  # fmt: skip
             self._recovery = Recovery(self._engine, say=self._tell, final_step=self._steps)
-            self._edge = Edge(journal=self._journal_fault, stand_down=self._recovery.stand_down)
+            self._edge = Edge(
+                journal=self._journal_fault,
+                stand_down=self._recovery.stand_down,
+                note=self._note_fault,
+            )
             self._losses: list[torch.Tensor] = []
             self._batch: tuple[int, int, int] | None = None
             self._ended = False
             self._started = False
-            self._interrupts = Interrupts(self._tell)
+            self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
+            self._engine.stop_wanted = self._interrupts.is_wanted
             self._rng_at_start = begin(
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell
             )
             self._step_at_start = self._engine.counters.step
         except BaseException:
-            self._lock.release()
+            self._release()
             raise
 
     # -- what the user's loop calls ---------------------------------------------------------
@@ -230,18 +237,24 @@ class Guard(Controls):
         one = len(losses) == 1
         loss = float(losses[0] if one else torch.stack([x.float() for x in losses]).mean())
         if self._recovery.phase == "probe":
-            edge.run("recovery", lambda: self._recovery.after_probe(first, last, loss))
-            self._interrupts.step_ends()
+            whole = engine.pool(loss, 0.0, last - first + 1, tokens)
+            self._hear_of_faults()
+            if self._recovery.phase == "probe":
+                edge.run("recovery", lambda: self._recovery.after_probe(first, last, whole.loss))
+            self._interrupts.step_ends(together=whole.stop)
             return
         edge.run("probes", engine.before_step)
         values = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
+        self._hear_of_faults()
         labels: dict[str, str] = {}
         edge.run("probes", lambda: engine.probe(values, labels))
+        if "odd_ranks" in labels:
+            edge.run("journal", lambda: teller.tell_odd_ranks(labels["odd_ranks"]))
         if self._acting and not self._recovery.busy:
             scaled = "loss_scale" in values
             edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))
-        self._after_step(values, labels, loss)
-        self._interrupts.step_ends()
+        self._after_step(values, labels, values["loss"])
+        self._interrupts.step_ends(together=engine.step_sum.stop)
 
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
@@ -261,11 +274,25 @@ class Guard(Controls):
         self._ended = True
         self._engine.activation.close()
         self._recorder.close()
-        self._lock.release()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
 
     @property
     def _acting(self) -> bool:
-        return self.policy.mode == "act" and not self._edge.faulted
+        return self.policy.mode == "act" and not self._edge.stood_down
+
+    def _note_fault(self) -> bool:
+        """Take note of a first fault on this rank; return whether to stand down at once."""
+        self._engine.faulted = True
+        return self._ranks.count == 1
+
+    def _hear_of_faults(self) -> None:
+        """Stand down with all ranks together, where one of them has noted a fault."""
+        if self._engine.step_sum.faulted:
+            self._edge.stand_down()
 
     # -- inside -----------------------------------------------------------------------------
 
@@ -277,7 +304,7 @@ class Guard(Controls):
             edge.run("judge", lambda: found.extend(engine.judge_row(values)))
         for finding in found:
             edge.run("journal", lambda f=finding: self._tell_finding(f))  # type: ignore[misc]
-        if not edge.faulted:
+        if not edge.stood_down:
             edge.run(
                 "recovery",
                 lambda: self._recovery.after_step(loss, tuple(found), last=self._done()),
@@ -346,6 +373,10 @@ class Guard(Controls):
 
     def _journal_fault(self, error: str, part: Part) -> None:
         self._recorder.event("fault", step=self._engine.counters.step, error=error, where=part)
+
+
+def _say_nothing(_line: str) -> None:
+    """The first rank speaks for all."""
 
 
 def _count(number: int, what: str) -> str:

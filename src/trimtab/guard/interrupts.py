@@ -2,6 +2,7 @@
 
 A generator is not told why its loop was left, so the signal itself is watched while a loop runs.
 Pressed between steps, or a second time, it raises `KeyboardInterrupt` at once, as without a guard.
+Where several ranks train together, all stop after the same step, whichever was interrupted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ __all__ = ["Interrupts"]
 class Interrupts:
     """Watches SIGINT where it has Python's own handler and this is the main thread; else nothing."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """Nothing is watched yet; `say` shows one line."""
+    def __init__(self, say: Callable[[str], None], *, alone: bool = True) -> None:
+        """Nothing is watched yet.
+
+        Args:
+            say: Shows one line.
+            alone: Whether this process decides for itself when to stop.
+        """
+        self._alone = alone
         self.seen = False
         """Whether the interrupt that is on its way came through here."""
         self.in_step = False
@@ -49,19 +56,26 @@ class Interrupts:
         """A batch is asked for; an interrupt that the loop caught is over."""
         self.in_step, self.seen = True, False
 
-    def step_ends(self) -> None:
+    def is_wanted(self) -> bool:
+        """Whether an interrupt waits for the end of the step."""
+        return self._wanted
+
+    def step_ends(self, *, together: bool) -> None:
         """Raise the interrupt that came in the meantime.
+
+        Args:
+            together: Whether any rank had been interrupted before the step's update.
 
         Raises:
             KeyboardInterrupt: There was one.
         """
         self.in_step = False
-        if self._wanted:
+        if together or (self._alone and self._wanted):
             self._wanted, self.seen = False, True
             raise KeyboardInterrupt
 
     def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if self.in_step and not self._wanted:
+        if (self.in_step or not self._alone) and not self._wanted:
             self._wanted = True
             self._say("interrupt: finishing this step, then saving; once more stops at once")
             return

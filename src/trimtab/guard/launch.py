@@ -56,10 +56,12 @@ def begin(
     if is_old:
         engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
     engine.begin_attempt(parent=None, parent_step=None, why="start", trial=False)
-    if engine.store.num_found():
-        text = f"none of {engine.store.num_found()} checkpoints is whole and healthy: starting from step 0"
+    num_found = engine.store.num_found()
+    if num_found:
+        text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
         engine.recorder.event("note", step=0, author="trimtab", text=text)
-        to_stderr(f"trimtab: {text}")
+        if engine.ranks.chief:
+            to_stderr(f"trimtab: {text}")
     engine.recorder.event(
         "start",
         step=0,
@@ -71,6 +73,10 @@ def begin(
 
 
 def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:
+    return engine.ranks.agree(lambda: _numbers_on_disk(engine))
+
+
+def _numbers_on_disk(engine: Engine) -> list[tuple[int, int]]:
     folder = engine.directory.signals
     names = [p.stem for p in folder.glob("*.jsonl")] if folder.is_dir() else []
     parts = [n.split(".") for n in names]

@@ -24,14 +24,18 @@ __all__ = ["Recorder"]
 class Recorder:
     """The only writer of a run directory's journal and signals."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, *, writes: bool = True) -> None:
         """Open the run directory for writing; it is made where it does not exist.
+
+        Args:
+            directory: Where to.
+            writes: False on all ranks but the first: nothing is opened, nothing is written.
 
         Raises:
             ChronicleError: It cannot be written.
         """
         self.directory = directory
-        self.journal = Journal(directory.journal)
+        self.journal = Journal(directory.journal) if writes else None
         self.attempt = ""
         self.closed = False
         self._file: BinaryIO | None = None
@@ -50,6 +54,8 @@ class Recorder:
         """Begin a new attempt: its own file of samples, and an event."""
         self._close_file()
         self.attempt = number
+        if self.journal is None:
+            return
         path = self.directory.signals_of(number)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -71,6 +77,8 @@ class Recorder:
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Append one step; NaN and Inf are written as strings, because JSON has none."""
+        if self.journal is None:
+            return
         row: dict[str, Any] = {"step": step}
         for name, value in values.items():
             row[name] = value if math.isfinite(value) else _word(value)
@@ -87,12 +95,13 @@ class Recorder:
         """
         if self.closed:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
-        self.journal.append(event, attempt=self.attempt, step=step, **data)
+        if self.journal is not None:
+            self.journal.append(event, attempt=self.attempt, step=step, **data)
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """Write `run.toml` once; a later launch leaves the first one in place."""
         path = self.directory.settings
-        if not path.exists():
+        if self.journal is not None and not path.exists():
             lines = [
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
@@ -103,7 +112,8 @@ class Recorder:
         if not self.closed:
             self.closed = True
             self._close_file()
-            self.journal.close()
+            if self.journal is not None:
+                self.journal.close()
 
     def _close_file(self) -> None:
         if self._file is not None:

@@ -166,7 +166,9 @@ class Recovery:
 
     def _respond(self) -> None:
         engine = self.engine
-        found = find_incident(engine, tuple(self._open.values()), self._handled)
+        found = engine.ranks.agree(
+            lambda: find_incident(engine, tuple(self._open.values()), self._handled)
+        )
         if found is None:
             self._handled |= set(self._open)  # told of already: do not read the record every step
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.errors import ActError
 from trimtab.guard.codec import clone
@@ -42,10 +43,28 @@ class Training:
             for g in self.optimizer.param_groups
         ]
 
+    @property
+    def bare_model(self) -> torch.nn.Module:
+        """The model without what only wraps it (DDP, torch.compile): its names are the same
+        on any number of ranks, compiled or not."""  # noqa: D205, D209
+        model = self.model
+        while True:
+            inner = getattr(model, "_orig_mod", None)
+            if isinstance(model, DistributedDataParallel):
+                inner = model.module
+            if not isinstance(inner, torch.nn.Module):
+                return model
+            model = inner
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The optimizer's parameters, in the order in which its state numbers them."""
+        return [p for g in self.optimizer.param_groups for p in g["params"]]
+
     def state(self) -> dict[str, Any]:
         """Return live states, by role; tensors are not copied."""
         state: dict[str, Any] = {
-            "model": self.model.state_dict(),
+            "model": self.bare_model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
         if self.scheduler is not None:
@@ -61,7 +80,7 @@ class Training:
             ActError: A role is missing in `state`, or here.
         """
         for role, target in (
-            ("model", self.model),
+            ("model", self.bare_model),
             ("optimizer", self.optimizer),
             ("scheduler", self.scheduler),
             ("scaler", self.scaler),

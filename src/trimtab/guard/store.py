@@ -1,7 +1,8 @@
 """The checkpoints of one run: saved, kept few, set aside, found again; and what the journal adds.
 
 A checkpoint holds the guard's decisions as they were when it was saved. Later ones (a rate cut, data
-left out) stand in the journal's `action` events and are added when a run is resumed.
+left out) stand in the journal's `action` events and are added when a run is resumed. Of several ranks
+the first looks at the folder, and all go by what it sees.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.guard.saving import load_state, save_state
 
 if TYPE_CHECKING:
+    from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Recorder
+    from trimtab.guard.snapshots import Training
 
 __all__ = ["Store"]
 
@@ -30,13 +33,14 @@ __all__ = ["Store"]
 class Store:
     """The checkpoints folder of a run directory, with its events."""
 
-    def __init__(self, recorder: Recorder, *, keep: int) -> None:
+    def __init__(self, recorder: Recorder, *, ranks: Ranks, keep: int) -> None:
         """Use a run's recorder; retention keeps the newest `keep` healthy checkpoints."""
         self._recorder = recorder
         self._directory = recorder.directory
+        self._ranks = ranks
         self._keep = keep
 
-    def save(self, payload: dict[str, Any], *, step: int, why: str) -> None:
+    def save(self, shared: dict[str, Any], own: dict[str, Any], *, step: int, why: str) -> None:
         """Write a checkpoint, whole or not at all, and say so; retention spares pinned ones.
 
         Raises:
@@ -44,13 +48,18 @@ class Store:
         """
         path = self._directory.checkpoint_of(step)
         save_state(
-            payload,
+            shared,
+            own,
             path,
             step=step,
             attempt=self._recorder.attempt,
             aside=self._directory.aside,
+            ranks=self._ranks,
         )
         self._recorder.event("checkpoint", step=step, path=path.name, grade="healthy", why=why)
+        self._ranks.on_chief(lambda: self._thin_out(step))
+
+    def _thin_out(self, step: int) -> None:
         whole = [c for c in self._listed() if c.grade == "healthy" and not c.pinned]
         for old in whole[: -self._keep]:
             shutil.rmtree(old.path)
@@ -64,10 +73,13 @@ class Store:
 
     def newest(self) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint; None where there is none."""
-        return newest_healthy(self._directory.checkpoints)
+        return self._ranks.agree(lambda: newest_healthy(self._directory.checkpoints))
 
     def newest_before(self, step: int) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint at or before `step`; None without one."""
+        return self._ranks.agree(lambda: self._newest_before(step))
+
+    def _newest_before(self, step: int) -> CheckpointOnDisk | None:
         for checkpoint in reversed(self._listed()):
             if checkpoint.step <= step and checkpoint.grade == "healthy":
                 if verify(checkpoint.path):
@@ -77,21 +89,24 @@ class Store:
 
     def oldest_step(self) -> int | None:
         """Return the step of the oldest healthy checkpoint, hashes not compared; None without one."""
-        return next((c.step for c in self._listed() if c.grade == "healthy"), None)
+        return self._ranks.agree(
+            lambda: next((c.step for c in self._listed() if c.grade == "healthy"), None)
+        )
 
     def num_found(self) -> int:
         """Return how many checkpoint folders there are, whole or not."""
         folder = self._directory.checkpoints
-        return sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
+        return self._ranks.agree(
+            lambda: sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
+        )
 
-    def load(self, checkpoint: CheckpointOnDisk) -> dict[str, Any]:
-        """Return the state that a checkpoint holds.
+    def load(self, checkpoint: CheckpointOnDisk, training: Training) -> dict[str, Any]:
+        """Return the state that a checkpoint holds, this rank's shards of it.
 
         Raises:
             ReadError: It is not whole.
         """
-        state: dict[str, Any] = load_state(checkpoint.path)
-        return state
+        return load_state(checkpoint.path, training, ranks=self._ranks)
 
     def set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
         """Move the checkpoints after `step` aside; pin the one before, the last before trouble.
@@ -99,6 +114,11 @@ class Store:
         Those from the first sign on are graded poisoned, those between are suspect. Nothing is
         deleted.
         """
+        self._ranks.on_chief(
+            lambda: self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
+        )
+
+    def _set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
         last: CheckpointOnDisk | None = None
         for checkpoint in self._listed():
             if checkpoint.step <= step:
@@ -123,6 +143,9 @@ class Store:
         Args:
             checkpoint: The one that is resumed from; None: any action is newer.
         """
+        return self._ranks.agree(lambda: self._decided_since(checkpoint))
+
+    def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
         if not self._directory.journal.exists():
             return None
         standing: dict[str, Any] | None = None

@@ -46,6 +46,7 @@ class Teller:
         self._say = say
         self._actions = actions
         self._told: set[Key] = set()
+        self._odd: set[str] = set()
         self._waiting: set[Key] = set()
         self._next_row = 0
         self._skips: dict[str, Any] | None = None
@@ -55,6 +56,8 @@ class Teller:
 
     def take_in(self, findings: tuple[Finding, ...], known: Mapping[Key, Finding]) -> None:
         """Tell of an alarm on the loss that has opened, once it may be told; `known`: all so far."""
+        if not self._engine.ranks.chief:
+            return
         for f in findings:
             if f.signal == "loss" and f.severity != "info" and f.key not in self._told:
                 self._waiting.add(f.key)
@@ -132,6 +135,20 @@ class Teller:
             self._advised = (keys, text, step + REPEAT_STEPS)
         else:
             self._advised = None
+
+    def tell_odd_ranks(self, odd: str) -> None:
+        """Say and journal, once for each set of them, which ranks are not like the first one."""
+        if odd in self._odd:
+            return
+        self._odd.add(odd)
+        step = self._engine.counters.step
+        text = (
+            f"rank {odd.replace(' ', ', ')} no longer trains the same model as rank 0 (step {step}): "
+            "a hardware fault or an update outside the optimizer; stop and resume from a checkpoint "
+            "before it"
+        )
+        self._engine.recorder.event("note", step=step, author="trimtab", text=text)
+        self._say(f"step {step:>6,}  {text}")
 
     # -- skipped updates --------------------------------------------------------------------
 

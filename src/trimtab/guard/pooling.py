@@ -1,0 +1,91 @@
+"""One step of all ranks as one: the small vector that each of them sends, and what it means together."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from trimtab.guard.ranks import Ranks
+
+__all__ = ["StepShare", "StepSum", "pool"]
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """What one rank knows of a step before its update."""
+
+    loss: float
+    """Mean over its own batch."""
+    norm: float
+    """Global gradient norm as this rank sees it; the same on all where all is well."""
+    samples: float
+    """Of all ranks: sample ids run over all of them."""
+    tokens: float
+    """Of its own batch."""
+    hidden: float
+    """Root mean square of its last hidden states; NaN where it is not measured."""
+    step_time_s: float
+    """Since its last share."""
+    faulted: float
+    """1 where a fault of the guard itself was noted on it."""
+    stop: float
+    """1 where it was asked to stop."""
+
+
+@dataclass(frozen=True)
+class StepSum:
+    """The step as a whole; the same on all ranks, bit for bit."""
+
+    loss: float
+    """Mean over the ranks; NaN where one is."""
+    norm: float
+    """Largest over the ranks; NaN where one is."""
+    samples: int
+    tokens: int
+    hidden: float | None
+    step_time_s: float | None
+    """The first rank's; None alone, where it is measured when the step is written down."""
+    faulted: bool
+    stop: bool
+    broken_ranks: tuple[int, ...] = ()
+    """Ranks whose own loss or norm is not finite, where not all are."""
+    odd_ranks: tuple[int, ...] = ()
+    """Ranks whose norm is not the first rank's: they no longer train the same model."""
+
+
+def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
+    """Return the whole step; all ranks must call it.
+
+    Args:
+        share: This rank's.
+        ranks: All of them.
+        replicas: How many of them get data of their own; the others get the same as one of these.
+    """
+    hidden = None if math.isnan(share.hidden) else share.hidden
+    if ranks.count == 1:
+        return StepSum(
+            share.loss, share.norm, int(share.samples), int(share.tokens), hidden, None,
+            bool(share.faulted), bool(share.stop),
+        )  # fmt: skip
+    table = ranks.gather(astuple(share))
+    loss, norm, samples, tokens, hiddens, times, faulted, stop = table.T
+    broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
+    odd = np.flatnonzero((norm != norm[0]) & ~(np.isnan(norm) & np.isnan(norm[0])))
+    with np.errstate(invalid="ignore", over="ignore"):
+        hidden = float(np.sqrt(np.mean(np.square(hiddens))))
+    return StepSum(
+        loss=float(loss.mean()),
+        norm=float(np.max(norm)),
+        samples=int(samples[0]),
+        tokens=round(float(tokens.sum()) * replicas / ranks.count),
+        hidden=None if math.isnan(hidden) and np.isnan(hiddens).all() else hidden,
+        step_time_s=float(times[0]),
+        faulted=bool(faulted.any()),
+        stop=bool(stop.any()),
+        broken_ranks=tuple(broken.tolist()) if len(broken) < ranks.count else (),
+        odd_ranks=tuple(odd.tolist()),
+    )

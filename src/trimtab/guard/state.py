@@ -1,0 +1,243 @@
+"""The state of a guarded run: measured from, put back, saved and found again, as one whole.
+
+Where several ranks train together each of them holds its part of it. What they hold in common is
+saved once, sharded tensors shard by shard; random states and the position in the data are saved by
+rank. A run goes on with another number of ranks too: see `RunState.resume`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from trimtab.errors import ActError, ReadError
+from trimtab.guard.codec import clone
+from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
+from trimtab.guard.standing import Counters, Decisions
+from trimtab.guard.store import Store
+from trimtab.readers.rundir import read_run_directory
+
+if TYPE_CHECKING:
+    from trimtab.checkpoints.manifest import CheckpointOnDisk
+    from trimtab.chronicle.rundir import RunDirectory
+    from trimtab.detectors.judge import Judge
+    from trimtab.guard.data import DataOrder
+    from trimtab.guard.ranks import Ranks
+    from trimtab.guard.recorder import Recorder
+    from trimtab.guard.snapshots import Training
+    from trimtab.plan.policy import Policy
+
+__all__ = ["RunState"]
+
+_OWN = ("rng", "data")
+"""What differs from rank to rank."""
+
+
+class RunState:
+    """Everything that decides the future of a run, and what was decided about it."""
+
+    def __init__(
+        self,
+        training: Training,
+        data: DataOrder | None,
+        policy: Policy,
+        recorder: Recorder,
+        *,
+        ranks: Ranks,
+        judge: Judge,
+    ) -> None:
+        """Take over the objects; nothing is changed."""
+        self.training = training
+        self.data = data
+        self.policy = policy
+        self.recorder = recorder
+        self.ranks = ranks
+        self.judge = judge
+        self.judge_state = judge.start()
+        self.counters = Counters()
+        self.decisions = Decisions()
+        self.ring = SnapshotRing(policy.snapshots_kept)
+        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept)
+        self.saved_step = -1
+        """Step of the newest checkpoint that this process saved or loaded."""
+        self.resumed: list[tuple[str, dict[str, Any]]] = []
+        """Events of a resume, its own last; written once the attempt it begins has its number."""
+        self.step_started = time.perf_counter()
+
+    @property
+    def directory(self) -> RunDirectory:
+        """The run directory."""
+        return self.recorder.directory
+
+    # -- in memory --------------------------------------------------------------------------
+
+    def _payload(self) -> dict[str, Any]:
+        return {
+            "training": self.training.state(),
+            "rng": capture_rng(),
+            "data": self.data.state_dict() if self.data is not None else None,
+            "judge": self.judge_state,
+            "counters": asdict(self.counters),
+            "position": self.data.position if self.data is not None else 0,
+        }
+
+    def snapshot(self) -> Snapshot:
+        """Copy the whole state into memory and keep it in the ring."""
+        payload = clone(self._payload())
+        snapshot = Snapshot(self.counters.step, self.recorder.attempt, payload["position"], payload)
+        self.ring.add(snapshot)
+        return snapshot
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot; what the guard decided stays."""
+        payload = snapshot.payload
+        self.ranks.together(lambda: self.training.load(payload["training"]))
+        restore_rng(payload["rng"])
+        if self.data is not None:
+            self.data.load_state_dict(payload["data"])
+        self.judge_state = payload["judge"]
+        self.counters = Counters(**payload["counters"])
+        self.training.optimizer.zero_grad(set_to_none=True)
+        self.step_started = time.perf_counter()
+
+    def begin_attempt(
+        self, *, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any
+    ) -> None:
+        """Number and open a new attempt."""
+        d = self.decisions
+        number = f"{d.major}.{d.minor}"
+        d.minor += 1
+        self.recorder.start_attempt(
+            number,
+            step=self.counters.step,
+            parent=parent,
+            parent_step=parent_step,
+            why=why,
+            trial=trial,
+            **more,
+        )
+
+    def restore_point(self, step: int) -> Snapshot | None:
+        """Return the newest state at or before `step`, from memory or else from disk."""
+        snapshot = self.ring.before(step)
+        return snapshot or self._from_disk(self.store.newest_before(step))
+
+    def oldest_restore_point(self) -> Snapshot | None:
+        """Return the oldest state there is."""
+        oldest, on_disk = self.oldest_step(), self.store.oldest_step()
+        if on_disk is not None and on_disk == oldest:
+            found = self._from_disk(self.store.newest_before(on_disk))
+            if found is not None:
+                return found
+        return self.ring.items[0] if self.ring.items else None
+
+    def oldest_step(self) -> int | None:
+        """Return the step of the oldest state there is; None without any."""
+        steps = [s.step for s in self.ring.items[:1]]
+        on_disk = self.store.oldest_step()
+        return min([*steps, *([] if on_disk is None else [on_disk])], default=None)
+
+    # -- on disk ----------------------------------------------------------------------------
+
+    def save_checkpoint(self, why: str) -> None:
+        """Write the state to disk, whole or not at all, and say so; all ranks must call it.
+
+        Raises:
+            ActError: It cannot be saved.
+        """
+        payload = self._payload()
+        own = {name: payload.pop(name) for name in _OWN}
+        payload["judge"] = self.judge_state.to_json(self.judge)
+        payload["standing"] = self.standing()
+        payload["settings"] = self.training.settings
+        payload["data_shape"] = self.data.shape if self.data is not None else None
+        self.store.save(payload, own, step=self.counters.step, why=why)
+        self.saved_step = self.counters.step
+
+    def standing(self) -> dict[str, Any]:
+        """Return the decisions in force, as JSON values: they outlive rollbacks and restarts."""
+        skips = self.data.skips if self.data is not None else ()
+        return {**asdict(self.decisions), "skips": [list(s) for s in skips]}
+
+    def _from_disk(self, checkpoint: CheckpointOnDisk | None) -> Snapshot | None:
+        if checkpoint is None:
+            return None
+        state = self.store.load(checkpoint, self.training)
+        state["judge"] = self.judge.state_from_json(state["judge"])
+        position = 0 if state["data"] is None else int(state["position"])
+        return Snapshot(checkpoint.step, checkpoint.attempt, position, state)
+
+    def resume(self) -> dict[str, Any] | None:
+        """Load the newest whole and healthy checkpoint; return its random states, None without one.
+
+        On another number of ranks than it was saved on, the shards are dealt out anew, the position
+        in the data is kept, and ranks that were not there keep the random states they start with:
+        the run goes on, but not bit for bit, and a note says so.
+
+        Raises:
+            ActError: It does not fit this run's objects; the message names the difference.
+        """
+        checkpoint = self.store.newest()
+        decided = self.store.decided_since(checkpoint)
+        if checkpoint is None:
+            self._take_over(decided)
+            return None
+        fresh = capture_rng()
+        state = self.store.load(checkpoint, self.training)
+        if state["rng"] is None:
+            state["rng"] = fresh
+        try:
+            self.ranks.together(lambda: self._put_back(state))
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ActError(
+                f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
+            ) from error
+        self._take_over(decided or state["standing"])
+        self.saved_step = checkpoint.step
+        self._note_differences(state)
+        seen = {"checkpoint": checkpoint.path.name, "from_attempt": checkpoint.attempt}
+        self.resumed.append(("resume", seen))
+        rng: dict[str, Any] = state["rng"]
+        return rng
+
+    def _note_differences(self, state: dict[str, Any]) -> None:
+        notes = [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
+        if state["num_ranks"] != self.ranks.count:
+            notes.append(
+                f"saved on {state['num_ranks']} ranks, resumed on {self.ranks.count}: the run goes "
+                "on, but not bit for bit"
+            )
+        for text in filter(None, notes):
+            self.resumed.append(("note", {"author": "trimtab", "text": text}))
+
+    def _put_back(self, state: dict[str, Any]) -> None:
+        """Put a loaded state into this run's objects."""
+        self.training.check_settings(state["settings"])
+        try:
+            self.judge_state = self.judge.state_from_json(state["judge"])
+        except ReadError as error:
+            self.judge_state = self.judge.start()
+            text = f"detectors start anew: {error}"
+            self.resumed.append(("note", {"author": "trimtab", "text": text}))
+        self.training.load(state["training"])
+        self.counters = Counters(**state["counters"])
+        if self.data is not None and state["data"] is not None:
+            self.data.load_state_dict(state["data"])
+        restore_rng(state["rng"])
+
+    def _take_over(self, decided: dict[str, Any] | None) -> None:
+        """Put decisions in force again, and count on from the rows that are on disk."""
+        saved = dict(decided or {})
+        skips = saved.pop("skips", [])
+        self.decisions = Decisions(**saved)
+        self.decisions.row = self.ranks.agree(self._rows_on_disk)
+        if self.data is not None:
+            for first, last in skips:
+                self.data.skip(int(first), int(last))
+
+    def _rows_on_disk(self) -> int:
+        try:
+            return read_run_directory(self.directory.root).num_rows
+        except ReadError:  # no rows yet
+            return 0

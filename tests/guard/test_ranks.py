@@ -1,0 +1,218 @@
+"""The guard on several ranks: right norms, one verdict, one state, under every layout."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from tests.guard.crowd import Crew, Job, Layout, die, outcome, run_crowd
+from tests.guard.tiny import differences, events_of, rows_of
+from trimtab.guard import Guard
+
+pytestmark = pytest.mark.torch
+
+LAYOUTS: list[tuple[Layout, int]] = [("ddp", 2), ("fsdp", 2), ("tp", 2), ("fsdp+tp", 4)]
+
+
+def layouts(*fast: Layout) -> list[Any]:
+    """All layouts; those that are not named run with the slow tests."""
+    return [
+        pytest.param(*case, marks=[] if case[0] in fast else pytest.mark.slow) for case in LAYOUTS
+    ]
+
+
+def agree(folder: Path, world: int, tag: str = "out") -> bool:
+    """Whether all ranks ended with the same weights, optimizer state, actions and skips."""
+    first = outcome(folder, 0, tag)
+    parts = ("model", "optimizer", "actions", "skips")
+    return all(
+        not differences(
+            {k: first[k] for k in parts}, {k: outcome(folder, r, tag)[k] for k in parts}
+        )
+        for r in range(1, world)
+    )
+
+
+@pytest.mark.parametrize(("layout", "world"), layouts("ddp", "fsdp+tp"))
+@pytest.mark.parametrize("clip", [0.5, pytest.param(None, marks=pytest.mark.slow)])
+def test_norms_are_those_of_one_process_under_every_sharding(
+    tmp_path: Path, layout: Layout, world: int, clip: float | None
+) -> None:
+    alone, many = tmp_path / "alone", tmp_path / "many"
+    alone.mkdir()
+    many.mkdir()
+    assert run_crowd(alone, 1, Job("alone", 20, clip=clip)) == [0]
+    assert run_crowd(many, world, Job(layout, 20, clip=clip)) == [0] * world
+    expected, found = rows_of(alone / "run"), rows_of(many / "run")
+    assert len(found) == 20
+    names = [
+        "loss",
+        "grad_norm",
+        "activation_norm",
+        "lr",
+        "samples_seen",
+        "tokens_seen",
+        "batch_size",
+    ]
+    for a, b in zip(expected, found, strict=True):
+        assert {n: b[n] for n in names} == pytest.approx({n: a[n] for n in names}, rel=2e-4)
+    for name in ("update_norm", "adam_v_l1", "adam_v_max"):
+        assert [r[name] for r in found if name in r] == pytest.approx(
+            [r[name] for r in expected if name in r], rel=2e-3
+        )
+    assert agree(many, world)
+
+
+@pytest.mark.parametrize(("layout", "world"), LAYOUTS[:2])
+def test_observe_is_bitwise_neutral(tmp_path: Path, layout: Layout, world: int) -> None:
+    assert run_crowd(tmp_path, world, Job(layout, 15, tag="plain", mode=None)) == [0] * world
+    assert run_crowd(tmp_path, world, Job(layout, 15, tag="guarded")) == [0] * world
+    for rank in range(world):
+        plain, guarded = outcome(tmp_path, rank, "plain"), outcome(tmp_path, rank, "guarded")
+        assert plain["losses"] == guarded["losses"]
+        assert differences(plain["model"], guarded["model"]) == []
+        assert differences(plain["optimizer"], guarded["optimizer"]) == []
+
+
+def plant_nan(crew: Crew, step: int) -> None:
+    """A NaN in one element of the last rank's gradients, after they were reduced."""
+    if step == 7 and crew.rank == torch.distributed.get_world_size() - 1:
+        grad = next(iter(crew.model.parameters())).grad
+        assert grad is not None
+        (grad._local_tensor if isinstance(grad, DTensor) else grad)[0, 0] = float("nan")
+
+
+@pytest.mark.parametrize(("layout", "world"), layouts("ddp"))
+def test_a_nan_on_one_rank_skips_the_update_on_all(
+    tmp_path: Path, layout: Layout, world: int
+) -> None:
+    job = Job(layout, 12, mode="act", spoil=plant_nan)
+    assert run_crowd(tmp_path, world, job) == [0] * world
+    rows = rows_of(tmp_path / "run")
+    assert [r["step"] for r in rows if r["skipped"]] == [7]
+    if layout == "ddp":  # elsewhere a NaN reaches all ranks with the norm
+        assert rows[6]["nonfinite_ranks"] == str(world - 1)
+    end = outcome(tmp_path)
+    assert all(bool(t.isfinite().all()) for t in end["model"].values())
+    assert end["actions"] == ["skip-update"]
+    assert agree(tmp_path, world)
+
+
+def spoil_from(first: int, count: int, crew: Crew, sample: int, batch: Tensor) -> Tensor:
+    """Random tokens on the last rank only, in `count` samples from `first` on."""
+    if first <= sample < first + count and crew.rank == torch.distributed.get_world_size() - 1:
+        generator = torch.Generator().manual_seed(sample)
+        return torch.randint(0, 13, batch.shape, generator=generator)
+    return batch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "world"), [*LAYOUTS[:3], ("ddp", 4), ("fsdp", 4), ("fsdp+tp", 4)]
+)
+def test_bad_data_on_one_rank_is_found_and_left_out_by_all(
+    tmp_path: Path, layout: Layout, world: int
+) -> None:
+    spoil = partial(spoil_from, 220 * 8, 20 * 8)
+    job = Job(
+        layout, 320, mode="act", spoil_batch=spoil, lr=1e-2, policy={"checkpoint_every_steps": 50}
+    )
+    assert run_crowd(tmp_path, world, job) == [0] * world
+    end = outcome(tmp_path)
+    assert end["actions"] == ["roll-back+skip-data"]
+    ((first, last),) = end["skips"]
+    assert first <= 220 * 8 + 8
+    assert last >= 240 * 8 - 1
+    assert agree(tmp_path, world)
+
+
+@pytest.mark.parametrize(("layout", "world"), layouts("fsdp"))
+def test_a_rank_that_is_killed_resumes_bit_equal(
+    tmp_path: Path, layout: Layout, world: int
+) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    straight.mkdir()
+    broken.mkdir()
+    assert run_crowd(straight, world, Job(layout, 30)) == [0] * world
+    codes = run_crowd(broken, world, Job(layout, 30, spoil=partial(die_at, 17)))
+    assert -9 in codes
+    assert run_crowd(broken, world, Job(layout, 30)) == [0] * world
+    for rank in range(world):
+        a, b = outcome(straight, rank), outcome(broken, rank)
+        assert a["losses"][10:] == b["losses"]
+        assert differences(a["model"], b["model"]) == []
+        assert differences(a["optimizer"], b["optimizer"]) == []
+
+
+def die_at(at: int, crew: Crew, step: int) -> None:
+    if step == at and crew.rank == 1:
+        die()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("fsdp", 2), ("alone", 1)),
+        (("fsdp", 2), ("fsdp", 4)),
+        pytest.param(("tp", 2), ("alone", 1), marks=pytest.mark.slow),
+        pytest.param(("alone", 1), ("fsdp", 2), marks=pytest.mark.slow),
+        pytest.param(("ddp", 2), ("ddp", 4), marks=pytest.mark.slow),
+        pytest.param(("fsdp+tp", 4), ("fsdp", 2), marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_goes_on_with_another_number_of_ranks(
+    tmp_path: Path, before: tuple[Layout, int], after: tuple[Layout, int]
+) -> None:
+    straight, moved = tmp_path / "straight", tmp_path / "moved"
+    straight.mkdir()
+    moved.mkdir()
+    assert run_crowd(straight, 1, Job("alone", 30)) == [0]
+    assert run_crowd(moved, before[1], Job(before[0], 20)) == [0] * before[1]
+    assert run_crowd(moved, after[1], Job(after[0], 30)) == [0] * after[1]
+    rows = rows_of(moved / "run", "1.1")
+    expected = rows_of(straight / "run")[20:]
+    assert [r["step"] for r in rows] == [r["step"] for r in expected]
+    assert [r["samples_seen"] for r in rows] == [r["samples_seen"] for r in expected]
+    assert [r["loss"] for r in rows] == pytest.approx([r["loss"] for r in expected], rel=1e-3)
+    notes = [e.data["text"] for e in events_of(moved / "run", "note")]
+    assert any(f"saved on {before[1]} ranks, resumed on {after[1]}" in t for t in notes)
+
+
+def break_judge(crew: Crew, guard: Guard) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("planted")
+
+    if crew.rank == 1:
+        object.__setattr__(guard._engine, "judge_row", fail)
+
+
+@pytest.mark.parametrize(("layout", "world"), layouts("ddp"))
+def test_a_fault_on_one_rank_stands_all_down_and_training_goes_on(
+    tmp_path: Path, layout: Layout, world: int
+) -> None:
+    job = Job(layout, 15, tag="plain", mode=None)
+    assert run_crowd(tmp_path, world, job) == [0] * world
+    job = Job(layout, 15, mode="act", before=break_judge)
+    assert run_crowd(tmp_path, world, job) == [0] * world
+    for rank in range(world):
+        assert outcome(tmp_path, rank)["losses"] == outcome(tmp_path, rank, "plain")["losses"]
+    assert len(rows_of(tmp_path / "run")) == 15
+
+
+def drift_apart(crew: Crew, step: int) -> None:
+    """A bit flip on one rank: its weights are no longer the others'."""
+    if step == 5 and crew.rank == 1:
+        with torch.no_grad():
+            next(iter(crew.model.parameters()))[0] += 1.0
+
+
+def test_a_rank_that_no_longer_trains_the_same_model_is_named(tmp_path: Path) -> None:
+    assert run_crowd(tmp_path, 2, Job("ddp", 12, spoil=drift_apart)) == [0, 0]
+    rows = rows_of(tmp_path / "run")
+    assert [r["step"] for r in rows if r.get("odd_ranks")][:1] == [10]
+    told = [e for e in events_of(tmp_path / "run", "note") if "rank 1" in e.data["text"]]
+    assert len(told) == 1
