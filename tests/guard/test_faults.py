@@ -26,7 +26,7 @@ from tests.guard.tiny import (
 from trimtab.checkpoints.manifest import list_checkpoints
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard, saving
-from trimtab.guard import engine as engine_module
+from trimtab.guard.probes import suite
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -74,11 +74,11 @@ def break_snapshots(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_probes(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "adam_second_moment", fail)
+    monkeypatch.setattr(suite, "read_moments", fail)
 
 
 def break_hook(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._engine.activation, "_measure", fail)
+    monkeypatch.setattr(guard._engine.probes.hidden, "_measure", fail)
 
 
 BREAKS = [

@@ -132,7 +132,7 @@ def test_a_resume_says_so_and_its_events_carry_the_new_attempt(tmp_path: Path) -
     said, _ = train(run, lambda _: False, steps=40)
     assert said == ["nothing left to do: 40 of 40 steps done"]
     assert events_of(run) == before
-    assert sorted(p.stem for p in (run / "signals").iterdir()) == ["1.0", "1.1"]
+    assert sorted(p.stem for p in (run / "signals").glob("*.jsonl")) == ["1.0", "1.1"]
 
 
 def test_other_data_at_resume_is_noted(tmp_path: Path) -> None:

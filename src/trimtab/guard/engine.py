@@ -12,18 +12,12 @@ import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.pooling import StepShare, StepSum, pool
-from trimtab.guard.probes import (
-    ActivationProbe,
-    UpdateProbe,
-    adam_second_moment,
-    checksum_of_copies,
-    clip_gradients,
-)
+from trimtab.guard.probes.batch import batch_statistics
+from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
+from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
 from trimtab.guard.standing import lr_factor, safe_exp, trained_parameters
 from trimtab.guard.state import RunState
@@ -40,9 +34,6 @@ if TYPE_CHECKING:
     from trimtab.plan.policy import Policy
 
 __all__ = ["Engine"]
-
-THIN_PROBES_EVERY = 10
-"""Steps between readings of Adam's moments and the update norm; their cost stays below 1 % so."""
 
 
 class Engine(RunState):
@@ -71,11 +62,14 @@ class Engine(RunState):
         """Whether a fault of ours was noted on this rank; the others hear of it in the next step."""
         self.parameters = trained_parameters(training)
         self.names = {id(p): n for n, p in training.bare_model.named_parameters()}
-        self.activation = ActivationProbe(training.model, output_layer)
-        self.update_probe = UpdateProbe(self.parameters, self.ranks.count)
+        self.probes = Probes(training, self.parameters, ranks=self.ranks, output_layer=output_layer)
+        self.batch_seen: dict[str, float] = {}
+        """What was known of the batch before the step."""
+        self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
+        """Runs what looks at gradients, in the midst of a step, where it cannot do harm."""
         self.stop_wanted: Callable[[], bool] = lambda: False
         """Whether this rank was asked to stop."""
-        self.step_sum = StepSum(math.nan, math.nan, 0, 0, None, None, faulted=False, stop=False)
+        self.step_sum = StepSum(math.nan, math.nan, 0, 0)
         """The last step, of all ranks together."""
         self._shared_at = time.perf_counter()
 
@@ -83,10 +77,12 @@ class Engine(RunState):
 
     def pool(self, loss: float, norm: float, samples: int, tokens: int) -> StepSum:
         """Return the step of all ranks together; all must call it."""
-        hidden = self.activation.rms() if self.ranks.count > 1 else None
+        hidden = self.probes.hidden.rms() if self.ranks.count > 1 else None
         now = time.perf_counter()
         share = StepShare(
             loss, norm, samples, tokens, math.nan if hidden is None else hidden,
+            self.batch_seen.get("batch_compression", math.nan),
+            self.batch_seen.get("batch_entropy", math.nan),
             now - self._shared_at, float(self.faulted), float(self.stop_wanted()),
         )  # fmt: skip
         self._shared_at = now
@@ -96,8 +92,8 @@ class Engine(RunState):
 
     def step(
         self, loss: float, samples: int, tokens: int, *, skip_nonfinite: bool
-    ) -> dict[str, float]:
-        """Clip, update or skip, advance the scheduler; return what was measured, of all ranks.
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Clip, update or skip, advance the scheduler; return values and labels, of all ranks.
 
         Args:
             loss: Mean loss of this rank's part of the step.
@@ -112,6 +108,8 @@ class Engine(RunState):
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
         norm = clip_gradients(self.parameters, limit, self.ranks)
         whole = self.pool(loss, norm, samples, tokens)
+        labels: dict[str, str] = {}
+        self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
         skip = skip_nonfinite and not math.isfinite(whole.norm)
         scale = scaler.get_scale() if scaler is not None else None
         lr, skipped = self._apply(scale, skip=skip)
@@ -126,7 +124,7 @@ class Engine(RunState):
         self._count(values, whole, limit)
         values["skipped"] = float(skipped)
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
-        return values
+        return values, labels
 
     def _live_scaler(self) -> Any | None:
         scaler = self.training.scaler
@@ -208,56 +206,50 @@ class Engine(RunState):
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
 
-    def before_step(self) -> None:
-        """Remember what the update will change, every `THIN_PROBES_EVERY` steps."""
-        if (self.counters.step + 1) % THIN_PROBES_EVERY == 0:
-            self.update_probe.before()
+    def before_forward(self, batch: Any) -> None:
+        """Make the probes ready for a step, and look at its batch."""
+        self.batch_seen = {}
+        self.probes.arm(self.counters.step + 1)
+        self.batch_seen = batch_statistics(batch)
 
-    def probe(self, values: dict[str, float], labels: dict[str, str]) -> None:
-        """Add what the probes saw of the step just done.
+    def _look_at_gradients(
+        self, whole: StepSum, limit: float | None, labels: dict[str, str]
+    ) -> None:
+        self.probes.at_gradients(whole.norm, limit)
+        if not math.isfinite(whole.norm):
+            bad = first_nonfinite(self.parameters, self.names)
+            if bad is not None:
+                labels["nonfinite_at"] = bad[0]
+                labels["nonfinite_tensors"] = f"{bad[1]} of {len(self.parameters)}"
+
+    def probe(self, values: dict[str, float], labels: dict[str, str]) -> dict[str, list[float]]:
+        """Add what the probes saw of the step just done; return what they saw layer by layer.
 
         Raises:
-            ActError: The rate that was asked for did not stay in force through the step.
+            ActError: The rate that was asked for did not stay in force through the step, or what
+                recovery rests on cannot be measured.
         """
-        hidden = self.activation.take()
+        whole = self.step_sum
+        if whole.faulted:
+            self.probes.due = False  # another rank may not come to the collective
+        found = self.probes.take()
+        values |= found.values
+        labels |= found.labels
         if self.ranks.count > 1:
-            hidden = self.step_sum.hidden
-            labels.update(self._labels_of_ranks())
-        if hidden is not None:
-            values["activation_norm"] = hidden
-        if self.counters.step % THIN_PROBES_EVERY == 0 and not self.step_sum.faulted:
-            self._probe_thinly(values, labels)
+            labels |= self._labels_of_ranks()
+            if whole.hidden is not None:
+                values["activation_norm"] = whole.hidden
+        for name in ("batch_compression", "batch_entropy"):
+            value = getattr(whole, name)
+            if value is not None:
+                values[name] = value
         if self.lr_undone is not None:
-            asked, found = self.lr_undone
+            asked, got = self.lr_undone
             raise ActError(
                 f"step {self.counters.step}: learning rate {asked:g} was asked for and the "
-                f"optimizer holds {found:g} after its step; something else sets it"
+                f"optimizer holds {got:g} after its step; something else sets it"
             )
-
-    def _probe_thinly(self, values: dict[str, float], labels: dict[str, str]) -> None:
-        """Add the update norm and Adam's second moments; over several ranks, by one collective."""
-        update, moment, table = None, None, None
-        mine = [math.nan] * 4
-        try:
-            update = self.update_probe.after()
-            moment = adam_second_moment(self.training.optimizer, self.names, self.ranks.count)
-            if self.ranks.count > 1:
-                known = (update, *(moment[:2] if moment is not None else (None, None)))
-                mine = [math.nan if x is None else x for x in known]
-                mine.append(checksum_of_copies(self.parameters))
-        finally:  # the other ranks wait for this one's share, whatever failed here
-            table = self.ranks.gather(mine) if self.ranks.count > 1 else None
-        if table is not None:
-            odd = np.flatnonzero((table[:, 3] != table[0, 3]) & np.isfinite(table[:, 3]))
-            if len(odd):
-                labels["odd_ranks"] = " ".join(map(str, odd))
-            update = None if update is None else float((table[:, 0] ** 2).sum() ** 0.5)
-            if moment is not None:
-                moment = (float(table[:, 1].sum()), float(table[:, 2].max()), moment[2])
-        if update is not None:
-            values["update_norm"] = update
-        if moment is not None:
-            values["adam_v_l1"], values["adam_v_max"], labels["adam_v_max_at"] = moment
+        return found.layers
 
     def _labels_of_ranks(self) -> dict[str, str]:
         """Name the ranks that are not like the others, where there are such."""
@@ -275,6 +267,8 @@ class Engine(RunState):
         values["step_time_s"], self.step_started = now - self.step_started, now
         if self.step_sum.step_time_s is not None:
             values["step_time_s"] = self.step_sum.step_time_s
+        if self.step_sum.tokens and values["step_time_s"] > 0:
+            values["tokens_per_s"] = self.step_sum.tokens / values["step_time_s"]
         self.recorder.sample(self.counters.step, values, labels)
         self.decisions.row += 1
 

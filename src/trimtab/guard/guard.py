@@ -135,6 +135,7 @@ class Guard(Controls):
             self._started = False
             self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
             self._engine.stop_wanted = self._interrupts.is_wanted
+            self._engine.on_gradients = lambda look: self._edge.run("probes", look)
             self._rng_at_start = begin(
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell
             )
@@ -164,6 +165,8 @@ class Guard(Controls):
                 batch, first, last = fetched
                 self._batch = (first, last, self._count_tokens(batch))
                 self._losses.clear()
+                if self._recovery.phase != "probe":
+                    self._edge.run("probes", lambda b=batch: self._engine.before_forward(b))  # type: ignore[misc]
                 yield batch
                 self._check_stepped()
         except GeneratorExit:
@@ -243,11 +246,14 @@ class Guard(Controls):
                 edge.run("recovery", lambda: self._recovery.after_probe(first, last, whole.loss))
             self._interrupts.step_ends(together=whole.stop)
             return
-        edge.run("probes", engine.before_step)
-        values = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
+        values, labels = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
         self._hear_of_faults()
-        labels: dict[str, str] = {}
-        edge.run("probes", lambda: engine.probe(values, labels))
+        layers: dict[str, list[float]] = {}
+        edge.run("probes", lambda: layers.update(engine.probe(values, labels)))
+        if layers:
+            edge.run("record", lambda: self._recorder.layers(engine.counters.step, layers))
+        for text in engine.probes.take_notes():
+            edge.run("journal", lambda t=text: teller.note(t))  # type: ignore[misc]
         if "odd_ranks" in labels:
             edge.run("journal", lambda: teller.tell_odd_ranks(labels["odd_ranks"]))
         if self._acting and not self._recovery.busy:
@@ -272,7 +278,7 @@ class Guard(Controls):
     def close(self) -> None:
         """Stop guarding: close the files and give the run directory free; done at the end too."""
         self._ended = True
-        self._engine.activation.close()
+        self._engine.probes.close()
         self._recorder.close()
         self._release()
 

@@ -28,6 +28,9 @@ class StepShare:
     """Of its own batch."""
     hidden: float
     """Root mean square of its last hidden states; NaN where it is not measured."""
+    batch_compression: float
+    batch_entropy: float
+    """Of its own batch, see `probes.batch`; NaN where it is not known."""
     step_time_s: float
     """Since its last share."""
     faulted: float
@@ -46,11 +49,14 @@ class StepSum:
     """Largest over the ranks; NaN where one is."""
     samples: int
     tokens: int
-    hidden: float | None
-    step_time_s: float | None
+    hidden: float | None = None
+    batch_compression: float | None = None
+    batch_entropy: float | None = None
+    """Means over the ranks."""
+    step_time_s: float | None = None
     """The first rank's; None alone, where it is measured when the step is written down."""
-    faulted: bool
-    stop: bool
+    faulted: bool = False
+    stop: bool = False
     broken_ranks: tuple[int, ...] = ()
     """Ranks whose own loss or norm is not finite, where not all are."""
     odd_ranks: tuple[int, ...] = ()
@@ -65,27 +71,35 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
         ranks: All of them.
         replicas: How many of them get data of their own; the others get the same as one of these.
     """
-    hidden = None if math.isnan(share.hidden) else share.hidden
     if ranks.count == 1:
         return StepSum(
-            share.loss, share.norm, int(share.samples), int(share.tokens), hidden, None,
-            bool(share.faulted), bool(share.stop),
+            share.loss, share.norm, int(share.samples), int(share.tokens),
+            hidden=_known(share.hidden),
+            batch_compression=_known(share.batch_compression),
+            batch_entropy=_known(share.batch_entropy),
+            faulted=bool(share.faulted), stop=bool(share.stop),
         )  # fmt: skip
     table = ranks.gather(astuple(share))
-    loss, norm, samples, tokens, hiddens, times, faulted, stop = table.T
+    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     odd = np.flatnonzero((norm != norm[0]) & ~(np.isnan(norm) & np.isnan(norm[0])))
     with np.errstate(invalid="ignore", over="ignore"):
-        hidden = float(np.sqrt(np.mean(np.square(hiddens))))
+        hidden = None if np.isnan(hiddens).all() else float(np.sqrt(np.mean(np.square(hiddens))))
     return StepSum(
         loss=float(loss.mean()),
         norm=float(np.max(norm)),
         samples=int(samples[0]),
         tokens=round(float(tokens.sum()) * replicas / ranks.count),
-        hidden=None if math.isnan(hidden) and np.isnan(hiddens).all() else hidden,
+        hidden=hidden,
+        batch_compression=_known(float(squeezed.mean())),
+        batch_entropy=_known(float(entropy.mean())),
         step_time_s=float(times[0]),
         faulted=bool(faulted.any()),
         stop=bool(stop.any()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < ranks.count else (),
         odd_ranks=tuple(odd.tolist()),
     )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

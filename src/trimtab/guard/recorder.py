@@ -87,6 +87,19 @@ class Recorder:
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
 
+    def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
+        """Append what was measured block by block; a file of its own, one line per reading."""
+        if self.journal is None:
+            return
+        folder = self.directory.signals / "layers"
+        folder.mkdir(exist_ok=True)
+        row = {"step": step} | {
+            name: [v if math.isfinite(v) else None if math.isnan(v) else _word(v) for v in values]
+            for name, values in layers.items()
+        }
+        with (folder / f"{self.attempt}.jsonl").open("ab") as file:
+            file.write(orjson.dumps(row) + b"\n")
+
     def event(self, event: str, *, step: int, **data: Any) -> None:
         """Append one event to the journal.
 

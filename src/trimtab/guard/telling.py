@@ -147,8 +147,13 @@ class Teller:
             "a hardware fault or an update outside the optimizer; stop and resume from a checkpoint "
             "before it"
         )
-        self._engine.recorder.event("note", step=step, author="trimtab", text=text)
+        self.note(text)
         self._say(f"step {step:>6,}  {text}")
+
+    def note(self, text: str) -> None:
+        """Journal a sentence of ours."""
+        step = self._engine.counters.step
+        self._engine.recorder.event("note", step=step, author="trimtab", text=text)
 
     # -- skipped updates --------------------------------------------------------------------
 

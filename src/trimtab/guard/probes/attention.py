@@ -1,0 +1,161 @@
+"""Attention logits and entropy by layer, also where a fused kernel hides them.
+
+While armed, the calls of one forward pass are watched: of `scaled_dot_product_attention` a few rows
+are computed once more from its own queries and keys; of an explicit softmax over four dimensions the
+input is looked at. Layers are numbered in the order of their calls. A model that is compiled, whole
+or in parts, is not watched: its calls are inside the compiled code.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from trimtab.guard.sharding import local
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["AttentionProbe"]
+
+MAX_ROWS = 32
+"""Queries looked at of each head; the last one, which sees all keys, among them."""
+MAX_BATCH = 2
+
+_SOFTMAX: tuple[Any, ...] = (torch.softmax, functional.softmax, torch.Tensor.softmax)
+
+
+class AttentionProbe:
+    """Largest logit and mean entropy (nats) of each attention call, while `armed`."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Watch a model's forward passes; does nothing where it is compiled."""
+        self.armed = False
+        self.error: Exception | None = None
+        self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._mode: _Watch | None = None
+        self.possible = not any(_is_compiled(m) for m in model.modules())
+        self._handles = []
+        if self.possible:
+            self._handles = [
+                model.register_forward_pre_hook(self._enter),
+                model.register_forward_hook(self._leave, always_call=True),
+            ]
+
+    def _enter(self, _module: nn.Module, _inputs: Any) -> None:
+        if self.armed and self._mode is None and torch.is_grad_enabled():
+            self.seen.clear()  # of several forward passes in a step the last counts
+            self._mode = _Watch(self._see)
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+        if self._mode is not None:
+            mode, self._mode = self._mode, None
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            with torch.no_grad():
+                if func is functional.scaled_dot_product_attention:
+                    self.seen.append(_of_queries(*_named(args, kwargs)))
+                elif _is_attention_softmax(args, kwargs):
+                    self.seen.append(_of_logits(_sampled(local(args[0].detach())).float()))
+        except Exception as error:  # noqa: BLE001 - inside the user's forward pass
+            self.armed, self.error = False, error
+
+    def take(self, num_layers: int) -> tuple[list[float], list[float]]:
+        """Return the largest logit and the mean entropy by layer, NaN beyond the calls seen."""
+        seen, self.seen = self.seen[:num_layers], []
+        top, entropy = [float("nan")] * num_layers, [float("nan")] * num_layers
+        if seen:
+            numbers = torch.stack([t for pair in seen for t in pair]).tolist()
+            top[: len(seen)], entropy[: len(seen)] = numbers[0::2], numbers[1::2]
+        return top, entropy
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+class _Watch(TorchFunctionMode):
+    """Hands the attention calls of a forward pass on to `see`, and changes nothing."""
+
+    def __init__(self, see: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.scaled_dot_product_attention or func in _SOFTMAX:
+            self._see(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _is_attention_softmax(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    x = args[0] if args else None
+    dim = args[1] if len(args) > 1 else kwargs.get("dim")
+    return isinstance(x, torch.Tensor) and x.dim() == 4 and dim in (-1, 3) and x.shape[-1] > 1
+
+
+def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return (query, key, mask, is_causal, scale) of a call."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return (
+        given["query"],
+        given["key"],
+        given.get("attn_mask"),
+        bool(given.get("is_causal", False)),
+        given.get("scale"),
+    )
+
+
+def _of_queries(
+    query: torch.Tensor, key: torch.Tensor, mask: Any, causal: Any, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (largest logit, mean entropy) of sampled rows, query [B, H, T, K], key [B, G, S, K]."""
+    q, k = local(query.detach()), local(key.detach())
+    rows = _rows(q.shape[-2], q.device)
+    batch = slice(0, MAX_BATCH) if q.dim() > 3 else slice(None)
+    q, k = q[batch][..., rows, :].float(), k[batch].float()
+    if q.dim() > 2 and k.shape[-3] != q.shape[-3]:  # grouped queries share a key
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    hidden = torch.full((), -torch.inf, device=q.device)
+    if causal:
+        later = torch.arange(k.shape[-2], device=q.device)[None] > rows[:, None]
+        logits = torch.where(later, hidden, logits)
+    if isinstance(mask, torch.Tensor):
+        m = local(mask.detach())
+        m = m[..., rows, :] if m.shape[-2] == query.shape[-2] else m
+        m = m[batch] if m.dim() > 3 and m.shape[0] > 1 else m
+        logits = torch.where(m, logits, hidden) if m.dtype == torch.bool else logits + m
+    return _of_logits(logits)
+
+
+def _sampled(logits: torch.Tensor) -> torch.Tensor:
+    return logits[:MAX_BATCH][..., _rows(logits.shape[-2], logits.device), :]
+
+
+def _rows(count: int, device: torch.device) -> torch.Tensor:
+    """Return up to `MAX_ROWS` row numbers, evenly spread, the last one among them."""
+    return torch.linspace(0, count - 1, min(count, MAX_ROWS), device=device).round().long()
+
+
+def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (largest logit, mean entropy in nats) of rows of logits; masked ones are -inf or tiny."""
+    log_p = torch.log_softmax(logits, dim=-1)
+    p = log_p.exp()
+    entropy = -torch.where(p > 0, p * log_p, torch.zeros((), device=p.device)).sum(dim=-1)
+    return logits.max(), entropy.mean()

@@ -1,0 +1,114 @@
+"""Gradients: clipped to a global norm under any sharding, and looked at layer by layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from trimtab.guard.sharding import copies, is_sharded, layouts, local, sum_over_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from trimtab.guard.ranks import Ranks
+
+__all__ = [
+    "clip_gradients",
+    "count_zeros",
+    "first_nonfinite",
+    "global_grad_norm",
+    "squared_norms",
+    "sums_by_group",
+]
+
+
+def clip_gradients(parameters: Sequence[torch.Tensor], limit: float | None, ranks: Ranks) -> float:
+    """Clip the gradients to a global L2 norm, None: only measure it; return it as it was before.
+
+    Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
+    sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must call.
+    """
+    owners = [p for p in parameters if p.grad is not None]
+    grads = [p.grad for p in owners if p.grad is not None]
+    sharded = any(is_sharded(g) for g in grads)
+    if layouts(grads) < 2 and (limit is not None or not sharded):
+        if limit is None:
+            return float(global_grad_norm(owners))
+        norm = torch.nn.utils.clip_grad_norm_(owners, limit)
+        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    total = float(_sharded_norm(grads, ranks))
+    if limit is not None:
+        share = min(limit / (total + 1e-6), 1.0)  # NaN stays, as in torch
+        for grad in grads:
+            local(grad).mul_(share)
+    return total
+
+
+def _sharded_norm(tensors: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:
+    """Return the global L2 norm of tensors under any sharding, float64 scalar."""
+    if not tensors:
+        return torch.zeros((), dtype=torch.float64)
+    return sum_over_ranks(squared_norms(tensors), tensors, ranks).sqrt()
+
+
+def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
+    """Return the global L2 norm of unsharded gradients, a scalar tensor; 0 where there are none."""
+    grads = [p.grad for p in parameters if p.grad is not None]
+    if not grads:
+        return torch.zeros(())
+    norms = torch._foreach_norm([_plain(g) for g in grads])
+    together = torch.stack([n.to(norms[0].device, torch.float32) for n in norms])
+    total: torch.Tensor = torch.linalg.vector_norm(together)
+    return total
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.coalesce().values() if tensor.is_sparse else local(tensor)
+
+
+def squared_norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the squared L2 norm of what this rank holds of each tensor, float64 [n]."""
+    norms = torch._foreach_norm([_plain(t) for t in tensors])
+    return torch.stack([n.to(norms[0].device, torch.float32) for n in norms]).double().square()
+
+
+def sums_by_group(
+    values: torch.Tensor, tensors: Sequence[torch.Tensor], groups: Sequence[int], num_ranks: int
+) -> list[float]:
+    """Return this rank's share of the sum of values in each group; the shares add up to it.
+
+    Args:
+        values: [n], one per tensor, additive over shards.
+        tensors: The n tensors: how many ranks hold the same of them.
+        groups: Group of each, from 0.
+        num_ranks: How many ranks train together.
+    """
+    sums = [0.0] * (max(groups, default=-1) + 1)
+    for value, tensor, group in zip(values.tolist(), tensors, groups, strict=True):
+        sums[group] += value / copies(tensor, num_ranks)
+    return sums
+
+
+def first_nonfinite(
+    parameters: Iterable[torch.Tensor], names: Mapping[int, str]
+) -> tuple[str, int] | None:
+    """Return the first tensor, in the model's order, whose gradient is not finite, and how many are.
+
+    None where all that this rank holds are finite. One pass over all gradients.
+    """
+    bad = [
+        names.get(id(p), "?")
+        for p in parameters
+        if p.grad is not None and not bool(_plain(p.grad).isfinite().all())
+    ]
+    return (bad[0], len(bad)) if bad else None
+
+
+def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:
+    """Return this rank's share of the number of gradient elements that are exactly zero."""
+    if not grads:
+        return 0.0
+    counts = torch.stack([(local(g) == 0).sum() for g in grads])
+    return sums_by_group(counts.double(), grads, [0] * len(grads), num_ranks)[0]

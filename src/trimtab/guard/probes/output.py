@@ -1,0 +1,52 @@
+"""The output layer: whether its logits drift off as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from trimtab.guard.sharding import local
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["LogZProbe"]
+
+MAX_ROWS = 256
+
+
+class LogZProbe:
+    """Root mean square of log Z (log of the softmax's denominator), while `armed`.
+
+    Sampled on rows of the logits. Where the vocabulary is split over ranks the layer gives only
+    part of the logits, and nothing is measured.
+    """
+
+    def __init__(self, layer: nn.Module | None) -> None:
+        """Hook an output layer; does nothing without one."""
+        self.armed = False
+        self.value: torch.Tensor | None = None
+        weight = getattr(layer, "weight", None)
+        self._vocab = weight.shape[0] if isinstance(weight, torch.Tensor) else None
+        self._handle = None if layer is None else layer.register_forward_hook(self._hook)
+
+    def _hook(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        if not self.armed or not torch.is_grad_enabled() or not isinstance(output, torch.Tensor):
+            return
+        logits = local(output.detach())
+        if logits.dim() < 2 or logits.shape[-1] != self._vocab or not logits.numel():
+            return
+        rows = logits.flatten(0, -2)
+        picked = rows[:: max(len(rows) // MAX_ROWS, 1)].float()
+        self.value = torch.logsumexp(picked, dim=-1).square().mean().sqrt()
+
+    def take(self) -> float | None:
+        """Return the value of the last forward pass, and forget it; None without one."""
+        value, self.value = self.value, None
+        return None if value is None else float(value)
+
+    def close(self) -> None:
+        """Remove the hook."""
+        if self._handle is not None:
+            self._handle.remove()

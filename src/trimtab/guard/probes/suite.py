@@ -1,0 +1,318 @@
+"""All probes of a run, run together: what is due at a step, and what it means over all ranks.
+
+A probe that fails is left out from then on and named in a note: what only informs must not take the
+guard down. The last hidden state, Adam's moments and the update are what recovery rests on; their
+failure is a fault.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.guard.probes.activations import BlockProbe, HiddenProbe, find_blocks, find_output_layer
+from trimtab.guard.probes.attention import AttentionProbe
+from trimtab.guard.probes.gradients import count_zeros, squared_norms, sums_by_group
+from trimtab.guard.probes.host import host_memory_gib
+from trimtab.guard.probes.moments import (
+    UpdateProbe,
+    checksum_of_copies,
+    read_moments,
+    rms_ratio,
+    settings,
+)
+from trimtab.guard.probes.output import LogZProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+    from numpy.typing import NDArray
+
+    from trimtab.guard.ranks import Ranks
+    from trimtab.guard.snapshots import Training
+
+__all__ = ["EVERY_STEPS", "Measured", "Probes"]
+
+EVERY_STEPS = 10
+"""Steps between readings of what is not read every step; their cost stays below 1 % so."""
+
+_MEANS = "mean"
+_ADDED = "sum"
+_TOPS = "max"
+_LOWS = "min"
+
+_WHOLE: tuple[tuple[str, str], ...] = (
+    ("update_square", _ADDED),
+    ("weight_square", _ADDED),
+    ("adam_m_l1", _ADDED),
+    ("adam_v_l1", _ADDED),
+    ("adam_v_max", _TOPS),
+    ("rms_ratio_max", _TOPS),
+    ("num_zeros", _ADDED),
+    ("embedding_square", _ADDED),
+    ("output_log_z", _MEANS),
+    ("attention_logit_max", _TOPS),
+    ("attention_entropy", _LOWS),
+    ("activation_max", _TOPS),
+)
+"""One number each, and how those of several ranks are one."""
+
+_ROOTS = {
+    "update_square": "update_norm",
+    "weight_square": "weight_norm",
+    "embedding_square": "embedding_grad_norm",
+}
+
+_BY_LAYER: tuple[tuple[str, str], ...] = (
+    ("grad_square", _ADDED),
+    ("activation_rms", _MEANS),
+    ("activation_max", _TOPS),
+    ("attention_logit_max", _TOPS),
+    ("attention_entropy", _MEANS),
+)
+"""One number for each block."""
+
+
+@dataclass
+class Measured:
+    """What the probes saw of one step."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, list[float]] = field(default_factory=dict)
+    """By block, in the model's order; empty where nothing was due."""
+
+
+class Probes:
+    """See the module."""
+
+    def __init__(
+        self,
+        training: Training,
+        parameters: Sequence[torch.Tensor],
+        *,
+        ranks: Ranks,
+        output_layer: torch.nn.Module | None,
+    ) -> None:
+        """Hook the model; nothing is measured before `arm`.
+
+        Args:
+            training: The run's objects.
+            parameters: The trained ones, in the model's order.
+            ranks: Those that train together.
+            output_layer: Layer whose input is the last hidden state; default: found.
+        """
+        model = training.bare_model
+        self.due = False
+        self.notes: list[str] = []
+        """Probes that failed and are left out from now on, for the journal; taken by the guard."""
+        self._training = training
+        self._parameters = list(parameters)
+        self._ranks = ranks
+        self._names = {id(p): n for n, p in model.named_parameters()}
+        self._off: set[str] = set()
+        self._seen: dict[str, float] = {}
+        blocks = find_blocks(model)
+        self.num_layers = len(blocks)
+        self._groups = _groups(self._parameters, self._names, list(blocks))
+        layer = output_layer or find_output_layer(model)
+        self.hidden = HiddenProbe(model, layer)
+        self.update = UpdateProbe(self._parameters, ranks.count)
+        self._blocks = BlockProbe(list(blocks.values()))
+        self._attention = AttentionProbe(training.model)
+        self._log_z = LogZProbe(layer)
+        self._layers: dict[str, list[float]] = {}
+
+    def arm(self, step: int) -> None:
+        """Make ready for the forward pass of a step: what is due now, and what is not."""
+        self.due = step % EVERY_STEPS == 0
+        self._seen, self._layers = {}, {}
+        self._blocks.armed = self.due and "blocks" not in self._off
+        self._attention.armed = self.due and "attention" not in self._off
+        self._log_z.armed = self.due and "log_z" not in self._off
+        if self.due:
+            self.update.before()
+
+    def at_gradients(self, norm: float, limit: float | None) -> None:
+        """Look at the gradients, clipped already; `norm`: as it was before."""
+        if self.due:
+            clipped = 1.0 if limit is None or not norm > limit else limit / (norm + 1e-6)
+            self._softly("gradients", lambda: self._look_at_gradients(clipped**-2))
+
+    def _look_at_gradients(self, rescale: float) -> None:
+        pairs = [
+            (p.grad, g)
+            for p, g in zip(self._parameters, self._groups, strict=True)
+            if p.grad is not None
+        ]
+        if not pairs:
+            return
+        grads, groups = [g for g, _ in pairs], [g for _, g in pairs]
+        count = self._ranks.count
+        sums = sums_by_group(squared_norms(grads) * rescale, grads, groups, count)
+        sums += [0.0] * (self.num_layers + 2 - len(sums))
+        self._layers["grad_square"] = sums[: self.num_layers]
+        self._seen["embedding_square"] = sums[self.num_layers]
+        self._seen["num_zeros"] = count_zeros(grads, count)
+        ratio = rms_ratio(self._training.optimizer, [p for p, g in zip(self._parameters, self._groups, strict=True) if g != self.num_layers])  # fmt: skip
+        if ratio is not None:
+            self._seen["rms_ratio_max"] = ratio * math.sqrt(rescale)
+
+    def take(self) -> Measured:
+        """Return what is due of the step just done; all ranks must call it where it is.
+
+        Raises:
+            ActError: The last hidden state, the moments or the update cannot be measured.
+        """
+        found = Measured()
+        hidden = self.hidden.take()
+        if hidden is not None:
+            found.values["activation_norm"] = hidden
+        if not self.due:
+            return found
+        checksum = 0.0
+        try:
+            moment = read_moments(self._training.optimizer, self._names, self._ranks.count)
+            if moment is not None:
+                found.labels["adam_v_max_at"] = moment.v_max_at
+                for name, value in (("adam_m_l1", moment.m_l1), ("adam_v_l1", moment.v_l1), ("adam_v_max", moment.v_max)):  # fmt: skip
+                    self._seen[name] = value
+            squares = self.update.after()
+            if squares is not None:
+                self._seen["update_square"], self._seen["weight_square"] = squares
+            self._take_softly()
+            checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
+        finally:  # the other ranks wait for this one's share, whatever failed here
+            table = self._ranks.gather(self._vector(checksum))
+        self._add_up(table, found)
+        return found
+
+    def _take_softly(self) -> None:
+        n = self.num_layers
+
+        def blocks() -> None:
+            rms, top = self._blocks.take(n)
+            self._layers |= {"activation_rms": rms, "activation_max": top}
+
+        def attention() -> None:
+            if self._attention.error is not None:
+                raise self._attention.error
+            # a model whose blocks were not found is one layer
+            top, entropy = self._attention.take(max(n, 1))
+            self._layers |= {"attention_logit_max": top[:n], "attention_entropy": entropy[:n]}
+            self._see("attention_logit_max", top, max)
+            self._see("attention_entropy", entropy, min)
+
+        def log_z() -> None:
+            value = self._log_z.take()
+            if value is not None:
+                self._seen["output_log_z"] = value
+
+        for name, look in (("blocks", blocks), ("attention", attention), ("log_z", log_z)):
+            self._softly(name, look)
+        self._see("activation_max", self._layers.get("activation_max", []), max)
+
+    def _see(
+        self, name: str, by_layer: Sequence[float], pick: Callable[[Sequence[float]], float]
+    ) -> None:
+        """Note the extreme of what the layers gave; those that were not run gave NaN."""
+        known = [v for v in by_layer if not math.isnan(v)]
+        if known:
+            self._seen[name] = pick(known)
+
+    def _softly(self, name: str, look: Callable[[], None]) -> None:
+        """Run one probe; where it fails it is left out from now on."""
+        if name in self._off:
+            return
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - what only informs takes nothing down
+            self._off.add(name)
+            text = f"probe {name} is left out from now on: {type(error).__name__}: {error}"
+            self.notes.append(text)
+
+    def take_notes(self) -> list[str]:
+        """Return what failed since the last call."""
+        notes, self.notes = self.notes, []
+        return notes
+
+    # -- over all ranks ---------------------------------------------------------------------
+
+    def _vector(self, checksum: float) -> list[float]:
+        """Return this rank's share as numbers in a fixed order; NaN where there is none."""
+        none = [math.nan] * self.num_layers
+        numbers = [self._seen.get(name, math.nan) for name, _ in _WHOLE]
+        for name, _ in _BY_LAYER:
+            numbers += self._layers.get(name, none)
+        return [*numbers, checksum]
+
+    def _add_up(self, table: NDArray[np.float64], found: Measured) -> None:
+        whole = {
+            name: _together(table[:, i : i + 1], how)[0] for i, (name, how) in enumerate(_WHOLE)
+        }
+        start, n = len(_WHOLE), self.num_layers
+        for i, (name, how) in enumerate(_BY_LAYER):
+            by_layer = _together(table[:, start + i * n : start + (i + 1) * n], how)
+            if name in self._layers or not np.isnan(by_layer).all():
+                key = "grad_norm" if name == "grad_square" else name
+                rooted = np.sqrt(by_layer) if name == "grad_square" else by_layer
+                found.layers[key] = rooted.tolist()
+        known = {k: float(v) for k, v in whole.items() if k in self._seen}  # NaN is a value here
+        for square, root in _ROOTS.items():
+            if square in known:
+                known[root] = math.sqrt(known.pop(square))
+        found.values |= known
+        if known.get("weight_norm", 0.0) > 0:
+            found.values["update_ratio"] = known["update_norm"] / known["weight_norm"]
+        found.values |= settings(self._training.optimizer)
+        memory = host_memory_gib()
+        if memory is not None:
+            found.values["host_memory_gib"] = memory
+        odd = np.flatnonzero((table[:, -1] != table[0, -1]) & np.isfinite(table[:, -1]))
+        if len(odd):
+            found.labels["odd_ranks"] = " ".join(map(str, odd))
+
+    def close(self) -> None:
+        """Remove all hooks."""
+        for probe in (self.hidden, self._blocks, self._attention, self._log_z):
+            probe.close()
+
+
+def _together(table: NDArray[np.float64], how: str) -> NDArray[np.float64]:
+    """Return the values [n] of all ranks [ranks, n] as one; NaN where no rank has one."""
+    if len(table) == 1:
+        alone: NDArray[np.float64] = table[0]
+        return alone
+    missing = np.isnan(table)
+    fill = {_MEANS: 0.0, _TOPS: -np.inf, _LOWS: np.inf}.get(how, np.nan)
+    filled = np.where(missing, fill, table)
+    together: NDArray[np.float64]
+    if how == _ADDED:
+        together = table.sum(axis=0)
+    elif how == _MEANS:
+        together = filled.sum(axis=0) / np.maximum((~missing).sum(axis=0), 1)
+    else:
+        together = filled.max(axis=0) if how == _TOPS else filled.min(axis=0)
+    together[missing.all(axis=0)] = np.nan
+    return together
+
+
+def _groups(
+    parameters: Sequence[torch.Tensor], names: dict[int, str], blocks: Sequence[str]
+) -> list[int]:
+    """Return the block of each parameter; after the blocks come embeddings, then all others."""
+    groups = []
+    for p in parameters:
+        name = names.get(id(p), "")
+        block = next((i for i, b in enumerate(blocks) if name.startswith(b + ".")), None)
+        if block is not None:
+            groups.append(block)
+        elif "embed" in name.lower() or "wte" in name or "wpe" in name:
+            groups.append(len(blocks))
+        else:
+            groups.append(len(blocks) + 1)
+    return groups

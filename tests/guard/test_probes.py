@@ -1,0 +1,225 @@
+"""The probes against computations by hand, in every form that attention comes in."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from tests.guard.tiny import VOCAB, Sequences, events_of, rows_of
+from trimtab.guard import Guard
+from trimtab.guard.probes.activations import find_blocks
+from trimtab.guard.probes.attention import AttentionProbe
+from trimtab.guard.probes.batch import batch_statistics
+
+pytestmark = pytest.mark.torch
+
+
+class Attention(nn.Module):
+    """Causal attention in one of the ways people write it."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.qkv = nn.Linear(16, 48, bias=False)
+        self.dead = nn.Parameter(torch.ones(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + (0.0 * self.dead).sum()
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        n = x.shape[1]
+        keep = torch.ones(n, n).tril().bool()
+        if self.how == "causal":
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        elif self.how == "bool mask":
+            y = functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
+        elif self.how == "float mask":
+            mask = torch.zeros(1, 1, n, n).masked_fill(~keep, -1e30)
+            y = functional.scaled_dot_product_attention(q, k, v, mask)
+        elif self.how == "grouped":
+            y = functional.scaled_dot_product_attention(
+                q, k[:, :1], v[:, :1], is_causal=True, enable_gqa=True
+            )
+        else:
+            logits = (q @ k.transpose(-2, -1) / 8**0.5).masked_fill(~keep, -math.inf)
+            y = torch.softmax(logits, dim=-1) @ v
+        return x + y.transpose(1, 2).flatten(2)
+
+
+class Model(nn.Module):
+    def __init__(self, how: str = "causal") -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCAB, 16)
+        self.blocks = nn.ModuleList(Attention(how) for _ in range(2))
+        self.output = nn.Linear(16, VOCAB)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.output(x)
+        return logits
+
+
+def by_hand(model: Model, tokens: Tensor) -> tuple[list[float], list[float], list[Tensor], Tensor]:
+    """Largest logit and mean entropy by layer, the outputs of the blocks, and the logits."""
+    x = model.embedding(tokens)
+    top, entropy, outputs = [], [], []
+    for block in model.blocks:
+        assert isinstance(block, Attention)
+        q, k, _ = block.qkv(x).view(*x.shape[:2], 3, 2, 8).permute(2, 0, 3, 1, 4)
+        k = k[:, :1] if block.how == "grouped" else k
+        n = x.shape[1]
+        logits = q @ k.transpose(-2, -1) / 8**0.5
+        logits = logits.masked_fill(~torch.ones(n, n).tril().bool(), -math.inf)
+        p = logits.softmax(-1)
+        top.append(float(logits[:2].max()))
+        entropy.append(float(-(p * p.clamp_min(1e-30).log()).sum(-1)[:2].mean()))
+        x = block(x).detach()
+        outputs.append(x)
+    return top, entropy, outputs, model.output(x)
+
+
+def guarded(tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 2) -> list[Any]:
+    """Train for some steps; returns what `by_hand` gives before the last step, and its gradients."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.02, betas=(0.9, 0.97))
+    loader = DataLoader(Sequences(64), batch_size=batch_size)
+    guard = Guard(
+        model, optimizer, data=loader, clip=0.05, steps=steps, run=tmp_path / "run",
+        say=lambda _line: None,
+    )  # fmt: skip
+    known: list[Any] = []
+    for batch in guard:
+        if guard.step_number == steps - 1:
+            with torch.no_grad():
+                known = [*by_hand(model, batch[:, :-1])]
+        loss = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        guard.backward(loss)
+        if guard.step_number == steps - 1:
+            known.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})  # fmt: skip
+            known.append({n: p.detach().clone() for n, p in model.named_parameters()})
+        guard.step()
+    return known
+
+
+def layers_of(run: Path) -> list[dict[str, Any]]:
+    import json
+
+    path = run / "signals" / "layers" / "1.0.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("how", ["causal", "bool mask", "float mask", "grouped", "softmax"])
+def test_attention_is_seen_however_it_is_written(tmp_path: Path, how: str) -> None:
+    torch.manual_seed(1)
+    top, entropy, *_ = guarded(tmp_path, Model(how))
+    (row,) = layers_of(tmp_path / "run")
+    assert row["step"] == 10
+    assert row["attention_logit_max"] == pytest.approx(top, rel=1e-5)
+    assert row["attention_entropy"] == pytest.approx(entropy, rel=1e-4)
+    last = rows_of(tmp_path / "run")[-1]
+    assert last["attention_logit_max"] == pytest.approx(max(top), rel=1e-5)
+    assert last["attention_entropy"] == pytest.approx(min(entropy), rel=1e-4)
+    assert "attention_logit_max" not in rows_of(tmp_path / "run")[-2]
+
+
+@pytest.mark.covers("S20")
+@pytest.mark.covers("S11")
+def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    model = Model()
+    _, _, outputs, logits, grads, weights = guarded(tmp_path, model)
+    (row,), last = layers_of(tmp_path / "run"), rows_of(tmp_path / "run")[-1]
+    rms = [float(o.square().mean().sqrt()) for o in outputs]
+    assert row["activation_rms"] == pytest.approx(rms, rel=1e-5)
+    assert row["activation_max"] == pytest.approx([float(o.abs().max()) for o in outputs], rel=1e-5)
+    norms = [float(grads[f"blocks.{i}.qkv.weight"].norm()) for i in range(2)]  # dead ones add 0
+    assert row["grad_norm"] == pytest.approx(norms, rel=1e-4)
+    assert last["embedding_grad_norm"] == pytest.approx(float(grads["embedding.weight"].norm()), rel=1e-4)  # fmt: skip
+    assert last["num_zeros"] >= 14
+    assert last["num_zeros"] == sum(int((g == 0).sum()) for g in grads.values())
+    log_z = torch.logsumexp(logits.flatten(0, 1), -1).square().mean().sqrt()
+    assert last["output_log_z"] == pytest.approx(float(log_z), rel=1e-5)
+    weight_norm = math.sqrt(sum(float(w.square().sum()) for w in weights.values()))
+    assert last["weight_norm"] == pytest.approx(weight_norm, rel=1e-5)
+    after = dict(model.named_parameters())
+    moved = math.sqrt(
+        sum(float((after[n].detach() - w).square().sum()) for n, w in weights.items())
+    )
+    assert last["update_ratio"] == pytest.approx(moved / weight_norm, rel=1e-4)
+    assert (last["beta1"], last["beta2"], last["weight_decay"]) == (0.9, 0.97, 0.02)
+    assert last["tokens_per_s"] == pytest.approx(14 / last["step_time_s"])
+    assert 0.01 < last["host_memory_gib"] < 100
+
+
+def test_a_batch_is_known_before_its_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 256, (16, 128), generator=generator)
+    same = torch.full((16, 128), 92)
+    assert batch_statistics({"ids": noise})["batch_compression"] > 0.9
+    assert batch_statistics([same])["batch_compression"] < 0.03
+    assert batch_statistics(same)["batch_entropy"] == 0.0
+    assert batch_statistics(noise)["batch_entropy"] == pytest.approx(math.log(256), rel=0.05)
+    big = torch.randint(0, 50_000, (512, 1024), generator=generator)
+    assert batch_statistics(big)["batch_entropy"] > 8.0
+    assert batch_statistics(torch.randn(4, 4)) == {}
+    assert batch_statistics(torch.zeros(0, 5, dtype=torch.long)) == {}
+    assert batch_statistics("text") == {}
+
+
+def test_the_repeated_blocks_are_found() -> None:
+    assert list(find_blocks(Model())) == ["blocks.0", "blocks.1"]
+    assert find_blocks(nn.Linear(2, 2)) == {}
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
+    assert list(find_blocks(encoder)) == ["layers.0", "layers.1", "layers.2"]
+
+
+def test_a_compiled_model_is_not_watched_and_trains(tmp_path: Path) -> None:
+    model = Model()
+    compiled = torch.compile(model, backend="eager")
+    assert not AttentionProbe(compiled).possible  # type: ignore[arg-type]
+    guarded(tmp_path, compiled)  # type: ignore[arg-type]
+    assert "attention_logit_max" not in rows_of(tmp_path / "run")[-1]
+    assert layers_of(tmp_path / "run")[0]["grad_norm"][0] > 0
+
+
+def test_a_probe_that_fails_is_named_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trimtab.guard.probes import attention
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(attention, "_of_queries", fail)
+    guarded(tmp_path, Model(), steps=30)
+    notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
+    assert notes == ["probe attention is left out from now on: ValueError: planted"]
+    assert events_of(tmp_path / "run", "fault") == []
+    assert [r["step"] for r in layers_of(tmp_path / "run")] == [10, 20, 30]
+
+
+@pytest.mark.parametrize("where", ["blocks.1.qkv.weight", "output.bias"])
+def test_the_first_tensor_with_a_broken_gradient_is_named(tmp_path: Path, where: str) -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    guard = Guard(
+        model, optimizer, data=DataLoader(Sequences(64), batch_size=2), clip=1.0, steps=5,
+        run=tmp_path / "run", mode="act", say=lambda _line: None,
+    )  # fmt: skip
+    for batch in guard:
+        logits = model(batch[:, :-1])
+        guard.backward(functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
+        if guard.step_number == 2:
+            grad = dict(model.named_parameters())[where].grad
+            assert grad is not None
+            grad.view(-1)[0] = math.inf
+        guard.step()
+    marked = [r for r in rows_of(tmp_path / "run") if "nonfinite_at" in r]
+    assert [(r["step"], r["nonfinite_at"], r["nonfinite_tensors"]) for r in marked] == [
+        (3, where, "1 of 7")
+    ]
