@@ -195,7 +195,9 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
         losses.append(float(loss.detach()).hex())
 
 
-def run_crowd(folder: Path, world: int, job: Job, *, timeout_s: float = 120) -> list[int | None]:
+def run_crowd(
+    folder: Path, world: int, job: Job, *, timeout_s: float = 120, grace_s: float = 0.1
+) -> list[int | None]:
     """Run a job on so many ranks; return their exit codes."""
     store = tempfile.mktemp(prefix="store-", dir=folder)
     ranks = [
@@ -208,8 +210,9 @@ def run_crowd(folder: Path, world: int, job: Job, *, timeout_s: float = 120) -> 
         if any(p.exitcode not in (None, 0) for p in ranks):
             break
         time.sleep(0.02)
-    time.sleep(0.1)
+    end = time.monotonic() + grace_s
     for process in ranks:
+        process.join(max(end - time.monotonic(), 0.0))
         if process.is_alive():
             process.kill()
         process.join()

@@ -1,6 +1,7 @@
 """Planted faults from the first sign to the verdict, and faults that nothing cures."""
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,18 @@ def test_no_rollback_allowed_means_none_is_begun(tmp_path: Path, text: Text) -> 
     (reason,) = [e.data["why"] for e in events_of(tmp_path / "run", "decision") if e.data["what"] == "stop acting"]  # fmt: skip
     assert reason == "0 rollbacks so far, the policy allows 0"
     assert len(events_of(tmp_path / "run", "attempt")) == 1
+
+
+def test_a_run_that_nothing_helps_is_stopped_where_the_policy_says_so(
+    tmp_path: Path, text: Text
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        guarded(DATA_FAULT, text, tmp_path / "run", max_rollbacks=0, on_give_up="stop")
+    assert stopped.value.code == 3
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
+    assert (verdict["state"], verdict["restart"]) == ("given-up", False)
+    assert verdict["reason"] == "0 rollbacks so far, the policy allows 0"
+    assert verdict["resume_step"] < DATA_FAULT.fault_step  # type: ignore[operator]
 
 
 def nan_from(step: int) -> Callable[[Guard, Tensor], Tensor]:

@@ -1,5 +1,7 @@
 """The guard on several ranks: right norms, one verdict, one state, under every layout."""
 
+import json
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,24 @@ def test_a_run_goes_on_with_another_number_of_ranks(
     assert [r["loss"] for r in rows] == pytest.approx([r["loss"] for r in expected], rel=1e-3)
     notes = [e.data["text"] for e in events_of(moved / "run", "note")]
     assert any(f"saved on {before[1]} ranks, resumed on {after[1]}" in t for t in notes)
+
+
+def told_to_stop(crew: Crew, step: int) -> None:
+    if step == 13 and crew.rank == 1:
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_all_ranks_stop_after_the_same_step_when_one_is_told_to(tmp_path: Path) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    straight.mkdir()
+    broken.mkdir()
+    assert run_crowd(straight, 2, Job("ddp", 30)) == [0, 0]
+    assert run_crowd(broken, 2, Job("ddp", 30, spoil=told_to_stop), grace_s=5) == [143, 143]
+    assert json.loads((broken / "run" / "verdict.json").read_text())["resume_step"] == 13
+    assert run_crowd(broken, 2, Job("ddp", 30)) == [0, 0]
+    a, b = outcome(straight), outcome(broken)
+    assert a["losses"][13:] == b["losses"]
+    assert differences(a["model"], b["model"]) == []
 
 
 def break_judge(crew: Crew, guard: Guard) -> None:

@@ -1,5 +1,6 @@
 """What a person sees of a run: its start, its trouble, its end; each thing once."""
 
+import json
 import math
 import signal
 from collections.abc import Callable
@@ -147,8 +148,11 @@ def test_other_data_at_resume_is_noted(tmp_path: Path) -> None:
     assert said[0] == note.data["text"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", ["between steps", "within a step"])
-def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(tmp_path: Path, at: str) -> None:
+def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(
+    tmp_path: Path, at: str, number: signal.Signals
+) -> None:
     plain = make()
     expected = train_plain(plain, 60)
     run, s, losses, said = tmp_path / "run", make(), list[float](), list[str]()
@@ -157,23 +161,33 @@ def test_an_interrupted_run_is_saved_and_goes_on_bit_for_bit(tmp_path: Path, at:
         for batch in guard:
             loss = s.loss(batch)
             if at == "within a step" and guard.step_number + 1 == stop:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
             guard.backward(loss)
             losses.append(float(loss.detach()))
             guard.step()
             if at == "between steps" and guard.step_number == stop:
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt if number == signal.SIGINT else SystemExit) as stopped:
         loop(s, guard_of(s, run, steps=60, say=said.append), 37)
+    assert number == signal.SIGINT or stopped.value.code == 143  # type: ignore[attr-defined]
     assert len(losses) == 37
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+    assert (verdict["state"], verdict["restart"], verdict["resume_step"]) == (
+        "interrupted",
+        True,
+        37,
+    )
     assert events_of(run, "end")[0].data["reason"] == "interrupted"
     assert said[-1] == "interrupted at step 37; the same script goes on from step 37"
     again = make()
     loop(again, guard_of(again, run, steps=60), None)
     assert losses == expected
     assert differences(state_of(plain), state_of(again)) == []
+    verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
+    assert (verdict["state"], verdict["restart"], verdict["step"]) == ("done", False, 60)
 
 
 def test_a_second_interrupt_stops_at_once_and_saves_no_half_step(tmp_path: Path) -> None:

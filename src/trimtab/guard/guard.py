@@ -23,6 +23,7 @@ from trimtab.guard.ranks import Ranks
 from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
 from trimtab.guard.snapshots import Training, restore_rng
+from trimtab.guard.verdict import EXIT_GIVEN_UP, State, write_verdict
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
@@ -178,6 +179,15 @@ class Guard(Controls):
             interrupts.release()
         self._end("all steps done" if self._done() else "the data is used up")
 
+    def _verdict(self, state: State, reason: str) -> None:
+        engine = self._engine
+        if self._ranks.chief:
+            write_verdict(
+                self._recorder.directory.root, state=state, reason=reason, steps=self._steps,
+                step=engine.counters.step, saved_step=engine.saved_step,
+                attempt=self._recorder.attempt,
+            )  # fmt: skip
+
     def _start(self) -> None:
         self._check_stepped()
         if self._started or self._ended:
@@ -194,6 +204,7 @@ class Guard(Controls):
             restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
         if self.policy.mode == "act":
             self._edge.run("recovery", self._engine.snapshot)
+        self._edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
         self._engine.start_clock()
 
     def _next_batch(self) -> tuple[Any, int, int] | None:
@@ -229,7 +240,12 @@ class Guard(Controls):
         (scaler.scale(loss) if scaler is not None else loss).backward()
 
     def step(self) -> None:
-        """Clip, update or skip, record, judge; go back where it is needed and allowed."""
+        """Clip, update or skip, record, judge; go back where it is needed and allowed.
+
+        Raises:
+            SystemExit: Nothing is left to try and the policy says to stop then; or SIGTERM came.
+            KeyboardInterrupt: SIGINT came in the meantime.
+        """
         if self._batch is None or not self._losses:
             raise ConfigError(
                 "guard.step() needs one batch from the guard and guard.backward(loss) before it"
@@ -260,6 +276,9 @@ class Guard(Controls):
             scaled = "loss_scale" in values
             edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))
         self._after_step(values, labels, values["loss"])
+        if self._recovery.given_up and self.policy.on_give_up == "stop":
+            self._end("given up")
+            raise SystemExit(EXIT_GIVEN_UP)
         self._interrupts.step_ends(together=engine.step_sum.stop)
 
     def checkpoint(self) -> None:
@@ -360,6 +379,10 @@ class Guard(Controls):
             ),
         )
         self._edge.run("journal", lambda: self._tell_end(reason))
+        state: State = "done"
+        if reason in ("interrupted", "given up"):
+            state = "interrupted" if reason == "interrupted" else "given-up"
+        self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
         self.close()
 
     def _tell_end(self, reason: str) -> None:

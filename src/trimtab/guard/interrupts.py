@@ -1,15 +1,16 @@
-"""Ctrl-C in a guarded loop: the step under way is finished, so that what is saved is whole.
+"""Ctrl-C or SIGTERM in a guarded loop: the step under way is finished, so that what is saved is whole.
 
 A generator is not told why its loop was left, so the signal itself is watched while a loop runs.
-Pressed between steps, or a second time, it raises `KeyboardInterrupt` at once, as without a guard.
-Where several ranks train together, all stop after the same step, whichever was interrupted.
+Between steps, or a second time, it ends the loop at once, as without a guard: SIGINT by
+`KeyboardInterrupt`, SIGTERM by `SystemExit(143)`. Where several ranks train together, all stop after
+the same step, whichever was told to.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,9 +18,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupts"]
 
+_DEFAULTS: dict[int, Any] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+}
+"""What must be in place for us to take over."""
+
 
 class Interrupts:
-    """Watches SIGINT where it has Python's own handler and this is the main thread; else nothing."""
+    """Watches SIGINT and SIGTERM, each where nobody else does and this is the main thread."""
 
     def __init__(self, say: Callable[[str], None], *, alone: bool = True) -> None:
         """Nothing is watched yet.
@@ -33,24 +40,25 @@ class Interrupts:
         """Whether the interrupt that is on its way came through here."""
         self.in_step = False
         """Whether a batch is under way: stopping now would leave half a step."""
-        self._wanted = False
-        self._watching = False
+        self._wanted: int | None = None
+        self._watched: list[int] = []
         self._say = say
 
     def watch(self) -> None:
         """Begin; done again, it changes nothing."""
-        if (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        ):
-            signal.signal(signal.SIGINT, self._handle)
-            self._watching = True
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, default in _DEFAULTS.items():
+            if signal.getsignal(number) == default:
+                signal.signal(number, self._handle)
+                self._watched.append(number)
 
     def release(self) -> None:
-        """Put Python's handler back, where ours is still in place."""
-        if self._watching and signal.getsignal(signal.SIGINT) == self._handle:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        self._watching = False
+        """Put the handlers back, where ours are still in place."""
+        for number in self._watched:
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, _DEFAULTS[number])
+        self._watched.clear()
 
     def step_begins(self) -> None:
         """A batch is asked for; an interrupt that the loop caught is over."""
@@ -58,7 +66,7 @@ class Interrupts:
 
     def is_wanted(self) -> bool:
         """Whether an interrupt waits for the end of the step."""
-        return self._wanted
+        return self._wanted is not None
 
     def step_ends(self, *, together: bool) -> None:
         """Raise the interrupt that came in the meantime.
@@ -68,16 +76,25 @@ class Interrupts:
 
         Raises:
             KeyboardInterrupt: There was one.
+            SystemExit: It was SIGTERM.
         """
         self.in_step = False
-        if together or (self._alone and self._wanted):
-            self._wanted, self.seen = False, True
-            raise KeyboardInterrupt
+        if together or (self._alone and self._wanted is not None):
+            number, self._wanted = self._wanted or signal.SIGTERM, None
+            self._raise(number)
 
-    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        if (self.in_step or not self._alone) and not self._wanted:
-            self._wanted = True
-            self._say("interrupt: finishing this step, then saving; once more stops at once")
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if (self.in_step or not self._alone) and self._wanted is None:
+            self._wanted = number
+            name = signal.Signals(number).name
+            what = "interrupt" if number == signal.SIGINT else name
+            self._say(f"{what}: finishing this step, then saving; once more stops at once")
             return
-        self.seen, self._wanted = True, False
+        self._wanted = None
+        self._raise(number)
+
+    def _raise(self, number: int) -> None:
+        self.seen = True
+        if number == signal.SIGTERM:
+            raise SystemExit(128 + number)
         raise KeyboardInterrupt

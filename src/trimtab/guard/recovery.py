@@ -57,6 +57,8 @@ class Recovery:
         self.actions: list[dict[str, object]] = []
         self.incidents: list[Incident] = []
         self.advising_only = False
+        self.given_up = ""
+        """Why nothing is tried any more; empty as long as something is."""
         self._say = say
         self._open: dict[tuple[str, str, int], Finding] = {}
         self._handled: set[tuple[str, str, int]] = set()
@@ -313,11 +315,11 @@ class Recovery:
         )
 
     def _give_up(self, reason: str) -> None:
-        self.advising_only = True
+        self.advising_only, self.given_up = True, reason
         self._decide("stop acting", reason)
-        self._say(
-            f"step {self.engine.counters.step:>6,}  no longer acting: {reason}; the run goes on, advice follows"
-        )
+        stops = self.engine.policy.on_give_up == "stop"
+        what = "the run is stopped" if stops else "the run goes on, advice follows"
+        self._say(f"step {self.engine.counters.step:>6,}  no longer acting: {reason}; {what}")
 
     def _decide(self, what: str, why: str) -> None:
         self.engine.recorder.event(

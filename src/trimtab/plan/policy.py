@@ -19,6 +19,7 @@ from trimtab.errors import ConfigError
 __all__ = ["Mode", "Policy"]
 
 Mode = Literal["observe", "advise", "act"]
+OnGiveUp = Literal["advise", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,10 @@ class Policy:
     """How much lower a stronger cut must bring the loss to be taken over a milder one that also
     held, share of the loss. Ours."""
 
+    on_give_up: OnGiveUp = "advise"
+    """What to do when nothing is left to try. advise: the run goes on, advice follows; stop: the run
+    is saved and ended with exit code 3, for a person to look."""
+
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
     verify_tolerance: float = 0.01
@@ -88,6 +93,8 @@ class Policy:
         """Refuse impossible values."""
         if self.mode not in get_args(Mode):
             raise ConfigError(f"mode is {self.mode!r}, expected one of {', '.join(get_args(Mode))}")
+        if self.on_give_up not in get_args(OnGiveUp):
+            raise ConfigError(f"on_give_up is {self.on_give_up!r}, expected advise or stop")
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
