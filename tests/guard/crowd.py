@@ -175,7 +175,14 @@ def _plain(crew: Crew, job: Job, losses: list[str]) -> None:
 
 
 def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
-    policy = Policy(**{"checkpoint_every_steps": 10, "snapshot_every_steps": 5, **job.policy})
+    policy = Policy(
+        **{
+            "checkpoint_every_steps": 10,
+            "snapshot_every_steps": 5,
+            "checkpoint_in_background": False,
+            **job.policy,
+        }
+    )
     guard = crew.guard = Guard(
         crew.model, crew.optimizer, data=crew.loader, scheduler=crew.scheduler, clip=job.clip,
         steps=job.steps, run=folder / "run", mode=job.mode, policy=policy,  # type: ignore[arg-type]

@@ -58,6 +58,7 @@ def train(
     kill_save: tuple[int, str] | None = None,
     save_every: int = 10,
     mode: str = "act",
+    background: bool = False,
     before: Callable[[Any], None] | None = None,
 ) -> None:
     """Train; killed after `kill_step`, or within the save of a step at one of `KILL_POINTS`."""
@@ -65,7 +66,11 @@ def train(
     if kill_save is not None:
         _set_trap(*kill_save)
     s = make(**settings)
-    policy = Policy(checkpoint_every_steps=save_every, snapshot_every_steps=5)
+    policy = Policy(
+        checkpoint_every_steps=save_every,
+        snapshot_every_steps=5,
+        checkpoint_in_background=background,
+    )
     guard = guard_of(s, folder / "run", steps=steps, mode=mode, policy=policy)
     if before is not None:
         before(guard)

@@ -95,7 +95,12 @@ def guarded(
         policy: Settings of the policy.
     """
     parts = build(scenario, seed, text)
-    settings = {"checkpoint_every_steps": 60, "snapshot_every_steps": 10, **policy}
+    settings = {
+        "checkpoint_in_background": False,
+        "checkpoint_every_steps": 60,
+        "snapshot_every_steps": 10,
+        **policy,
+    }
     guard = Guard(
         parts.model, parts.optimizer, data=parts.loader, scheduler=parts.scheduler,
         clip=scenario.clip_norm, steps=scenario.steps, run=run, mode=mode,  # type: ignore[arg-type]

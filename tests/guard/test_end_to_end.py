@@ -225,7 +225,7 @@ def test_a_run_that_nothing_helps_is_stopped_where_the_policy_says_so(
     verdict = json.loads((tmp_path / "run" / "verdict.json").read_text(encoding="utf-8"))
     assert (verdict["state"], verdict["restart"]) == ("given-up", False)
     assert verdict["reason"] == "0 rollbacks so far, the policy allows 0"
-    assert verdict["resume_step"] < DATA_FAULT.fault_step  # type: ignore[operator]
+    assert verdict["resume_step"] < DATA_FAULT.fault_step
 
 
 def nan_from(step: int) -> Callable[[Guard, Tensor], Tensor]:

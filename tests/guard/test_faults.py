@@ -99,7 +99,9 @@ def test_a_fault_of_the_guard_leaves_training_as_it_was(
     plain = make(precision=precision, shuffle=True)
     expected, state = train_plain(plain, STEPS), state_of(plain)
     s = make(precision=precision, shuffle=True)
-    policy = Policy(checkpoint_every_steps=10, snapshot_every_steps=4)
+    policy = Policy(
+        checkpoint_every_steps=10, snapshot_every_steps=4, checkpoint_in_background=False
+    )
     guard = guard_of(s, tmp_path / "run", steps=STEPS, mode="act", policy=policy)
     losses = train_guarded(s, guard, until=7)
     with monkeypatch.context() as patch:
@@ -119,7 +121,7 @@ def test_after_a_fault_it_still_records_saves_and_does_not_act(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = make()
-    policy = Policy(checkpoint_every_steps=10)
+    policy = Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=STEPS, mode="act", policy=policy)
     train_guarded(s, guard, until=7)
     break_judge(guard, monkeypatch)
@@ -134,7 +136,7 @@ def test_a_failed_save_leaves_no_half_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     s = make()
-    policy = Policy(checkpoint_every_steps=10)
+    policy = Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=STEPS, policy=policy)
     with monkeypatch.context() as patch:
         break_checkpoints(guard, patch)

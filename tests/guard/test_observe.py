@@ -43,7 +43,9 @@ def assert_same(
     expected = train_plain(plain, steps, clip=clip, accumulate=accumulate)
     state = state_of(plain)
     watched = make(**settings)
-    policy = Policy(snapshot_every_steps=3, checkpoint_every_steps=10)
+    policy = Policy(
+        snapshot_every_steps=3, checkpoint_every_steps=10, checkpoint_in_background=False
+    )
     guard = guard_of(watched, tmp_path / "run", mode=mode, steps=steps, clip=clip, policy=policy)
     assert train_guarded(watched, guard, accumulate=accumulate) == expected
     assert differences(state, state_of(watched)) == []

@@ -209,7 +209,7 @@ def test_skipped_samples_are_never_fed_again_after_a_rollback_a_kill_or_an_epoch
         first, last, _tokens = g._batch or (0, -1, 0)
         fed.extend(range(first, last + 1))
 
-    policy = Policy(checkpoint_every_steps=5)
+    policy = Policy(checkpoint_every_steps=5, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=25, policy=policy)
     train_guarded(s, guard, on_batch=note, until=9)
     back = guard._engine.restore_point(5)

@@ -4,6 +4,7 @@ import json
 import random
 import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,6 +25,8 @@ from tests.guard.tiny import (
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ActError, ChronicleError, ConfigError
+from trimtab.guard import store
+from trimtab.guard.saving import save_state
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 
@@ -71,6 +74,41 @@ def test_killed_after_a_step_it_goes_on_bit_for_bit(
     assert resumed_from == kill_step // 10 * 10
 
 
+@pytest.mark.parametrize("kill_step", [11, 26, 40])
+def test_what_is_saved_in_the_background_is_whole_or_not_there(
+    tmp_path: Path, unbroken: dict[str, Path], kill_step: int
+) -> None:
+    settings = PRECISIONS["fp32"]
+    code = jobs.run(
+        tmp_path, settings=settings, steps=STEPS, log="first", kill_step=kill_step, background=True
+    )
+    assert code == -9
+    assert_goes_on(tmp_path, unbroken["fp32"], settings)
+
+
+def test_a_save_in_the_background_is_told_once_it_is_whole(tmp_path: Path) -> None:
+    s, policy = make(), Policy(checkpoint_every_steps=5)
+    started = Event()
+
+    def slow(*args: Any, **more: Any) -> None:
+        started.wait(30)
+        save_state(*args, **more)
+
+    guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "save_state", slow)
+        train_guarded(s, guard, until=8)
+        assert events_of(tmp_path / "run", "checkpoint") == []  # training went on meanwhile
+        started.set()
+        train_guarded(s, guard)
+    told = [(e.data["path"], e.step) for e in events_of(tmp_path / "run", "checkpoint")]
+    assert told == [("step-00000005", 5), ("step-00000010", 10), ("step-00000012", 12)]
+    again = make()
+    restored = guard_of(again, tmp_path / "run", steps=12)
+    assert restored.step_number == 12
+    assert differences(state_of(s)["model"], state_of(again)["model"]) == []
+
+
 @pytest.mark.parametrize("point", jobs.KILL_POINTS)
 def test_killed_within_a_save_the_newest_whole_checkpoint_is_used(
     tmp_path: Path, unbroken: dict[str, Path], point: str
@@ -95,7 +133,9 @@ def test_killed_at_a_random_moment_again_and_again(
     expected = jobs.losses_of(reference, "losses")
     for life in range(4):  # saves every second step: most of the time it is saving
         log = f"life-{life}"
-        process = jobs.start(tmp_path, settings=settings, steps=STEPS, log=log, save_every=2)
+        process = jobs.start(
+            tmp_path, settings=settings, steps=STEPS, log=log, save_every=2, background=number > 3
+        )
         deadline = time.monotonic() + 60
         while not (tmp_path / log).exists() and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -132,7 +172,7 @@ def test_every_schedule_and_order_resumes_bit_for_bit(
 def broken_run(tmp_path: Path) -> Path:
     """A run of 27 steps with checkpoints at 10 and 20, closed; its signals go on to step 27."""
     s = make()
-    policy = Policy(checkpoint_every_steps=10)
+    policy = Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=60, policy=policy)
     train_guarded(s, guard, until=27)
     guard.close()
@@ -284,7 +324,12 @@ def test_the_lr_factor_clip_and_skips_survive_a_kill_without_a_later_checkpoint(
     tmp_path: Path,
 ) -> None:
     s = make(schedule="cosine")
-    guard = guard_of(s, tmp_path / "run", steps=60, policy=Policy(checkpoint_every_steps=10))
+    guard = guard_of(
+        s,
+        tmp_path / "run",
+        steps=60,
+        policy=Policy(checkpoint_every_steps=10, checkpoint_in_background=False),
+    )
     train_guarded(s, guard, until=12)
     guard.scale_lr(0.25, why="a test")
     guard.tighten_clip(0.5, why="a test")

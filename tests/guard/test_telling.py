@@ -123,7 +123,9 @@ def test_advice_is_in_words_and_comes_again_while_it_lasts(tmp_path: Path) -> No
 def test_a_resume_says_so_and_its_events_carry_the_new_attempt(tmp_path: Path) -> None:
     run = tmp_path / "run"
     s = make()
-    guard = guard_of(s, run, steps=40, policy=Policy(checkpoint_every_steps=10))
+    guard = guard_of(
+        s, run, steps=40, policy=Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
+    )
     train_guarded(s, guard, until=25)
     guard.close()
     said, _ = train(run, lambda _: False, steps=40)

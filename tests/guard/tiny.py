@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.guard import Guard
+from trimtab.plan.policy import Policy
 
 VOCAB = 13
 LENGTH = 6
@@ -172,6 +173,8 @@ def _backward(
 
 def guard_of(s: Setup, run: Path, **settings: Any) -> Guard:
     settings = {"clip": 1.0, "say": lambda _line: None, **settings}
+    if "policy" not in settings:
+        settings["policy"] = Policy(checkpoint_in_background=False)
     return Guard(
         s.model, s.optimizer, data=s.loader, scheduler=s.scheduler, scaler=s.scaler,
         run=run, **settings,

@@ -297,6 +297,7 @@ class Guard(Controls):
     def close(self) -> None:
         """Stop guarding: close the files and give the run directory free; done at the end too."""
         self._ended = True
+        self._edge.run("checkpoint", lambda: self._engine.store.finish(wait=True))
         self._engine.probes.close()
         self._recorder.close()
         self._release()
@@ -340,8 +341,12 @@ class Guard(Controls):
         calm = not self._recovery.alarmed and math.isfinite(loss)
         if step % policy.snapshot_every_steps == 0 and calm and self._acting:
             edge.run("recovery", engine.snapshot)
+        edge.run("checkpoint", lambda: engine.store.finish(wait=False))
         if step % policy.checkpoint_every_steps == 0 and calm and step != engine.saved_step:
-            edge.run("checkpoint", lambda: engine.save_checkpoint("on schedule"))
+            background = policy.checkpoint_in_background
+            edge.run(
+                "checkpoint", lambda: engine.save_checkpoint("on schedule", background=background)
+            )
 
     def _tell_finding(self, finding: Finding) -> None:
         self._recorder.event(
@@ -371,6 +376,7 @@ class Guard(Controls):
         if whole and calm and step not in (0, engine.saved_step):
             why = "end of the run" if reason != "interrupted" else reason
             self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
+        self._edge.run("checkpoint", lambda: engine.store.finish(wait=True))
         self._edge.run("recovery", self._recovery.finish)
         self._edge.run(
             "journal",

@@ -42,6 +42,13 @@ class Ranks:
             self.index, self.count = dist.get_rank(), dist.get_world_size()
             self.group = dist.new_group(backend="gloo")
 
+    def beside(self) -> Ranks:
+        """Return the same ranks with a group of their own, for work in another thread.
+
+        All ranks must call it.
+        """
+        return Ranks()
+
     @property
     def chief(self) -> bool:
         """Whether this rank writes the run down."""

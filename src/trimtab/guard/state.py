@@ -140,19 +140,23 @@ class RunState:
 
     # -- on disk ----------------------------------------------------------------------------
 
-    def save_checkpoint(self, why: str) -> None:
+    def save_checkpoint(self, why: str, *, background: bool = False) -> None:
         """Write the state to disk, whole or not at all, and say so; all ranks must call it.
 
+        Args:
+            why: For the journal.
+            background: Copy the state and write it while training goes on.
+
         Raises:
-            ActError: It cannot be saved.
+            ActError: It, or the one before it, cannot be saved.
         """
-        payload = self._payload()
+        payload = clone(self._payload()) if background else self._payload()
         own = {name: payload.pop(name) for name in _OWN}
         payload["judge"] = self.judge_state.to_json(self.judge)
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
         payload["data_shape"] = self.data.shape if self.data is not None else None
-        self.store.save(payload, own, step=self.counters.step, why=why)
+        self.store.save(payload, own, step=self.counters.step, why=why, background=background)
         self.saved_step = self.counters.step
 
     def standing(self) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 A checkpoint holds the guard's decisions as they were when it was saved. Later ones (a rate cut, data
 left out) stand in the journal's `action` events and are added when a run is resumed. Of several ranks
 the first looks at the folder, and all go by what it sees.
+
+A scheduled checkpoint is copied at once and written in a thread; it counts, in the journal too, once
+it is whole. Whatever needs to know which checkpoints there are waits for it.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 from trimtab.checkpoints.manifest import (
@@ -23,11 +27,42 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.guard.saving import load_state, save_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
 
 __all__ = ["Store"]
+
+
+class _Pending:
+    """A checkpoint that is being written, in this thread or in one of its own."""
+
+    def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
+        self.name, self.step, self.why = name, step, why
+        self.error: BaseException | None = None
+        self._write = write
+        self._thread: threading.Thread | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self.run, name="trimtab-checkpoint", daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        try:
+            self._write()
+        except BaseException as error:  # noqa: BLE001 - raised again where it can be dealt with
+            self.error = error
+
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
 
 
 class Store:
@@ -39,25 +74,70 @@ class Store:
         self._directory = recorder.directory
         self._ranks = ranks
         self._keep = keep
+        self._beside: Ranks | None = None
+        self._pending: _Pending | None = None
 
-    def save(self, shared: dict[str, Any], own: dict[str, Any], *, step: int, why: str) -> None:
+    def save(
+        self,
+        shared: dict[str, Any],
+        own: dict[str, Any],
+        *,
+        step: int,
+        why: str,
+        background: bool = False,
+    ) -> None:
         """Write a checkpoint, whole or not at all, and say so; retention spares pinned ones.
+
+        Args:
+            shared: What all ranks hold alike, but for shards.
+            own: What is this rank's own.
+            step: Last step whose update it holds.
+            why: For the journal.
+            background: Return once the state is copied, and tell at a later `finish`.
+
+        Raises:
+            ActError: It, or the one before it, cannot be saved.
+        """
+        self.finish(wait=True)
+        path, attempt = self._directory.checkpoint_of(step), self._recorder.attempt
+        if background and self._beside is None:
+            self._beside = self._ranks.beside()
+        ranks = self._beside if background and self._beside is not None else self._ranks
+
+        def write() -> None:
+            save_state(
+                shared, own, path, step=step, attempt=attempt, aside=self._directory.aside,
+                ranks=ranks,
+            )  # fmt: skip
+
+        self._pending = _Pending(write, path.name, step, why)
+        if background:
+            self._pending.start()
+        else:
+            self._pending.run()
+            self.finish(wait=True)
+
+    def finish(self, *, wait: bool) -> None:
+        """Take note of a checkpoint that is whole now.
+
+        Args:
+            wait: Wait for one that is being written; else it is left for the next time.
 
         Raises:
             ActError: It cannot be saved.
         """
-        path = self._directory.checkpoint_of(step)
-        save_state(
-            shared,
-            own,
-            path,
-            step=step,
-            attempt=self._recorder.attempt,
-            aside=self._directory.aside,
-            ranks=self._ranks,
+        pending = self._pending
+        if pending is None or not (wait or pending.done):
+            return
+        self._pending = None
+        pending.join()
+        if pending.error is not None:
+            raise pending.error
+        self._recorder.event(
+            "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
         )
-        self._recorder.event("checkpoint", step=step, path=path.name, grade="healthy", why=why)
-        self._ranks.on_chief(lambda: self._thin_out(step))
+        if self._ranks.chief:
+            self._thin_out(pending.step)
 
     def _thin_out(self, step: int) -> None:
         whole = [c for c in self._listed() if c.grade == "healthy" and not c.pinned]
@@ -73,10 +153,12 @@ class Store:
 
     def newest(self) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint; None where there is none."""
+        self.finish(wait=True)
         return self._ranks.agree(lambda: newest_healthy(self._directory.checkpoints))
 
     def newest_before(self, step: int) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint at or before `step`; None without one."""
+        self.finish(wait=True)
         return self._ranks.agree(lambda: self._newest_before(step))
 
     def _newest_before(self, step: int) -> CheckpointOnDisk | None:
@@ -89,6 +171,7 @@ class Store:
 
     def oldest_step(self) -> int | None:
         """Return the step of the oldest healthy checkpoint, hashes not compared; None without one."""
+        self.finish(wait=True)
         return self._ranks.agree(
             lambda: next((c.step for c in self._listed() if c.grade == "healthy"), None)
         )
@@ -114,6 +197,7 @@ class Store:
         Those from the first sign on are graded poisoned, those between are suspect. Nothing is
         deleted.
         """
+        self.finish(wait=True)
         self._ranks.on_chief(
             lambda: self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
         )

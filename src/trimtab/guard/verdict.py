@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def write_verdict(
     partial = root / "verdict.json.partial"
     try:
         partial.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, root / "verdict.json")
+        partial.replace(root / "verdict.json")
     except OSError:
         with contextlib.suppress(OSError):
             partial.unlink()

@@ -48,6 +48,9 @@ class Policy:
     checkpoint_every_steps: int = 200
     """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
     was unstable."""
+    checkpoint_in_background: bool = True
+    """Copy the state and write a scheduled checkpoint while training goes on; False: training waits
+    until it is on disk. Ours."""
     checkpoints_kept: int = 5
     """Healthy on-disk checkpoints kept, count; pinned ones do not count. Ours."""
 
@@ -107,6 +110,10 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
+        if not isinstance(self.checkpoint_in_background, bool):
+            raise ConfigError(
+                f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or false"
+            )
         if self.lr_raise_allowed is not False:
             raise ConfigError(
                 "lr_raise_allowed must stay false: the guard never raises a learning rate; "
