@@ -100,8 +100,13 @@ class _Burst:
     rose: bool
 
 
-def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
-    """Return the bursts of loss and grad norm that are alarms, attempt by attempt."""
+def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding, ...]:
+    """Return the bursts of loss and grad norm that are alarms, attempt by attempt.
+
+    Args:
+        record: All rows of a run.
+        bar: Factor on every threshold that is counted in sigma; 1 is as built.
+    """
     findings: list[Finding] = []
     for span in _spans(record):
         bursts: dict[str, tuple[NDArray[np.intp], list[_Burst]]] = {}
@@ -110,14 +115,14 @@ def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
             if len(rows):
                 bursts[signal] = (
                     rows,
-                    _bursts(_logs(record.columns[signal].values[rows], rule), rule),
+                    _bursts(_logs(record.columns[signal].values[rows], rule), rule, bar),
                 )
         for signal, (rows, found) in bursts.items():
             rule = _RULES[signal]
             other = next((v for k, v in bursts.items() if k != signal), None)
             for burst in found:
-                lasts = _lasts(burst, rule)
-                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other):
+                lasts = _lasts(burst, rule, bar)
+                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other, bar):
                     kind = rule.lasting_kind if lasts else rule.kind
                     findings.append(_finding(record, signal, kind, rows, burst))
     return tuple(findings)
@@ -155,11 +160,11 @@ def _logs(values: Floats, rule: _Rule) -> Floats:
     return np.asarray(np.log(values + rule.negligible * start))
 
 
-def _lasts(b: _Burst, rule: _Rule) -> bool:
+def _lasts(b: _Burst, rule: _Rule, bar: float) -> bool:
     """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
     if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
         return False
-    return b.z > PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
+    return b.z > bar * PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
 
 
 def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
@@ -174,15 +179,18 @@ def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
 
 
 def _joint(
-    rows: NDArray[np.intp], b: _Burst, other: tuple[NDArray[np.intp], list[_Burst]] | None
+    rows: NDArray[np.intp],
+    b: _Burst,
+    other: tuple[NDArray[np.intp], list[_Burst]] | None,
+    bar: float,
 ) -> bool:
     """Whether the other signal bursts at the same rows, and not both in one row only."""
-    if other is None or not b.rose or b.z < JOINT_SIGMA:
+    if other is None or not b.rose or b.z < bar * JOINT_SIGMA:
         return False
     first, last = rows[b.first] - GAP_ROWS, rows[b.last] + GAP_ROWS
     return any(
         c.rose
-        and c.z > JOINT_SIGMA
+        and c.z > bar * JOINT_SIGMA
         and b.num_over + c.num_over >= LASTING_ROWS
         and max(b.height, c.height) > math.log(LASTING_RATIO)
         and other[0][c.first] <= last
@@ -210,12 +218,13 @@ def _noise(residual: Floats) -> Floats:
     return np.repeat(np.array(spread), lengths)
 
 
-def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
+def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     """Return what stands out of one signal, alarm or not."""
     level = _level(y)
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)
-    over = np.flatnonzero((z > OVER_SIGMA) | (rule.ratio_alone & (residual > math.log(rule.tower))))
+    high = z > bar * OVER_SIGMA
+    over = np.flatnonzero(high | (rule.ratio_alone & (residual > math.log(rule.tower))))
     if not len(over):
         return []
     bursts: list[_Burst] = []
