@@ -34,6 +34,7 @@ __all__ = [
 
 EVENT_ROW = 4000
 WINDOW_ROWS = 1000
+_EVENT_ROWS = EVENT_ROW + WINDOW_ROWS + 1
 CLEAN_ROWS = 20_000
 NOISES: tuple[NoiseKind, ...] = ("gaussian", "ar1", "t3")
 NOISE_LEVEL = 0.02
@@ -52,11 +53,11 @@ def _spike(loss: Floats, after: Floats) -> Floats:
 
 
 def _shift(loss: Floats, after: Floats) -> Floats:
-    return loss + np.select([after >= 150, after >= 0], [0.03, 0.06])
+    return np.asarray(loss + np.select([after >= 150, after >= 0], [0.03, 0.06]))
 
 
 def _drift(loss: Floats, after: Floats) -> Floats:
-    return loss + 0.0005 * np.clip(after, 0, None)
+    return np.asarray(loss + 0.0005 * np.clip(after, 0, None))
 
 
 def _too_good(loss: Floats, after: Floats) -> Floats:
@@ -135,35 +136,30 @@ def measure_noise(
     Cost: about 45,000 rows per seed and law, for each system.
     """
     fed = [p for p in peers if set(p.needs) <= {"loss", "grad_norm"}]
-    systems: dict[str, Callable[[RunRecord], list[Alarm]]] = {"trimtab": _own_alarms}
-    systems |= {p.name: _of_peer(p) for p in fed}
     results: list[NoiseResult] = []
     for noise in noises:
-        num_false = dict.fromkeys(systems, 0)
-        delays: dict[str, dict[str, list[int]]] = {n: {e: [] for e in EVENTS} for n in systems}
+        healthy: dict[str, int] = {}
+        delays: dict[str, dict[str, list[int]]] = {}
         for done, seed in enumerate(seeds, 1):
-            twin = make_run(noise, seed, num_rows=clean_rows)
-            runs = {
-                e: make_run(noise, seed, event=e, num_rows=EVENT_ROW + WINDOW_ROWS + 1)
-                for e in EVENTS
-            }
-            for name, alarms_of in systems.items():
-                healthy = alarms_of(twin)
-                num_false[name] += len(healthy)
-                for event, run in runs.items():
-                    delay = _delay(alarms_of(run), {a.onset_row for a in healthy})
-                    if delay is not None:
-                        delays[name][event].append(delay)
+            twin = _all_alarms(make_run(noise, seed, num_rows=clean_rows), fed)
+            for name, alarms in twin.items():
+                healthy[name] = healthy.get(name, 0) + len(alarms)
+            for event in EVENTS:
+                found = _all_alarms(make_run(noise, seed, event=event, num_rows=_EVENT_ROWS), fed)
+                for name, alarms in found.items():
+                    delay = _delay(alarms, {a.onset_row for a in twin[name]})
+                    told = delays.setdefault(name, {e: [] for e in EVENTS})[event]
+                    told += [] if delay is None else [delay]
             say(f"noise {noise}: seed {seed} ({done}/{len(seeds)})")
         per_20k = CLEAN_ROWS / (clean_rows * len(seeds))
         results += [
             NoiseResult(
                 system=name,
                 noise=noise,
-                false_per_20k=num_false[name] * per_20k,
+                false_per_20k=num_false * per_20k,
                 events={e: _caught(delays[name][e], len(seeds)) for e in EVENTS},
             )
-            for name in systems
+            for name, num_false in healthy.items()
         ]
     return tuple(results)
 
@@ -183,27 +179,31 @@ def _delay(alarms: Sequence[Alarm], twins: set[int]) -> int | None:
     return min(said) if said else None
 
 
-def _own_alarms(record: RunRecord) -> list[Alarm]:
-    """Return trimtab's alarms, hindsight included, with the row at which each was first an alarm."""
-    record = derive(record)
-    findings = all_findings(record)
-    alarms: list[Alarm] = []
-    for incident in group_findings(record, findings):
-        if incident.severity == "info":
-            continue
-        keys = {f.key for f in incident.findings}
-        said = [f.row for f in findings if f.key in keys and f.severity != "info"]
-        last = record.num_rows - 1 if incident.end_row is None else incident.end_row
-        first = min(said, default=incident.onset_row)
-        alarms.append(Alarm(said_row=first, onset_row=incident.onset_row, end_row=last))
-    return alarms
-
-
-def _of_peer(peer: Peer) -> Callable[[RunRecord], list[Alarm]]:
-    def alarms(record: RunRecord) -> list[Alarm]:
-        return [
+def _all_alarms(record: RunRecord, peers: Sequence[Peer]) -> dict[str, list[Alarm]]:
+    """Return the alarms of each system by name."""
+    found = _own_alarms(record)
+    for peer in peers:
+        found[peer.name] = [
             Alarm(said_row=a.onset_row, onset_row=a.onset_row, end_row=a.end_row)
             for a in find_alarms(peer, record) or ()
         ]
+    return found
 
-    return alarms
+
+def _own_alarms(record: RunRecord) -> dict[str, list[Alarm]]:
+    """Return trimtab's alarms, hindsight included, and the same with its notes (`info`)."""
+    record = derive(record)
+    findings = all_findings(record)
+    alarms: list[Alarm] = []
+    with_notes: list[Alarm] = []
+    for incident in group_findings(record, findings):
+        keys = {f.key for f in incident.findings}
+        told = [f for f in findings if f.key in keys]
+        onset, last = incident.onset_row, incident.end_row
+        end = record.num_rows - 1 if last is None else last
+        with_notes.append(Alarm(said_row=min(f.row for f in told), onset_row=onset, end_row=end))
+        loud = [f.row for f in told if f.severity != "info"]
+        if incident.severity != "info":
+            said = min(loud, default=with_notes[-1].said_row)
+            alarms.append(Alarm(said_row=said, onset_row=onset, end_row=end))
+    return {"trimtab": alarms, "trimtab, notes too": with_notes}

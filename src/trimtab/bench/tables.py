@@ -90,7 +90,8 @@ def noise_text(results: Sequence[NoiseResult]) -> str:
             lines.append(_row(r.system, [*cells, f"{r.false_per_20k:.2f}"], width=17))
         lines.append("")
     lines.append(
-        "caught: an alarm in the 1000 rows from the onset that the healthy twin does not raise"
+        "caught: an alarm in the 1000 rows from the onset that the healthy twin does not raise; the delay runs to\n"
+        "the row at which it was said; false/20k: alarms per 20,000 healthy rows. A note (info) is no alarm."
     )
     return "\n".join(lines)
 

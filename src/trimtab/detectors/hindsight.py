@@ -105,7 +105,7 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
 
     Args:
         record: All rows of a run.
-        bar: Factor on every threshold that is counted in sigma; 1 is as built.
+        bar: Factor on every bar, in sigma or as the logarithm of a ratio; 1 is as built.
     """
     findings: list[Finding] = []
     for span in _spans(record):
@@ -122,7 +122,7 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
             other = next((v for k, v in bursts.items() if k != signal), None)
             for burst in found:
                 lasts = _lasts(burst, rule, bar)
-                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other, bar):
+                if lasts or _towers(burst, found, rule, bar) or _joint(rows, burst, other, bar):
                     kind = rule.lasting_kind if lasts else rule.kind
                     findings.append(_finding(record, signal, kind, rows, burst))
     return tuple(findings)
@@ -162,20 +162,22 @@ def _logs(values: Floats, rule: _Rule) -> Floats:
 
 def _lasts(b: _Burst, rule: _Rule, bar: float) -> bool:
     """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
-    if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
+    if b.num_over < LASTING_ROWS or not b.rose or b.height < bar * math.log(rule.lasting):
         return False
-    return b.z > bar * PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
+    return b.z > bar * PEAK_SIGMA or b.height > bar * math.log(LASTING_RATIO)
 
 
-def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
+def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule, bar: float) -> bool:
     """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
-    bar = math.log(rule.tower) if b.rose else 2 * math.log(rule.tower)
-    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.ratio_alone)):
+    tower = bar * math.log(rule.tower)
+    if b.height < (tower if b.rose else 2 * tower) or not (
+        b.rose or (b.first < PAST_ROWS and rule.ratio_alone)
+    ):
         return False
     near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
     others = sorted(near, reverse=True)
     usual = others[TOWER_RANK] if len(others) > TOWER_RANK else 0.0
-    return b.height > usual + math.log(TOWER_FACTOR)
+    return b.height > usual + bar * math.log(TOWER_FACTOR)
 
 
 def _joint(
@@ -192,7 +194,7 @@ def _joint(
         c.rose
         and c.z > bar * JOINT_SIGMA
         and b.num_over + c.num_over >= LASTING_ROWS
-        and max(b.height, c.height) > math.log(LASTING_RATIO)
+        and max(b.height, c.height) > bar * math.log(LASTING_RATIO)
         and other[0][c.first] <= last
         and first <= other[0][c.last]
         for c in other[1]
@@ -224,7 +226,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)
     high = z > bar * OVER_SIGMA
-    over = np.flatnonzero(high | (rule.ratio_alone & (residual > math.log(rule.tower))))
+    over = np.flatnonzero(high | (rule.ratio_alone & (residual > bar * math.log(rule.tower))))
     if not len(over):
         return []
     bursts: list[_Burst] = []

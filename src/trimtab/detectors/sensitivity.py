@@ -26,7 +26,7 @@ class Sensitivity:
     level: float = 1.0
     """On every entry of `LevelDetector.thresholds`."""
     hindsight: float = 1.0
-    """On the sigma bars of `hindsight_findings`."""
+    """On every bar of `hindsight_findings`: sigmas, and logarithms of ratios."""
 
     def judge(self, detectors: Sequence[Detector[Any]] = DETECTORS) -> Judge:
         """Return a judge whose spike and level detectors have their thresholds moved."""
