@@ -17,13 +17,14 @@ def corpus(tmp_path: Path) -> Path:
     folder = tmp_path / "labelled"
     folder.mkdir()
     (folder / "tr8.log").write_text(print_log(), encoding="utf-8")
+    rows = read_run(folder / "tr8.log").num_loss_rows
     lines = [
         {
             "id": "tr8",
             "verdict": "ambiguous",
             "local_path": "tr8.log",
-            "n_steps": 12,
-            "n_records": 12,
+            "n_steps": rows,
+            "n_records": rows,
         },
         {"id": "gone", "verdict": "clean", "local_path": "gone.log", "n_steps": 9},
     ]
