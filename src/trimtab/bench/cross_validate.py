@@ -24,12 +24,12 @@ SETTINGS: Mapping[str, Sensitivity] = {
     "as built": Sensitivity(),
     "spike x 0.7": Sensitivity(spike=0.7),
     "spike x 1.4": Sensitivity(spike=1.4),
-    "level x 0.7": Sensitivity(level=0.7),
-    "level x 1.4": Sensitivity(level=1.4),
+    "lasting x 0.7": Sensitivity(lasting=0.7),
+    "lasting x 1.4": Sensitivity(lasting=1.4),
     "hindsight x 0.7": Sensitivity(hindsight=0.7),
     "hindsight x 1.4": Sensitivity(hindsight=1.4),
-    "all x 0.7": Sensitivity(spike=0.7, level=0.7, hindsight=0.7),
-    "all x 1.4": Sensitivity(spike=1.4, level=1.4, hindsight=1.4),
+    "all x 0.7": Sensitivity(spike=0.7, lasting=0.7, hindsight=0.7),
+    "all x 1.4": Sensitivity(spike=1.4, lasting=1.4, hindsight=1.4),
 }
 """The settings tried; the first is the one that users get."""
 

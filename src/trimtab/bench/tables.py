@@ -32,18 +32,18 @@ def detection_text(found: Detection) -> str:
         f"{own['runs']} labelled runs, {own['labels']} labels of core families with high confidence; "
         f"negatives read: {own['negatives_read']} runs, {own['negative_records']} records",
         "",
-        _row("", [*(heading for heading, _, _ in _COLUMNS), "F1 fed"]),
+        _row("", [*(heading for heading, _, _ in _COLUMNS), "fed", "F1 fed"]),
     ]
     ranked = sorted(found.systems[1:], key=lambda s: -(s.figures["f1"] or 0.0))
     for system in (found.own, *ranked):
-        lines.append(
-            _row(system.name, [*_cells(system.figures), _cell(system.figures_fed["f1"], 2)])
-        )
+        fed = system.figures_fed
+        cells = [*_cells(system.figures), str(fed["runs"]), _cell(fed["f1"], 2)]
+        lines.append(_row(system.name, cells))
     lines += [
         "",
         "recall: labels met by any alarm; family: by one of the right family; onset: named, and begun at the",
         "label; F1 fam.: with the recall of the family; false/10k and silent: on runs without an incident;",
-        "onset err: median, in records; F1 fed: on the runs that log what the rule needs.",
+        "onset err: median, in records; fed: runs that log what the rule needs, and F1 on these alone.",
         "not run: " + "; ".join(f"{u.name} ({u.why})" for u in UNFED),
         "",
         *_in_full(own),

@@ -14,7 +14,8 @@ from trimtab.detectors.judge import DETECTORS, Judge
 
 __all__ = ["Sensitivity"]
 
-_THRESHOLDS = ("threshold_sigma", "thresholds")
+_THRESHOLDS = ("threshold", "threshold_sigma", "thresholds")
+"""What detectors call the settings that are moved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,26 +23,25 @@ class Sensitivity:
     """Factors on thresholds; 1 is as built, above 1 is less sensitive."""
 
     spike: float = 1.0
-    """On `SpikeDetector.threshold_sigma`."""
-    level: float = 1.0
-    """On every entry of `LevelDetector.thresholds`."""
+    """On that of the spike detector."""
+    lasting: float = 1.0
+    """On those of every other detector that has one: levels, trends, pace."""
     hindsight: float = 1.0
     """On every bar of `hindsight_findings`: sigmas, and logarithms of ratios."""
 
     def judge(self, detectors: Sequence[Detector[Any]] = DETECTORS) -> Judge:
-        """Return a judge whose spike and level detectors have their thresholds moved."""
-        factors = {"spike": self.spike, "level": self.level}
-        return Judge(tuple(_scaled(d, factors.get(d.name, 1.0)) for d in detectors))
+        """Return a judge whose detectors have their thresholds moved."""
+        return Judge(
+            tuple(_scaled(d, self.spike if d.name == "spike" else self.lasting) for d in detectors)
+        )
 
 
 def _scaled(detector: Any, factor: float) -> Any:
-    if factor == 1.0:
-        return detector
     moved: dict[str, Any] = {}
     for name in _THRESHOLDS:
         value = getattr(detector, name, None)
-        if value is not None:
-            moved[name] = (
-                tuple(v * factor for v in value) if isinstance(value, tuple) else value * factor
-            )
-    return dataclasses.replace(detector, **moved)
+        if isinstance(value, tuple):
+            moved[name] = tuple(v * factor for v in value)
+        elif value is not None:
+            moved[name] = value * factor
+    return dataclasses.replace(detector, **moved) if moved and factor != 1.0 else detector
