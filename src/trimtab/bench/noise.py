@@ -78,6 +78,7 @@ EVENTS: Mapping[str, Event] = {
 class Alarm:
     """When an alarm was raised, and the rows it speaks of."""
 
+    kind: str
     said_row: int
     onset_row: int
     end_row: int
@@ -147,7 +148,7 @@ def measure_noise(
             for event in EVENTS:
                 found = _all_alarms(make_run(noise, seed, event=event, num_rows=_EVENT_ROWS), fed)
                 for name, alarms in found.items():
-                    delay = _delay(alarms, {a.onset_row for a in twin[name]})
+                    delay = _delay(alarms, {(a.kind, a.onset_row) for a in twin[name]})
                     told = delays.setdefault(name, {e: [] for e in EVENTS})[event]
                     told += [] if delay is None else [delay]
             say(f"noise {noise}: seed {seed} ({done}/{len(seeds)})")
@@ -169,12 +170,12 @@ def _caught(delays: Sequence[int], num_runs: int) -> Caught:
     return Caught(num_runs=num_runs, num_caught=len(delays), delay_rows=delay)
 
 
-def _delay(alarms: Sequence[Alarm], twins: set[int]) -> int | None:
+def _delay(alarms: Sequence[Alarm], twins: set[tuple[str, int]]) -> int | None:
     """Return after how many rows the event was said; None if only what the twin has, too, was said."""
     said = [
         a.said_row - EVENT_ROW
         for a in alarms
-        if a.end_row >= EVENT_ROW and a.said_row >= EVENT_ROW and a.onset_row not in twins
+        if a.end_row >= EVENT_ROW and a.said_row >= EVENT_ROW and (a.kind, a.onset_row) not in twins
     ]
     return min(said) if said else None
 
@@ -184,7 +185,7 @@ def _all_alarms(record: RunRecord, peers: Sequence[Peer]) -> dict[str, list[Alar
     found = _own_alarms(record)
     for peer in peers:
         found[peer.name] = [
-            Alarm(said_row=a.onset_row, onset_row=a.onset_row, end_row=a.end_row)
+            Alarm(kind=a.kind, said_row=a.onset_row, onset_row=a.onset_row, end_row=a.end_row)
             for a in find_alarms(peer, record) or ()
         ]
     return found
@@ -199,11 +200,13 @@ def _own_alarms(record: RunRecord) -> dict[str, list[Alarm]]:
     for incident in group_findings(record, findings):
         keys = {f.key for f in incident.findings}
         told = [f for f in findings if f.key in keys]
-        onset, last = incident.onset_row, incident.end_row
+        kind, onset, last = incident.kind, incident.onset_row, incident.end_row
         end = record.num_rows - 1 if last is None else last
-        with_notes.append(Alarm(said_row=min(f.row for f in told), onset_row=onset, end_row=end))
+        with_notes.append(
+            Alarm(kind=kind, said_row=min(f.row for f in told), onset_row=onset, end_row=end)
+        )
         loud = [f.row for f in told if f.severity != "info"]
         if incident.severity != "info":
             said = min(loud, default=with_notes[-1].said_row)
-            alarms.append(Alarm(said_row=said, onset_row=onset, end_row=end))
+            alarms.append(Alarm(kind=kind, said_row=said, onset_row=onset, end_row=end))
     return {"trimtab": alarms, "trimtab, notes too": with_notes}
