@@ -26,7 +26,7 @@ say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
-	@echo '  variables: PYTHON (default python3), EXTRAS (default torch,dev); demo: TEXT=PATH, SCENARIO=NAME, SEED=N'
+	@echo '  variables: PYTHON (default python3), EXTRAS (default torch,dev); demo: TEXT=PATH, SCENARIO=NAME, SEED=N; bench: SEEDS=N'
 
 setup: $(READY)  ## make .venv with torch, trimtab and the tools; every other target does this by itself
 
@@ -62,7 +62,9 @@ test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmark
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
 	@$(PY) -m pytest -m slow
 
-bench: $(READY)  ## what the guard costs per step, with its interval
+bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, and what the guard costs per step
+	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)
+	@$(PY) -m trimtab bench noise $(if $(SEEDS),--seeds '$(SEEDS)')
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
 	@$(PY) -m trimtab lab bench
 

@@ -100,8 +100,13 @@ class _Burst:
     rose: bool
 
 
-def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
-    """Return the bursts of loss and grad norm that are alarms, attempt by attempt."""
+def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding, ...]:
+    """Return the bursts of loss and grad norm that are alarms, attempt by attempt.
+
+    Args:
+        record: All rows of a run.
+        bar: Factor on every bar, in sigma or as the logarithm of a ratio; 1 is as built.
+    """
     findings: list[Finding] = []
     for span in _spans(record):
         bursts: dict[str, tuple[NDArray[np.intp], list[_Burst]]] = {}
@@ -110,14 +115,14 @@ def hindsight_findings(record: RunRecord) -> tuple[Finding, ...]:
             if len(rows):
                 bursts[signal] = (
                     rows,
-                    _bursts(_logs(record.columns[signal].values[rows], rule), rule),
+                    _bursts(_logs(record.columns[signal].values[rows], rule), rule, bar),
                 )
         for signal, (rows, found) in bursts.items():
             rule = _RULES[signal]
             other = next((v for k, v in bursts.items() if k != signal), None)
             for burst in found:
-                lasts = _lasts(burst, rule)
-                if lasts or _towers(burst, found, rule) or _joint(rows, burst, other):
+                lasts = _lasts(burst, rule, bar)
+                if lasts or _towers(burst, found, rule, bar) or _joint(rows, burst, other, bar):
                     kind = rule.lasting_kind if lasts else rule.kind
                     findings.append(_finding(record, signal, kind, rows, burst))
     return tuple(findings)
@@ -155,36 +160,41 @@ def _logs(values: Floats, rule: _Rule) -> Floats:
     return np.asarray(np.log(values + rule.negligible * start))
 
 
-def _lasts(b: _Burst, rule: _Rule) -> bool:
+def _lasts(b: _Burst, rule: _Rule, bar: float) -> bool:
     """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
-    if b.num_over < LASTING_ROWS or not b.rose or b.height < math.log(rule.lasting):
+    if b.num_over < LASTING_ROWS or not b.rose or b.height < bar * math.log(rule.lasting):
         return False
-    return b.z > PEAK_SIGMA or b.height > math.log(LASTING_RATIO)
+    return b.z > bar * PEAK_SIGMA or b.height > bar * math.log(LASTING_RATIO)
 
 
-def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule) -> bool:
+def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule, bar: float) -> bool:
     """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
-    bar = math.log(rule.tower) if b.rose else 2 * math.log(rule.tower)
-    if b.height < bar or not (b.rose or (b.first < PAST_ROWS and rule.ratio_alone)):
+    tower = bar * math.log(rule.tower)
+    if b.height < (tower if b.rose else 2 * tower) or not (
+        b.rose or (b.first < PAST_ROWS and rule.ratio_alone)
+    ):
         return False
     near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
     others = sorted(near, reverse=True)
     usual = others[TOWER_RANK] if len(others) > TOWER_RANK else 0.0
-    return b.height > usual + math.log(TOWER_FACTOR)
+    return b.height > usual + bar * math.log(TOWER_FACTOR)
 
 
 def _joint(
-    rows: NDArray[np.intp], b: _Burst, other: tuple[NDArray[np.intp], list[_Burst]] | None
+    rows: NDArray[np.intp],
+    b: _Burst,
+    other: tuple[NDArray[np.intp], list[_Burst]] | None,
+    bar: float,
 ) -> bool:
     """Whether the other signal bursts at the same rows, and not both in one row only."""
-    if other is None or not b.rose or b.z < JOINT_SIGMA:
+    if other is None or not b.rose or b.z < bar * JOINT_SIGMA:
         return False
     first, last = rows[b.first] - GAP_ROWS, rows[b.last] + GAP_ROWS
     return any(
         c.rose
-        and c.z > JOINT_SIGMA
+        and c.z > bar * JOINT_SIGMA
         and b.num_over + c.num_over >= LASTING_ROWS
-        and max(b.height, c.height) > math.log(LASTING_RATIO)
+        and max(b.height, c.height) > bar * math.log(LASTING_RATIO)
         and other[0][c.first] <= last
         and first <= other[0][c.last]
         for c in other[1]
@@ -210,12 +220,13 @@ def _noise(residual: Floats) -> Floats:
     return np.repeat(np.array(spread), lengths)
 
 
-def _bursts(y: Floats, rule: _Rule) -> list[_Burst]:
+def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     """Return what stands out of one signal, alarm or not."""
     level = _level(y)
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)
-    over = np.flatnonzero((z > OVER_SIGMA) | (rule.ratio_alone & (residual > math.log(rule.tower))))
+    high = z > bar * OVER_SIGMA
+    over = np.flatnonzero(high | (rule.ratio_alone & (residual > bar * math.log(rule.tower))))
     if not len(over):
         return []
     bursts: list[_Burst] = []

@@ -10,10 +10,12 @@ import numpy as np
 
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.detectors.contract import Finding
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident, group_findings
@@ -26,7 +28,7 @@ from trimtab.report.cures import left_behind
 from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
 
-__all__ = ["events_of", "make_account"]
+__all__ = ["all_findings", "events_of", "make_account"]
 
 _RANK = {"critical": 2, "warning": 1, "info": 0}
 
@@ -38,6 +40,7 @@ def make_account(
     events: Sequence[Event] = (),
     checkpoints: Sequence[CheckpointInfo] = (),
     read_s: float = 0.0,
+    sensitivity: Sensitivity | None = None,
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -46,14 +49,10 @@ def make_account(
         events: Its journal, where it has one.
         checkpoints: What it could go back to, where known.
         read_s: How long reading took, seconds; shown to people.
+        sensitivity: Thresholds moved by a factor; for measuring.
     """
     record = derive(record)
-    findings = (
-        *judge_record(record),
-        *excerpt_findings(record),
-        *hindsight_findings(record),
-        *memorised_findings(record),
-    )
+    findings = all_findings(record, sensitivity=sensitivity)
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
     stops = _stops(events)
@@ -70,6 +69,19 @@ def make_account(
         notes=record.notes,
         events=tuple(events),
         read_s=read_s,
+    )
+
+
+def all_findings(
+    record: RunRecord, *, sensitivity: Sensitivity | None = None
+) -> tuple[Finding, ...]:
+    """Return what every detector says of a derived record: row by row, then in hindsight."""
+    moved = sensitivity or Sensitivity()
+    return (
+        *judge_record(record, moved.judge()),
+        *excerpt_findings(record),
+        *hindsight_findings(record, bar=moved.hindsight),
+        *memorised_findings(record),
     )
 
 

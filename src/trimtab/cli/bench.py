@@ -1,0 +1,163 @@
+"""`trimtab bench detect|noise`: trimtab beside the published rules of others. One function per part.
+
+To add a part, write `_add_NAME(commands)` and put it into `_PARTS`.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.bench.cross_validate import cross_validate
+from trimtab.bench.detect import detect
+from trimtab.bench.noise import measure_noise
+from trimtab.bench.predictions import Prediction, write_predictions
+from trimtab.bench.reliability import calibration_error
+from trimtab.bench.tables import cross_validation_text, detection_text, noise_text
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError
+from trimtab.peers.table import UNFED
+
+__all__ = ["add"]
+
+FIRST_SEED = 100
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its parts."""
+    parser = commands.add_parser(
+        "bench", help="measure trimtab beside the published rules of others"
+    )
+    parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
+    for add_part in _PARTS:
+        add_part(parts)
+
+
+def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("detect", help="on labelled logs: recall, precision, false alarms")
+    parser.add_argument(
+        "--corpus",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="folder with manifest.jsonl and the logs it names (docs/formats.md)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--write-predictions", metavar="FILE", type=Path, help="also write trimtab's lines here"
+    )
+    parser.add_argument(
+        "--write-peers", metavar="DIR", type=Path, help="and the lines of each peer, a file each"
+    )
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="also move the thresholds and score each repository under those chosen without it",
+    )
+    parser.set_defaults(run=_detect)
+
+
+def _add_noise(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("noise", help="on made-up runs: events caught, false alarms on noise")
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="runs per case, from seed 100 on"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_noise)
+
+
+def _detect(arguments: argparse.Namespace) -> int:
+    progress = _Progress()
+    found = detect(arguments.corpus, say=progress.say)
+    if arguments.write_predictions:
+        _write(arguments.write_predictions, found.own.predictions)
+    for system in found.systems[1:] if arguments.write_peers else ():
+        name = "".join(c if c.isalnum() else "-" for c in system.name)
+        _write(arguments.write_peers / f"{name}.jsonl", system.predictions)
+    validation = None
+    if arguments.cross_validate:
+        validation = cross_validate(arguments.corpus, found.runs, say=progress.say)
+    progress.end()
+    if not arguments.json:
+        console = Console(highlight=False, markup=False, soft_wrap=True)
+        console.print(detection_text(found))
+        if validation is not None:
+            console.print(cross_validation_text(validation))
+        return 0
+    document: dict[str, Any] = {
+        "schema": 1,
+        "corpus": str(arguments.corpus),
+        "systems": [
+            {
+                "name": s.name,
+                "unfed_runs": sorted(s.unfed),
+                "figures": s.figures,
+                "figures_fed": s.figures_fed,
+            }
+            for s in found.systems
+        ],
+        "unfed": [dataclasses.asdict(u) for u in UNFED],
+        "reliability": {
+            "error": calibration_error(found.reliability),
+            "bins": [dataclasses.asdict(b) for b in found.reliability],
+        },
+        "predictions": [p.to_json() for p in found.own.predictions],
+    }
+    if validation is not None:
+        document["cross_validation"] = dataclasses.asdict(validation)
+    print_json(document)
+    return 0
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.seeds <= 1000:
+        raise ConfigError(f"--seeds {arguments.seeds}: expected 1 to 1000")
+    progress = _Progress()
+    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
+    results = measure_noise(seeds=seeds, say=progress.say)
+    progress.end()
+    if arguments.json:
+        rows = [dataclasses.asdict(r) for r in results]
+        print_json({"schema": 1, "seeds": list(seeds), "results": rows})
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(noise_text(results))
+    return 0
+
+
+def _write(path: Path, predictions: Sequence[Prediction]) -> None:
+    try:
+        write_predictions(path, predictions)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); choose another place"
+        ) from error
+
+
+class _Progress:
+    """Says on stderr how far it is: on one line in a terminal, else every ten seconds."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last = 0.0
+
+    def say(self, line: str) -> None:
+        """Tell of one thing done."""
+        now = time.monotonic()
+        if self._terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        elif now - self._last >= 10:
+            self._last = now
+            print(line, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+_PARTS: tuple[Callable[..., None], ...] = (_add_detect, _add_noise)

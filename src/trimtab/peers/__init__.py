@@ -1,0 +1,8 @@
+"""The published rules of others, re-implemented from descriptions, for comparison on the same rows.
+
+- `contract`: what such a rule is: columns of a log in, a mark per row out.
+- `table`: all of them with their defaults, and those that no log can feed, with the reason.
+- `alarms`: the marks of a rule on a record, joined to alarms with a kind.
+
+None of this judges a run for a user; `trimtab bench` sets it beside trimtab's own findings.
+"""
