@@ -45,6 +45,7 @@ READERS: tuple[Reader, ...] = (
 """Built-in formats; of equally sure ones the first reads."""
 
 MIN_CONFIDENCE = 0.2
+_OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
 
 
@@ -137,7 +138,20 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
         if isinstance(reader, SqliteReader):
             yield from reader.read_all(run[0])
         else:
-            yield reader.read(run[0])
+            yield _read_text(reader, run[0])
+
+
+def _read_text(reader: Reader, path: Path) -> RunRecord:
+    """Read a file; text that looked like a known trainer's and is not, as that of an unknown one."""
+    try:
+        return reader.read(path)
+    except ReadError as error:
+        if not isinstance(reader, _OF_FREE_TEXT):
+            raise
+        try:
+            return TextReader().read(path)
+        except ReadError:
+            raise error from None
 
 
 def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:

@@ -10,15 +10,18 @@ series on another axis and is never taken.
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["choose_tags", "is_validation_word", "might_be_loss", "signal_of_tag"]
+__all__ = ["choose_tags", "is_validation_word", "might_be_loss", "signal_of_tag", "tag_of_file"]
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
+_SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
+"""Words of a path under which the settings of a run stand."""
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )
@@ -36,7 +39,7 @@ def _words(text: str) -> list[str]:
 
 def _is_no_series(tag: str) -> bool:
     """Whether a tag is another's series over: on another axis, its bounds, a run's final figures."""
-    other_axis = " vs " in normalise(tag)
+    other_axis = " vs " in normalise(tag) or not _SETTINGS.isdisjoint(tag.lower().split("/")[:-1])
     return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
 
 
@@ -66,6 +69,21 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(last) or canonical(kept)
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
+
+
+def tag_of_file(path: Path) -> str:
+    """Return the tag that the name of a file with one metric is, "" where it names no signal.
+
+    Example:
+        >>> tag_of_file(Path("run-a-tag-train_loss.csv")), tag_of_file(Path("results.csv"))
+        ('train_loss', '')
+    """
+    stem = path.name.partition(".")[0]
+    tag = stem.rpartition("tag-")[2]
+    for text in (tag, tag.replace("_", "/", 1)):
+        if signal_of_tag(text) is not None or might_be_loss(text):
+            return text
+    return ""
 
 
 def might_be_loss(tag: str) -> bool:

@@ -42,6 +42,9 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
         others: Shapes of other lines.
     """
     epoch = _best_epoch(rows)
+    found = _epoch_slash_batch(rows)
+    if found is not None:
+        return found
     for field, column in _by_name(rows):
         found = _step_or_inner(field, column, epoch, rows, doubt=0)
         if found is not None:
@@ -51,10 +54,11 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
         return carried
     if epoch is None:
         epoch = _carried_epoch(rows, others)
-    for field, column in rows.of_kind("counter", "lead"):
+    for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
         if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
             continue  # more likely the seconds since the start
-        found = _step_or_inner(field, column, epoch or _leading_epoch(rows), rows, doubt=2)
+        around = epoch or _leading_epoch(rows, field.key)
+        found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:
             return found
     return _by_epoch(epoch, rows.num) or Position(
@@ -68,10 +72,37 @@ def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
     def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
         f, c = item
         rank = STEP_KEYS.index(f.name) if f.name in STEP_KEYS else len(STEP_KEYS)
-        ties = int(np.count_nonzero(np.diff(c.values) == 0)) > _MIN_DISTINCT * rows.num
-        return ties, f.doubt, rank
+        return _ties(c), f.doubt, rank
 
     return sorted(rows.of_kind("step"), key=order)
+
+
+def _ties(column: Column) -> bool:
+    """Whether a count mostly stands still."""
+    still = np.count_nonzero(np.diff(column.values) == 0)
+    return bool(still > _MIN_DISTINCT * len(column.values))
+
+
+def _epoch_slash_batch(rows: Rows) -> Position | None:
+    """Read `Batch 4/203700` as epoch 4, batch 203700, where what looks like the total counts."""
+    for field, total in rows.of_kind("total"):
+        owner = next(
+            (f for f, _ in rows.of_kind("step", "counter", "epoch") if f"of {f.key}" == field.key),
+            None,
+        )
+        if owner is None or not _is_count(total, rows.num) or _ties(total):
+            continue
+        column = rows.columns[owner.kind, owner.key]
+        if (
+            not _is_count(column, rows.num)
+            or not _ties(column)
+            or np.any(np.diff(column.values) < 0)
+        ):
+            continue
+        found = _step_or_inner(field, total, (owner.key, column), rows, doubt=1)
+        if found is not None and found.axis == "epoch":
+            return found
+    return None
 
 
 def _is_count(column: Column, num: int) -> bool:
@@ -137,10 +168,10 @@ def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
     return None
 
 
-def _leading_epoch(rows: Rows) -> tuple[str, Column] | None:
+def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
     """Return a number without a name that never falls, as `Train: 3 [ 50/1000]` has it."""
-    for f, c in rows.of_kind("lead"):
-        if not c.present.all() or not np.all(np.isfinite(c.values)):
+    for f, c in rows.of_kind("lead", "counter"):
+        if f.key == but or not c.present.all() or not np.all(np.isfinite(c.values)):
             continue
         if np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
             return f.key, c

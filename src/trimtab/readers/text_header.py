@@ -41,6 +41,8 @@ class Header:
             cells = line.split()
         if len(cells) > self.num_cells and self.delimiter.isspace() and "%" in line:
             cells = cells[: self.num_cells]  # a progress bar behind the row
+        if len(cells) == self.num_cells + 1 and self.delimiter.isspace() and cells[0].isdecimal():
+            del cells[0]  # the index of a printed data frame, which has no name
         if len(cells) != self.num_cells:
             return None
         fields: list[Field] = []

@@ -13,7 +13,7 @@ from typing import Literal
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STEP_KEYS", "Meaning", "is_held_out", "meaning"]
+__all__ = ["STEP_KEYS", "Meaning", "bare_split", "is_held_out", "meaning"]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
 
@@ -21,7 +21,7 @@ STEP_KEYS = (
     "global step", "global step/max steps", "step", "optimizer step", "train step", "training step", "global iter",
     "train/global step", "trainer/global step", "train/step", "total timesteps", "total train updates", "iteration", "iter",
     "num updates", "update", "updates", "current steps", "steps", "iterations", "iters", "it",
-    "num steps", "iter num", "iteration number", "cur iter", "gradient step",
+    "num steps", "iter num", "step i", "itr", "training iteration", "learning iteration", "global batch idx", "iteration number", "cur iter", "gradient step",
     "timesteps", "num timesteps", "env steps", "frames", "total steps", "up.", "up", "s", "i", "minibatch",
     "batch", "batches", "mb",
 )  # fmt: skip
@@ -39,6 +39,7 @@ _HELD_OUT = frozenset(
         "test",
         "testing",
         "dev",
+        "cv",
         "heldout",
         "holdout",
     ]
@@ -98,6 +99,31 @@ _SIDE = frozenset(
         "entropy",
     ]
 )
+_PARTS = frozenset(
+    [
+        "cls",
+        "class",
+        "box",
+        "bbox",
+        "obj",
+        "iou",
+        "giou",
+        "dfl",
+        "conf",
+        "mask",
+        "rpn",
+        "seg",
+        "ctc",
+        "att",
+        "l1",
+        "simple",
+        "pruned",
+        "vf",
+    ]
+)
+"""Words of losses that are one part of several."""
+_MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])
+"""Words of values that are means over records before this one."""
 _STAND_INS = frozenset(
     [
         "nll",
@@ -112,10 +138,15 @@ _STAND_INS = frozenset(
         "bpb",
         "mse",
         "perplexity_loss",
+        "rmse",
+        "mae",
+        "deviance",
     ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only where nothing stands in front of them."""
+_TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
+"""Words of a path under which `step` is how long one takes."""
 _TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
@@ -130,6 +161,13 @@ class Meaning:
     """Canonical name of the signal; else the key."""
     doubt: int = 0
     """0: known as it stands; more: guessed."""
+
+
+def bare_split(key: str) -> Meaning | None:
+    """Return what a value is that is named by its data alone: `train 2.5`, `test: 2.6`."""
+    if key in ("train", "training", "learn"):
+        return Meaning("signal", "loss", _STAGE + 2)
+    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
 
 
 def is_held_out(text: str) -> bool:
@@ -157,12 +195,14 @@ def meaning(key: str) -> Meaning | None:
             continue
         if start and found.name == "loss":
             return _guessed_loss(text)
-        if start and words[start:] and words[-1] in _VAGUE and len(words) - start == 1:
-            return None
+        if start and words[-1] in _VAGUE and len(words) - start == 1:
+            break
         return replace(found, doubt=found.doubt + (1 if start else 0))
     leaf = text.rpartition("/")[2]
-    if leaf != text and not any(w in text for w in _NO_MEASUREMENT):
+    if leaf != text and leaf not in _VAGUE and _NO_MEASUREMENT.isdisjoint(re.split(r"[ /]", text)):
         found = _exact(leaf)
+        if found is not None and found.kind == "step" and _TIMES.search(text[: -len(leaf)]):
+            return None
         if found is not None and found.kind in ("signal", "epoch", "step"):
             return _of_path(text, found)
     return _guessed_loss(text)
@@ -193,9 +233,12 @@ def _guessed_loss(text: str) -> Meaning | None:
     if losses and not _NO_MEASUREMENT.intersection(words) - {"total", "aux"}:
         if is_held_out(text):
             return Meaning("signal", "val_loss", 2)
-        plain = any(w in ("train", "training", "avg", "mean", "average", "lm") for w in words)
-        side = bool(_SIDE.intersection(words)) or not (plain or words[-1] in losses)
-        return Meaning("signal", "loss", 5 if side else 1 if plain else 3)
+        mean = not _MEANS.isdisjoint(words)
+        plain = any(w in ("train", "training", "lm") for w in words)
+        known = mean or plain or words[-1] in losses
+        if not known or not (_SIDE | _PARTS).isdisjoint(words):
+            return Meaning("signal", "loss", 5)
+        return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
     stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not is_held_out(text):

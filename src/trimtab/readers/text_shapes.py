@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.text_header import Header, read_header
-from trimtab.readers.text_keys import Meaning
+from trimtab.readers.text_keys import Meaning, is_held_out
 from trimtab.readers.text_pairs import CLOCK, NUMBER, TOKEN, Field, fields_of, to_number
 
 __all__ = ["Shape", "Shapes"]
@@ -23,8 +23,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)
 _BAR = re.compile(r"\|[^|\w]*\|(?=\s*[\d?])")
 _GLYPHS = str.maketrans(
     {"│": "|", "┃": "|", "║": "|", "\uff1a": ":", "\u2212": "-", "\xa0": " ", "\u202f": " "}
+    | {"\uff0c": ",", "\uff1b": ";", "\uff08": "(", "\uff09": ")", "\u3002": "."}
     | {chr(c): " " for c in range(0x2580, 0x25A0)}
 )
+_HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
+"""Words alone on a line; those that name held-out data stand over the lines indented below."""
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
 _HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
@@ -97,6 +100,8 @@ class Shapes:
         self._header: Header | None = None
         self._since_header = 0
         self._num_learnt = 0
+        self._below: int | None = None
+        """Indent of the heading over lines that speak of validation data."""
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -117,11 +122,15 @@ class Shapes:
                 line = _BAR.sub("|bar|", line)
             if len(line) > _MAX_LINE_LENGTH:
                 continue
+            if self._below is not None:
+                line = self._under_heading(line)
             if self._header is not None and self._see_row(line, number):
                 continue
             parts = split(line)
             if len(parts) == 1:
                 self._see_words(line)
+                if self._below is not None:
+                    fast = None
                 continue
             skeleton = tuple(parts[::2])
             try:
@@ -134,7 +143,7 @@ class Shapes:
                 if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
-                    fast = plan
+                    fast = plan if self._below is None else None
         self.num_lines = number
 
     def drop_torn(self) -> bool:
@@ -178,7 +187,18 @@ class Shapes:
             shape = self.shapes[key] = Shape(fields)
         return shape
 
+    def _under_heading(self, line: str) -> str:
+        """Put the word into a line that is indented below `Validation:`."""
+        indent = len(line) - len(line.lstrip())
+        if not line.strip() or (self._below is not None and indent > self._below):
+            return f"validation | {line}"
+        self._below = None
+        return line
+
     def _see_words(self, line: str) -> None:
+        heading = _HEADING.fullmatch(line)
+        if heading is not None and is_held_out(heading[2]):
+            self._below = len(heading[1])
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
         if header is not None:
             self._header, self._since_header = header, 0
