@@ -164,6 +164,7 @@ SIGNALS: tuple[Signal, ...] = (
             "current learning rate",
             "current lr",
             "l.r.",
+            "l.r",
             "x/lr0",
             "\u5b66\u4e60\u7387",
         ),

@@ -16,7 +16,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import open_bytes
@@ -153,7 +152,7 @@ def _of_array(path: Path) -> Iterator[Member]:
 def _column(data: bytes) -> list[Any]:
     """Return the numbers of a one-dimensional array, [] of another; objects are never unpickled."""
     try:
-        array: NDArray[Any] = np.load(io.BytesIO(data), allow_pickle=False)
+        array = np.load(io.BytesIO(data), allow_pickle=False)
     except (ValueError, EOFError, OSError, MemoryError):
         return []
     if array.ndim != 1 or array.dtype.kind not in "fiu":
@@ -210,7 +209,11 @@ class _Page(HTMLParser):
         self._cell: list[str] | None = None
         self._is_hidden = False
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],  # noqa: ARG002
+    ) -> None:
         if tag == "tr":
             self._row = []
         elif tag in ("td", "th"):

@@ -74,8 +74,9 @@ class JsonDocumentReader:
         document = _parse(data)
         notes: list[str] = []
         if document is None:
-            document = _salvage(data, path)
-            notes.append("the document breaks off; the rows before the break were read")
+            document, is_torn = _salvage(data, path)
+            if is_torn:
+                notes.append("the document breaks off; the rows before the break were read")
         found = _best(document, path)
         if found is None:
             raise ReadError(
@@ -117,14 +118,15 @@ def _is_whole(line: str) -> bool:
     return isinstance(_parse(line.encode()), dict)
 
 
-def _salvage(data: bytes, path: Path) -> list[Any]:
-    """Return the whole rows of a list that breaks off.
+def _salvage(data: bytes, path: Path) -> tuple[list[Any], bool]:
+    """Return the whole rows of a list that breaks off, or objects in a row, and whether it is torn.
 
     Raises:
         ReadError: There is no list with whole rows.
     """
     text = data.decode("utf-8", errors="replace")
-    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*\[", text)
+    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
+    # rows of a list, or objects one after another
     rows: list[Any] = []
     at = start.end() if start is not None else len(text)
     decoder = json.JSONDecoder()
@@ -136,7 +138,7 @@ def _salvage(data: bytes, path: Path) -> list[Any]:
     except (ValueError, RecursionError):
         pass
     if rows:
-        return rows
+        return rows, at < len(text.rstrip())
     line, what = _first_fault(text)
     raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
 
@@ -177,6 +179,15 @@ def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
     series = {k: s for k, v in part.items() if (s := series_of(v)) is not None}
     if any(is_known_key(k) for k in series):
         yield _Found(_SERIES, "series", series, max(map(len, series.values())))
+    nested = {
+        f"{k}/{name}": v
+        for k, inner in part.items()
+        if isinstance(inner, dict)
+        for name, v in inner.items()
+        if _is_column(v) and is_known_key(f"{k}/{name}")
+    }
+    if len(nested) > 1:
+        yield _Found(_COLUMNS, "", nested, max(map(len, nested.values())))
     columns = {k: v for k, v in part.items() if _is_column(v) and is_known_key(k)}
     if columns:
         yield _Found(_COLUMNS, name, part, max(len(v) for v in columns.values()))

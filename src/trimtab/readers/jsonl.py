@@ -86,6 +86,8 @@ class JsonlReader:
         known = any(is_known_key(k) for o in found for k, _ in flatten(o)) or LongForm.told_by(
             found[0]
         )
+        if not known and any("loss" in str(v) for o in found for v in o.values()):
+            return 0.0  # lines of text, wrapped by what collected them
         return 0.9 if known else 0.3
 
     def read(self, path: Path) -> RunRecord:

@@ -18,7 +18,7 @@ from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
 from trimtab.readers.table_axis import find_table_axis, is_step, names_epoch
-from trimtab.readers.tags import signal_of_tag
+from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.readers.text_keys import is_held_out
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
@@ -29,6 +29,8 @@ _SPLIT_KEYS = frozenset(
     {"split", "mode", "phase", "stage", "subset", "type", "kind", "event", "partition", "prefix", "set", "dataset"}
 )  # fmt: skip
 """Names of a column that says whether a row is of training or of held-out data."""
+_OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
+"""Last words of what is said of a loss beside its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -84,6 +86,8 @@ def _role(key: str) -> str:
     if signal_of_tag(key) is not None:
         return "signal"
     words = name.replace("/", " ").split()
+    if words[-1:] and words[-1] in _OF_A_SPREAD:
+        return "nothing"
     if any("loss" in w for w in words) and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
         return "maybe-loss"
     return "nothing"
@@ -196,6 +200,7 @@ class Table:
         if "loss" not in found:
             stand_in = [k for k in columns if self._cells[k].role == "maybe-loss"]
             if stand_in:
+                stand_in.sort(key=stand_in_rank)
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {stand_in[0]!r} is taken for it"

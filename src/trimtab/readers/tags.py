@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["choose_tags", "is_validation_word", "might_be_loss", "signal_of_tag", "tag_of_file"]
+__all__ = [
+    "choose_tags",
+    "is_validation_word",
+    "might_be_loss",
+    "signal_of_tag",
+    "stand_in_rank",
+    "tag_of_file",
+]
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
 _SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
@@ -113,7 +120,7 @@ def choose_tags(
             found.setdefault(name, []).append(tag)
     notes: list[str] = []
     if "loss" not in found:
-        stand_ins = sorted((t for t in values if might_be_loss(t)), key=_stand_in_rank)
+        stand_ins = sorted((t for t in values if might_be_loss(t)), key=stand_in_rank)
         if stand_ins:
             found["loss"] = stand_ins[:1]
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
@@ -135,7 +142,8 @@ def _rank_of(
     return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
 
 
-def _stand_in_rank(tag: str) -> tuple[int, int]:
+def stand_in_rank(tag: str) -> tuple[int, int]:
+    """Return a sort key for tags that might be a loss: train and total first, then the shortest."""
     words = _words(tag)
     order = [
         "train" in words and "loss" in words,

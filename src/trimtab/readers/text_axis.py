@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.text_keys import STEP_KEYS
-from trimtab.readers.text_pairs import Field
+from trimtab.readers.text_pairs import PROGRESS_BAR, Field
 from trimtab.readers.text_rows import Rows, gather
 from trimtab.readers.text_shapes import Shape
 from trimtab.record import Axis, Column
@@ -198,13 +198,18 @@ def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
 def _carried(rows: Rows, others: Sequence[Shape]) -> Position | None:
     """Take the step from lines of their own, one before or after each loss."""
     found: list[tuple[tuple[int, float], Position]] = []
-    names = {f.key for s in others for f in s.fields if f.kind == "step"}
-    for name in names:
-        side = gather([s for s in others if any(f.key == name for f in s.fields)])
-        column = side.columns.get(("step", name))
+    counts = {
+        (f.kind, f.key)
+        for s in others
+        for f in s.fields
+        if f.kind == "step" or f.key == PROGRESS_BAR
+    }
+    for kind, name in sorted(counts):
+        side = gather([s for s in others if any((f.kind, f.key) == (kind, name) for f in s.fields)])
+        column = side.columns.get((kind, name))
         if column is None or side.num < _MIN_DISTINCT * rows.num or not _is_count(column, side.num):
             continue
-        field = side.fields["step", name]
+        field = side.fields[kind, name]
         for place, distance in _nearby(rows.lines, side.lines, column.values):
             change = np.diff(place)
             if np.count_nonzero(change > 0) < 0.75 * len(change):

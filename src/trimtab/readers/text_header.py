@@ -21,6 +21,7 @@ _VALUE = re.compile(
     re.IGNORECASE,
 )
 _ABSENT = frozenset({"", "-", "--", "n/a", "none", "no log"})
+_SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
 _MIN_CELLS = 2
 _MAX_CELLS = 64
 
@@ -79,7 +80,7 @@ def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Fiel
     fields: list[Field] = []
     for i, cell in enumerate(cells):
         key = normalise(cell)
-        found = extra[key] if key in extra else meaning(key)
+        found = extra[key] if key in extra else _SHORT.get(cell) or meaning(key)
         if found is not None and all(f.key != key for f in fields):
             fields.append(Field(found.kind, key, found.name, i, 1.0, found.doubt))
     return tuple(fields)
@@ -98,7 +99,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 def _is_name(cell: str) -> bool:
     return (
         0 < len(cell) <= 32
-        and cell[0].isalpha()
+        and (cell[0].isalpha() or cell == "#")
         and len(cell.split()) <= 4
         and cell[-1] not in ".:=,;"
     )

@@ -239,6 +239,8 @@ def _guessed_loss(text: str) -> Meaning | None:
         if not known or not (_SIDE | _PARTS).isdisjoint(words):
             return Meaning("signal", "loss", 5)
         return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
+    if any(w.startswith("crossentropy") for w in words):
+        words = [*words, "crossentropy"]
     stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not is_held_out(text):

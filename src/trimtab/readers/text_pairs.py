@@ -15,7 +15,17 @@ from typing import Literal
 from trimtab.readers.text_keys import UNIT_FACTORS, Meaning, bare_split, is_held_out, meaning
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["CLOCK", "DECIMAL_COMMA_TOKEN", "NUMBER", "TOKEN", "Field", "fields_of", "to_number"]
+__all__ = [
+    "BAR",
+    "CLOCK",
+    "DECIMAL_COMMA_TOKEN",
+    "NUMBER",
+    "PROGRESS_BAR",
+    "TOKEN",
+    "Field",
+    "fields_of",
+    "to_number",
+]
 
 CLOCK = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
@@ -38,14 +48,14 @@ _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
 _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
 """What stands around a number that is printed as an object."""
-_SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2])[\s\[(\"'{$~]*\Z")
+_SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
     r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
-_PATH = re.compile(r"[\"']([\w /.\-]{1,60})[\"']\s*:\s*\{|(\})")
+_PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
 )
@@ -54,6 +64,10 @@ _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
 _TRAIN_WORDS = ("train", "training")
 _MAX_LEADS = 3
+BAR = "|bar|"
+"""What the drawing of a progress bar is replaced by."""
+PROGRESS_BAR = "progress bar"
+"""Key of the count behind it."""
 
 FieldKind = Literal["signal", "step", "epoch", "rank", "lead", "counter", "total"]
 
@@ -164,8 +178,8 @@ class _LineParse:
 
     def _follow_path(self, text: str) -> None:
         for match in _PATH.finditer(text):
-            if match[1] is not None:
-                self.path.append(match[1])
+            if match[1] or match[2]:
+                self.path.append(match[1] or match[2])
             elif self.path:
                 self.path.pop()
 
@@ -200,6 +214,10 @@ class _LineParse:
         found = meaning(full)
         if found is None and self.path:
             found = meaning(key)
+        if found is None and self.path:
+            around = meaning(self.path[-1])
+            if around is not None and around.name in ("grad_norm", "lr"):
+                return around, normalise(self.path[-1])
         if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
             found = bare_split(key)
         if found is None:
@@ -249,6 +267,8 @@ class _LineParse:
         if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
             num = sum(f.kind == "counter" for f in self.result)
             key = f"counter {num + 1}" if num else "counter"
+            if left.endswith(BAR):
+                key = PROGRESS_BAR
             return Field("counter", key, "counter", i, 1.0, 3)
         seen = any(f.name in ("loss", "val_loss") for f in self.result)
         if seen or self.num_leads >= _MAX_LEADS or left.rstrip()[-1:] == "/":
@@ -262,7 +282,7 @@ class _LineParse:
 
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
     """Return the key in front of a number, "" if there is none, and whether a sign parts the two."""
-    text = _WRAPPER.sub("", left.rstrip())
+    text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
     separator = _SEPARATOR.search(text)
     cell = _CELL.search(text) if first else None
     if separator is not None:

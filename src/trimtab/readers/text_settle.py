@@ -169,6 +169,9 @@ class _Draft:
         if column is None and self.position.axis == "step":
             steps = side.of_kind("step")
             column = steps[0][1] if steps else None
+        if column is None and self.position.axis == "step":
+            same = [c for f, c in side.of_kind("lead", "counter") if f.key == self.position.key]
+            column = same[0] if same else None
         return None if column is None else column.values
 
     def _validation(

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from trimtab.readers.text_header import Header, read_header
 from trimtab.readers.text_keys import Meaning, is_held_out
-from trimtab.readers.text_pairs import CLOCK, NUMBER, TOKEN, Field, fields_of, to_number
+from trimtab.readers.text_pairs import (
+    BAR,
+    CLOCK,
+    NUMBER,
+    PROGRESS_BAR,
+    TOKEN,
+    Field,
+    fields_of,
+    to_number,
+)
 
 __all__ = ["Shape", "Shapes"]
 
@@ -119,7 +128,7 @@ class Shapes:
             if not line.isascii():
                 line = line.translate(_GLYPHS)
             if "%|" in line:
-                line = _BAR.sub("|bar|", line)
+                line = _BAR.sub(BAR, line)
             if len(line) > _MAX_LINE_LENGTH:
                 continue
             if self._below is not None:
@@ -170,7 +179,7 @@ class Shapes:
             self._plans.clear()
         fields = fields_of(parts[::2], parts[1::2], self._extra)
         plan: _Plan | None = None
-        if any(f.kind in ("signal", "step", "epoch") for f in fields):
+        if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
