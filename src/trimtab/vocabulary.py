@@ -132,7 +132,7 @@ SIGNALS: tuple[Signal, ...] = (
             "grad_norm_total",
             "train/gnorm",
             "l2_norm/grad/global",
-            "gradnorm",
+            "grad",
             "global_norm",
             "l2_grads",
             "global grad norm",
@@ -453,6 +453,14 @@ _ALIASES: Mapping[str, str] = {
     normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
 }
 
+_MIN_SQUEEZED = 6
+_SQUEEZED: Mapping[str, str] = {
+    squeezed: name
+    for alias, name in _ALIASES.items()
+    if len(squeezed := alias.replace(" ", "")) >= _MIN_SQUEEZED
+}
+"""The same without blanks, for keys in one word: `trainLoss`, `GradNorm`."""
+
 _UNIT_SUFFIXES: tuple[tuple[str, float], ...] = (
     (r"\s*\(ms\)$|[ /]ms(?:ec)?$", 1e-3),
     (r"\s*\((?:s|sec|seconds)\)$|[ /]s(?:ec(?:onds)?)?$", 1.0),
@@ -497,7 +505,7 @@ def canonical(key: str) -> str | None:
         ('loss', 'step_time_s', None)
     """
     text = normalise(key)
-    name = _ALIASES.get(text)
+    name = _ALIASES.get(text) or _SQUEEZED.get(text)
     if name is not None:
         return name
     if text.startswith(("lr", "learning", "optim", "train")) and _GROUP_OF_LR.search(text):

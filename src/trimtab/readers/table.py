@@ -17,7 +17,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
-from trimtab.readers.table_axis import find_table_axis, is_step, names_epoch
+from trimtab.readers.table_axis import find_table_axis, is_inner_step, is_step, names_epoch
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.readers.text_keys import is_held_out
 from trimtab.record import Column, RecordBuilder, RunRecord
@@ -50,7 +50,7 @@ class BadValue:
 @dataclass
 class _Cells:
     role: str
-    """signal, step, epoch, rank, split, maybe-loss or nothing."""
+    """signal, step, inner (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
 
@@ -65,7 +65,7 @@ class _Cells:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split")
+    return _role(key) not in ("nothing", "split", "inner")
 
 
 def is_step_key(key: str) -> bool:
@@ -79,6 +79,8 @@ def _role(key: str) -> str:
         return "step"
     if names_epoch(key):
         return "epoch"
+    if is_inner_step(key):
+        return "inner"
     if name in _RANK_KEYS:
         return "rank"
     if name in _SPLIT_KEYS:

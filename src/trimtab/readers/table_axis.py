@@ -10,7 +10,7 @@ from trimtab.readers.numbers import counted
 from trimtab.record import Axis, Column
 from trimtab.vocabulary import normalise
 
-__all__ = ["EPOCH_KEYS", "find_table_axis", "is_step", "names_epoch"]
+__all__ = ["EPOCH_KEYS", "find_table_axis", "is_inner_step", "is_step", "names_epoch"]
 
 _STEP_KEYS = (
     "step", "global step", "train/global step", "trainer/global step", "global step/max steps",
@@ -19,6 +19,8 @@ _STEP_KEYS = (
     "num steps", "training iteration", "itr", "train iteration", "train iter", "current step",
 )  # fmt: skip
 """Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
+_SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)
+_INNER_KEYS = frozenset({"batch", "batch idx", "batch index", "batch id", "minibatch", "batch num"})
 EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
 _STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration"})
 _TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
@@ -34,7 +36,16 @@ def is_step(key: str) -> bool:
     """Whether a key names a step, as it stands or at the end of a path (`data/step`)."""
     name = normalise(key)
     path, _, leaf = name.rpartition("/")
-    return name in _STEP_KEYS or bool(path and leaf in _STEP_LEAVES and not _TIMES.search(path))
+    return (
+        name in _STEP_KEYS
+        or name in _SQUEEZED
+        or bool(path and leaf in _STEP_LEAVES and not _TIMES.search(path))
+    )
+
+
+def is_inner_step(key: str) -> bool:
+    """Whether a key may count the batches of an epoch, and is no step of its own."""
+    return normalise(key) in _INNER_KEYS
 
 
 def names_epoch(key: str) -> bool:
@@ -58,11 +69,11 @@ def find_table_axis(
     num_rows = len(keep)
     main = signals.get("loss") or next(iter(signals.values()))
     rows = np.flatnonzero(main.present & keep)
-    for key in sorted((k for k in columns if is_step(k)), key=_step_rank):
+    for key in sorted((k for k in columns if is_step(k) or is_inner_step(k)), key=_step_rank):
         inner = _inside_epoch(columns, key, rows, notes)
         if inner is not None:
             return "epoch", _placed(inner, signals, key, notes)
-        if _counts(columns[key], rows):
+        if is_step(key) and _counts(columns[key], rows):
             return "step", _placed(columns[key], signals, key, notes)
     for key in columns:
         if names_epoch(key) and _counts(columns[key], rows, share=0.0):

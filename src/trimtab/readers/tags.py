@@ -68,6 +68,11 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(tag)
     if name is not None:
         return name
+    if "." in tag and "/" not in tag:
+        tag = tag.replace(".", "/")
+        name = canonical(tag)
+        if name is not None:
+            return name
     path, _, last = tag.rpartition("/")
     words = _words(last)
     kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)

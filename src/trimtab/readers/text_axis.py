@@ -17,6 +17,8 @@ __all__ = ["Position", "find_axis"]
 _MIN_SHARE = 0.9
 _MAX_FALLS = 0.02
 _MIN_DISTINCT = 0.5
+_FULL = 0.95
+_MIN_FALLS = 2
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
     for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
         if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
             continue  # more likely the seconds since the start
-        around = epoch or _leading_epoch(rows, field.key)
+        around = epoch or _leading_epoch(rows, field.key) or _turns(field, column, rows)
         found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:
             return found
@@ -176,6 +178,20 @@ def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
         if np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
             return f.key, c
     return None
+
+
+def _turns(field: Field, column: Column, rows: Rows) -> tuple[str, Column] | None:
+    """Count how often a bar began again after it was full: the epochs of a log that names none."""
+    total = rows.columns.get(("total", f"of {field.key}"))
+    if field.kind != "counter" or total is None or not total.present.all():
+        return None
+    falls = np.flatnonzero(np.diff(column.values) < 0)
+    full = column.values[falls] >= _FULL * total.values[falls]
+    if len(falls) < _MIN_FALLS or not full.all():
+        return None
+    turn = np.zeros(rows.num)
+    turn[falls + 1] = 1.0
+    return "full bar", Column(np.cumsum(turn), np.ones(rows.num, dtype=np.bool_))
 
 
 def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:

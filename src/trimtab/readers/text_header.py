@@ -16,11 +16,11 @@ __all__ = ["Header", "read_header"]
 
 _WIDE = re.compile(r"\s{2,}")
 _VALUE = re.compile(
-    r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?"
+    r"\[?\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?\s*\]?"
     r"\s?(?:%|[A-Za-z]{1,3})?",
     re.IGNORECASE,
 )
-_ABSENT = frozenset({"", "-", "--", "n/a", "none", "no log"})
+_ABSENT = frozenset({"", "[]", "-", "--", "n/a", "none", "no log"})
 _SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
 _MIN_CELLS = 2
 _MAX_CELLS = 64

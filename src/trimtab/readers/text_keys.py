@@ -26,6 +26,7 @@ STEP_KEYS = (
     "batch", "batches", "mb",
 )  # fmt: skip
 """Names of the step, the surest first."""
+_SQUEEZED_STEPS = {key.replace(" ", ""): key for key in STEP_KEYS if " " in key}
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -198,6 +199,12 @@ def meaning(key: str) -> Meaning | None:
         if start and words[-1] in _VAGUE and len(words) - start == 1:
             break
         return replace(found, doubt=found.doubt + (1 if start else 0))
+    if "." in text.strip("."):
+        text = text.strip(".")
+        found = _exact(text.replace(".", " "))
+        if found is not None:
+            return found
+        text = text.replace(".", "/")
     leaf = text.rpartition("/")[2]
     if leaf != text and leaf not in _VAGUE and _NO_MEASUREMENT.isdisjoint(re.split(r"[ /]", text)):
         found = _exact(leaf)
@@ -209,6 +216,7 @@ def meaning(key: str) -> Meaning | None:
 
 
 def _exact(text: str) -> Meaning | None:
+    text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
         doubt = 0 if STEP_KEYS.index(text) < STEP_KEYS.index("up.") else 1
         return Meaning("step", text, doubt)

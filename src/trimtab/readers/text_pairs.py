@@ -31,7 +31,7 @@ CLOCK = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
     r"|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])"
 )
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
 NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
@@ -53,6 +53,8 @@ _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
     r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
+_WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
+"""What a key in quotes is said to be: `"type": "test_epoch"`."""
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
 _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
@@ -228,7 +230,11 @@ class _LineParse:
 
     def _in_held_out(self, i: int) -> bool:
         """Whether the line says that it is about validation, before this number."""
-        self.held_out = self.held_out or any(is_held_out(t) for t in self.literals[: i + 1])
+        before = self.literals[: i + 1]
+        self.held_out = self.held_out or any(is_held_out(t) for t in before)
+        self.held_out = self.held_out or any(
+            is_held_out(word.replace("_", " ")) for t in before for word in _WORD_VALUE.findall(t)
+        )
         return self.held_out
 
     def _attached(self, i: int) -> Field | None:
