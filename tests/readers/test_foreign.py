@@ -7,12 +7,16 @@ import pytest
 
 from tests.readers.foreign import RECORDS, Foreign
 from tests.readers.foreign_files import FILES
+from tests.readers.foreign_fresh import FRESH
 from tests.readers.foreign_language import LANGUAGE
 from tests.readers.foreign_vision import OTHERS
+from trimtab.errors import ReadError
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
 
-FORMATS = {**LANGUAGE, **OTHERS, **FILES}
+NAMELESS = {"seq2seq tutorial"}
+"""Nothing on their lines says loss; they are refused."""
+FORMATS = {**LANGUAGE, **OTHERS, **FILES, **FRESH}
 
 
 def check(record: RunRecord, foreign: Foreign) -> None:
@@ -37,7 +41,15 @@ def check(record: RunRecord, foreign: Foreign) -> None:
         assert all(min(abs(v - r.val) for r in RECORDS) < 2e-3 for v in got.tolist())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", sorted(NAMELESS))
+def test_numbers_without_a_name_are_refused(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "out.log"
+    path.write_text(FORMATS[name].text())
+    with pytest.raises(ReadError):
+        read_run(path)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in NAMELESS])
 def test_what_was_printed_comes_back(tmp_path: Path, name: str) -> None:
     path = tmp_path / FORMATS[name].file
     path.write_text(FORMATS[name].text(), encoding="utf-8", newline="")

@@ -116,7 +116,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     """
     root = Path(path)
     wanted = ""
-    if "#" in root.name and not root.exists():
+    if "#" in str(path) and not root.exists():
         name, _, wanted = str(path).rpartition("#")
         root = Path(name)
     for run in _runs_under(root) if root.is_dir() else ([root],):

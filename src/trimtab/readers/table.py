@@ -17,9 +17,16 @@ from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
-from trimtab.readers.table_axis import find_table_axis, is_inner_step, is_step, names_epoch
+from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.table_axis import (
+    counting,
+    find_table_axis,
+    is_inner_step,
+    is_step,
+    names_epoch,
+)
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
-from trimtab.readers.text_keys import is_held_out
+from trimtab.readers.text_keys import MEAN_NOTE, is_held_out, names_mean
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
@@ -181,6 +188,14 @@ class Table:
             )
         keep = self._first_rank(columns)
         keep &= _any_present(signals, self.num_rows)
+        drop_zero_norm(signals, keys, self.notes)
+        loss, counts = signals.get("loss"), counting(columns)
+        if loss is not None and counts:
+            keep &= ~repeated_rows(keep, counts, signals, self.notes)
+            left = Column(loss.values, loss.present & keep)
+            keep &= ~placeholder_rows(left, counts[0].values, self.notes)
+        if "loss" in keys and names_mean(keys["loss"]):
+            self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)

@@ -10,7 +10,7 @@ from trimtab.readers.numbers import counted
 from trimtab.record import Axis, Column
 from trimtab.vocabulary import normalise
 
-__all__ = ["EPOCH_KEYS", "find_table_axis", "is_inner_step", "is_step", "names_epoch"]
+__all__ = ["EPOCH_KEYS", "counting", "find_table_axis", "is_inner_step", "is_step", "names_epoch"]
 
 _STEP_KEYS = (
     "step", "global step", "train/global step", "trainer/global step", "global step/max steps",
@@ -81,6 +81,12 @@ def find_table_axis(
             return "epoch", _placed(columns[key], signals, key, notes)
     notes.append("no step is logged; rows are counted by their place in the file, from 0")
     return "row", np.arange(num_rows, dtype=np.float64)
+
+
+def counting(columns: Columns) -> list[Column]:
+    """Return the columns that count steps or batches, the one with most different values first."""
+    found = [c for k, c in columns.items() if is_step(k) or is_inner_step(k)]
+    return sorted(found, key=lambda c: -len(np.unique(c.logged())))
 
 
 def _inside_epoch(

@@ -13,7 +13,15 @@ from typing import Literal
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STEP_KEYS", "Meaning", "bare_split", "is_held_out", "meaning"]
+__all__ = [
+    "MEAN_NOTE",
+    "STEP_KEYS",
+    "Meaning",
+    "bare_split",
+    "is_held_out",
+    "meaning",
+    "names_mean",
+]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
 
@@ -149,6 +157,8 @@ _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
 """Words of a path under which `step` is how long one takes."""
 _TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
+_L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
+"""`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -169,6 +179,16 @@ def bare_split(key: str) -> Meaning | None:
     if key in ("train", "training", "learn"):
         return Meaning("signal", "loss", _STAGE + 2)
     return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
+
+
+MEAN_NOTE = (
+    "the loss is {key!r}, a mean over records before: a sudden change looks smaller and later"
+)
+
+
+def names_mean(key: str) -> bool:
+    """Whether a key says that its values are running means."""
+    return not _MEANS.isdisjoint(re.split(r"[\W_]+", key.lower()))
 
 
 def is_held_out(text: str) -> bool:
@@ -247,6 +267,8 @@ def _guessed_loss(text: str) -> Meaning | None:
         if not known or not (_SIDE | _PARTS).isdisjoint(words):
             return Meaning("signal", "loss", 5)
         return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
+    if _L_WORD.fullmatch(text):
+        return Meaning("signal", "loss", _STAGE - 1)
     if any(w.startswith("crossentropy") for w in words):
         words = [*words, "crossentropy"]
     stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
