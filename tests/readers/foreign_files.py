@@ -87,8 +87,8 @@ FILES: dict[str, Foreign] = {
     "neptune csv": table(",step,value,timestamp", lambda r: f"{r.i},{float(r.i)},{r.loss},2024-05-01 10:00:{r.b:02d}.123", "train_loss.csv"),
     "comet json": whole(lambda: json.dumps([{"metricName": k, "metricValue": str(getattr(r, v)), "step": r.i, "epoch": r.e, "timestamp": 1700000000000} for r in RECORDS
         for k, v in (("loss", "loss"), ("grad_norm", "norm"), ("val_loss", "val")) if v != "val" or r.ends_epoch]), norm=True, num_val=4),
-    "clearml json": whole(lambda: json.dumps([{"name": k, "x": series(lambda r: r.i), "y": series(lambda r, v=v: getattr(r, v))} for k, v in (("train_loss", "loss"), ("lr", "lr"))]), lr=True),
-    "sacred": whole(lambda: json.dumps({k: {"steps": series(lambda r: r.i), "timestamps": ["2024-05-01T10:00:00"] * NUM, "values": series(lambda r, v=v: getattr(r, v))}
+    "clearml json": whole(lambda: json.dumps([{"name": k, "x": series(lambda r: r.i), "y": [getattr(r, v) for r in RECORDS]} for k, v in (("train_loss", "loss"), ("lr", "lr"))]), lr=True),
+    "sacred": whole(lambda: json.dumps({k: {"steps": series(lambda r: r.i), "timestamps": ["2024-05-01T10:00:00"] * NUM, "values": [getattr(r, v) for r in RECORDS]}
         for k, v in (("training.loss", "loss"), ("lr", "lr"))}), "metrics.json", lr=True),
     "dvclive": table("step\tloss", lambda r: f"{r.i}\t{r.loss}", "loss.tsv"),
     "mlflow json": whole(lambda: json.dumps({"metrics": [{"key": "train_loss", "value": r.loss, "timestamp": 1700000000000 + r.i, "step": r.i} for r in RECORDS]})),

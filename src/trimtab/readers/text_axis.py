@@ -95,11 +95,7 @@ def _epoch_slash_batch(rows: Rows) -> Position | None:
         if owner is None or not _is_count(total, rows.num) or _ties(total):
             continue
         column = rows.columns[owner.kind, owner.key]
-        if (
-            not _is_count(column, rows.num)
-            or not _ties(column)
-            or np.any(np.diff(column.values) < 0)
-        ):
+        if not _is_count(column, rows.num) or not _ties(column):
             continue
         found = _step_or_inner(field, total, (owner.key, column), rows, doubt=1)
         if found is not None and found.axis == "epoch":
@@ -175,7 +171,9 @@ def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
     for f, c in rows.of_kind("lead", "counter"):
         if f.key == but or not c.present.all() or not np.all(np.isfinite(c.values)):
             continue
-        if np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
+        falls = np.count_nonzero(np.diff(c.values) < 0)
+        steady = falls == 0 or (falls <= _MIN_FALLS and _ties(c))
+        if steady and 0 < np.ptp(c.values) < rows.num:
             return f.key, c
     return None
 

@@ -162,7 +162,8 @@ class _LineParse:
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
             return (both["front"] + both["second"] + both["rest"], True) if both else ("", False)
-        key, explicit = _key_of(left, first=i == 0)
+        first = i == 0 or all("|" not in text for text in self.literals[:i])
+        key, explicit = _key_of(left, first=first)
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
 
@@ -290,7 +291,7 @@ def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
     """Return the key in front of a number, "" if there is none, and whether a sign parts the two."""
     text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
     separator = _SEPARATOR.search(text)
-    cell = _CELL.search(text) if first else None
+    cell = _CELL.search(text) if first and not text.endswith(BAR) else None
     if separator is not None:
         text = text[: separator.start()]
     elif cell is not None:

@@ -37,6 +37,11 @@ _GLYPHS = str.maketrans(
 )
 _HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
 """Words alone on a line; those that name held-out data stand over the lines indented below."""
+_PREFIX = re.compile(
+    rf"\s*(?:(?:\[?(?:rank|default|worker)[ _]?\d+\]?:?|\d{{1,4}}\s*:|\[?(?:{CLOCK})\]?:?)\s?)+",
+    re.IGNORECASE,
+)
+"""Rank and time that a launcher puts before every line, the rows of tables too."""
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
 _HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
@@ -186,7 +191,10 @@ class Shapes:
             plan = _Plan(shape, places)
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
+            below = self._below
             self._see_words(" ".join(parts))
+            if self._below != below:
+                del self._plans[skeleton]  # a heading: look again each time
         return plan
 
     def _shape(self, fields: tuple[Field, ...]) -> Shape:
@@ -198,13 +206,15 @@ class Shapes:
 
     def _under_heading(self, line: str) -> str:
         """Put the word into a line that is indented below `Validation:`."""
-        indent = len(line) - len(line.lstrip())
-        if not line.strip() or (self._below is not None and indent > self._below):
+        own = _without_prefix(line)
+        indent = len(own) - len(own.lstrip())
+        if not own.strip() or (self._below is not None and indent > self._below):
             return f"validation | {line}"
         self._below = None
         return line
 
     def _see_words(self, line: str) -> None:
+        line = _without_prefix(line)
         heading = _HEADING.fullmatch(line)
         if heading is not None and is_held_out(heading[2]):
             self._below = len(heading[1])
@@ -216,7 +226,7 @@ class Shapes:
         """Read a line as a row of the table under the last header."""
         header = self._header
         assert header is not None
-        found = header.row(line)
+        found = header.row(line) or header.row(_without_prefix(line))
         if found is None:
             self._since_header += 1
             if self._since_header > _HEADER_PATIENCE:
@@ -228,6 +238,11 @@ class Shapes:
         shape.lines.append(number)
         shape.values.extend(found[1])
         return True
+
+
+def _without_prefix(line: str) -> str:
+    match = _PREFIX.match(line)
+    return line if match is None else line[match.end() :]
 
 
 def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]) -> None:
