@@ -153,6 +153,8 @@ class _Draft:
         Values that are no validation are laid into a row here; only validation gets rows.
         """
         mine = [s for s in self.others if any(f.name == name for f in s.fields)]
+        often = max(len(s.lines) for s in mine) * _USUAL_SHARE
+        mine = [s for s in mine if len(s.lines) >= often]  # not what a launch prints once
         side = gather(mine)
         candidates = [(f, c) for f, c in side.of_kind("signal") if f.name == name]
         field, column = max(candidates, key=lambda x: (-x[0].doubt, int(x[1].present.sum())))
