@@ -52,7 +52,7 @@ def names_epoch(key: str) -> bool:
     """Whether a key names an epoch, as it stands or at the end of a path."""
     name = normalise(key)
     path, _, leaf = name.rpartition("/")
-    return name in EPOCH_KEYS or bool(leaf in EPOCH_KEYS and not _TIMES.search(path))
+    return name in EPOCH_KEYS or bool(leaf == "epoch" and not _TIMES.search(path))
 
 
 def find_table_axis(

@@ -37,6 +37,8 @@ _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
+"""Words of losses that measure no distance to a target: they may rise while all is well."""
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
 
 
@@ -147,15 +149,16 @@ def _rank_of(
     return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
 
 
-def stand_in_rank(tag: str) -> tuple[int, int]:
-    """Return a sort key for tags that might be a loss: train and total first, then the shortest."""
+def stand_in_rank(tag: str) -> tuple[int, bool, int]:
+    """Return a sort key for tags that might be a loss: train and total first, those of a policy last."""
     words = _words(tag)
     order = [
         "train" in words and "loss" in words,
         "total" in words or "loss" in words,
         any(w.startswith("train") for w in words),
     ]
-    return next((i for i, holds in enumerate(order) if holds), len(order)), len(tag)
+    place = next((i for i, holds in enumerate(order) if holds), len(order))
+    return place, not _NO_DISTANCE.isdisjoint(words), len(tag)
 
 
 def _some(tags: Sequence[str], best: str) -> str:
