@@ -10,6 +10,7 @@ from tests.readers.foreign import RECORDS, Foreign
 from tests.readers.foreign_files import FILES
 from tests.readers.foreign_fresh import FRESH
 from tests.readers.foreign_language import LANGUAGE
+from tests.readers.foreign_more import MORE
 from tests.readers.foreign_vision import OTHERS
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
@@ -17,7 +18,7 @@ from trimtab.record import RunRecord
 
 NAMELESS = {"seq2seq tutorial"}
 """Nothing on their lines says loss; they are refused."""
-FORMATS = {**LANGUAGE, **OTHERS, **FILES, **FRESH}
+FORMATS = {**LANGUAGE, **OTHERS, **FILES, **FRESH, **MORE}
 
 
 def check(record: RunRecord, foreign: Foreign) -> None:

@@ -35,6 +35,8 @@ __all__ = ["JsonDocumentReader"]
 
 _MAX_DEPTH = 4
 _MAX_DIGITS = 15
+_MAX_RUNS = 8
+"""How many objects of a list are looked into for lists of their own."""
 _ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
 _OPENING = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
 """An object's first key, or a list's first row; not a time stamp in brackets."""
@@ -169,6 +171,10 @@ def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
             yield _Found(_SERIES, "series", named, max(map(len, named.values())))
         elif rows and _rows_know(rows):
             yield _Found(_ROWS, name, rows, len(rows))
+        for row in rows[:_MAX_RUNS] if depth <= _MAX_DEPTH else ():
+            for key, value in row.items():
+                if isinstance(value, list):
+                    yield from _candidates(value, key, depth + 1)
         return
     if not isinstance(part, dict) or depth > _MAX_DEPTH:
         return

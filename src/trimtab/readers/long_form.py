@@ -14,6 +14,7 @@ from typing import Any
 from trimtab.readers.numbers import BadNumberError, parse_step
 from trimtab.readers.table import Table
 from trimtab.readers.tags import might_be_loss, signal_of_tag
+from trimtab.readers.text_keys import is_held_out
 from trimtab.vocabulary import normalise
 
 __all__ = ["LongForm", "fill_series", "series_of"]
@@ -24,33 +25,40 @@ Series = Sequence[tuple[float, Any]]
 _NAME_KEYS = ("metric", "metric name", "metricname", "key", "tag", "variable", "name", "measure")
 _VALUE_KEYS = ("value", "metric value", "metricvalue", "y", "val")
 _STEP_KEYS = ("step", "steps", "x", "iteration", "iterations", "iter", "global step", "epoch")
+_CONTEXT_KEYS = ("context", "metric context", "subset", "split", "phase")
 _MIN_PAIRS = 2
 
 
 class LongForm:
     """Collects rows of `step, name of a metric, value`."""
 
-    def __init__(self, name_key: str, value_key: str, step_key: str | None) -> None:
+    def __init__(
+        self, name_key: str, value_key: str, step_key: str | None, context_key: str | None
+    ) -> None:
         """Start with no values; the keys are those of the file."""
         self.name_key, self.value_key, self.step_key = name_key, value_key, step_key
+        self.context_key = context_key
         self.series: dict[str, list[tuple[float, Any]]] = {}
 
     @staticmethod
     def told_by(keys: Iterable[str]) -> "LongForm | None":
         """Return a collector if rows with these keys hold one value each, else None."""
-        by_name = {normalise(k): k for k in keys}
+        by_name = {normalise(k.replace(".", " ")): k for k in keys}
         name = next((by_name[k] for k in _NAME_KEYS if k in by_name), None)
         value = next((by_name[k] for k in _VALUE_KEYS if k in by_name), None)
         step = next((by_name[k] for k in _STEP_KEYS if k in by_name), None)
         if name is None or value is None or any(signal_of_tag(k) == "loss" for k in by_name):
             return None
-        return LongForm(name, value, step)
+        context = next((by_name[k] for k in _CONTEXT_KEYS if k in by_name), None)
+        return LongForm(name, value, step, context)
 
     def add(self, row: Mapping[str, object]) -> None:
         """Take one value; one without a name or a whole step is left out."""
         name, value = row.get(self.name_key), row.get(self.value_key)
         if not isinstance(name, str) or value is None:
             return
+        if self.context_key and is_held_out(str(row.get(self.context_key))):
+            name = f"val/{name}"
         mine = self.series.setdefault(name, [])
         try:
             step = parse_step(row.get(self.step_key)) if self.step_key else float(len(mine))

@@ -156,6 +156,9 @@ _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only where nothing stands in front of them."""
 _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
 """Words of a path under which `step` is how long one takes."""
+_OF_THE_WHOLE = frozenset({"weight_norm", "activation_norm", "update_norm"})
+_WHOLE = frozenset({"train", "training", "global", "total", "optim", "model"})
+"""Words that may stand in front of these; others name a part of the model."""
 _TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
 _L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
 """`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
@@ -214,6 +217,8 @@ def meaning(key: str) -> Meaning | None:
         found = _exact(" ".join(words[start:]))
         if found is None:
             continue
+        if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
+            break
         if start and found.name == "loss":
             return _guessed_loss(text)
         if start and words[-1] in _VAGUE and len(words) - start == 1:
@@ -271,7 +276,8 @@ def _guessed_loss(text: str) -> Meaning | None:
         return Meaning("signal", "loss", _STAGE - 1)
     if any(w.startswith("crossentropy") for w in words):
         words = [*words, "crossentropy"]
-    stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
+    joined = "_" + re.sub(r"[\s\-/]", "_", text)
+    stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not is_held_out(text):
             return Meaning("signal", "loss", _STAGE)

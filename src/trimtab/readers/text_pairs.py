@@ -55,6 +55,11 @@ _TWO_SPLITS = re.compile(
 )
 _WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
 """What a key in quotes is said to be: `"type": "test_epoch"`."""
+_AT_STEP = re.compile(
+    r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
+)
+"""`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+_ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
 _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
@@ -158,6 +163,10 @@ class _LineParse:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
+        elif (
+            i and left.strip() in (":", "=") and (named := _AT_STEP.fullmatch(self.literals[i - 1]))
+        ):
+            return _last_segment(_ASIDE.sub("", named[1])), True
         elif i > 1 and left.strip() in ("/", ",", "|"):
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
