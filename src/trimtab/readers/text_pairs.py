@@ -59,6 +59,7 @@ _AT_STEP = re.compile(
     r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
 )
 """`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+_MAX_NAME_LENGTH = 200
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
@@ -131,6 +132,9 @@ class _LineParse:
         self.result: list[Field] = []
         self.num_leads = 0
         self.held_out = False
+        self.num_searched = 0
+        bars = (i for i, text in enumerate(literals) if "|" in text)
+        self.first_bar = next(bars, len(literals))
 
     def fields(self) -> tuple[Field, ...]:
         rank = _RANK_TAG.search(self.literals[0])
@@ -164,15 +168,16 @@ class _LineParse:
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif (
-            i and left.strip() in (":", "=") and (named := _AT_STEP.fullmatch(self.literals[i - 1]))
+            i
+            and left.strip() in (":", "=")
+            and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
         ):
             return _last_segment(_ASIDE.sub("", named[1])), True
         elif i > 1 and left.strip() in ("/", ",", "|"):
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
             return (both["front"] + both["second"] + both["rest"], True) if both else ("", False)
-        first = i == 0 or all("|" not in text for text in self.literals[:i])
-        key, explicit = _key_of(left, first=first)
+        key, explicit = _key_of(left, first=i <= self.first_bar)
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
 
@@ -240,11 +245,10 @@ class _LineParse:
 
     def _in_held_out(self, i: int) -> bool:
         """Whether the line says that it is about validation, before this number."""
-        before = self.literals[: i + 1]
-        self.held_out = self.held_out or any(is_held_out(t) for t in before)
-        self.held_out = self.held_out or any(
-            is_held_out(word.replace("_", " ")) for t in before for word in _WORD_VALUE.findall(t)
-        )
+        for text in self.literals[self.num_searched : i + 1]:
+            words = (w.replace("_", " ") for w in _WORD_VALUE.findall(text))
+            self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
+        self.num_searched = i + 1
         return self.held_out
 
     def _attached(self, i: int) -> Field | None:
@@ -282,6 +286,8 @@ class _LineParse:
             return None
         if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
             num = sum(f.kind == "counter" for f in self.result)
+            if num >= _MAX_LEADS:
+                return None
             key = f"counter {num + 1}" if num else "counter"
             if left.endswith(BAR):
                 key = PROGRESS_BAR

@@ -42,6 +42,9 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 """Rank and time that a launcher puts before every line, the rows of tables too."""
+_GAP = re.compile(r"[ \t]{50,}")
+_LONG_LINE_LENGTH = 1_000
+_MAX_HEADING_LENGTH = 120
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
 _HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
@@ -136,6 +139,8 @@ class Shapes:
                 line = _BAR.sub(BAR, line)
             if len(line) > _MAX_LINE_LENGTH:
                 continue
+            if len(line) > _LONG_LINE_LENGTH:
+                line = _GAP.sub("    ", line)
             if self._below is not None:
                 line = self._under_heading(line)
             if self._header is not None and self._see_row(line, number):
@@ -215,7 +220,7 @@ class Shapes:
 
     def _see_words(self, line: str) -> None:
         line = _without_prefix(line)
-        heading = _HEADING.fullmatch(line)
+        heading = _HEADING.fullmatch(line) if len(line) <= _MAX_HEADING_LENGTH else None
         if heading is not None and is_held_out(heading[2]):
             self._below = len(heading[1])
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
