@@ -81,6 +81,7 @@ SIGNALS: tuple[Signal, ...] = (
             "training/train_loss",
             "training_loss",
             "batch_loss",
+            "\u635f\u5931",
         ),
     ),
     Signal(
@@ -130,6 +131,12 @@ SIGNALS: tuple[Signal, ...] = (
             "train/gradient_norm",
             "grad_norm_total",
             "train/gnorm",
+            "l2_norm/grad/global",
+            "grad",
+            "global_norm",
+            "l2_grads",
+            "global grad norm",
+            "\u2207",
         ),
     ),
     Signal(
@@ -152,6 +159,14 @@ SIGNALS: tuple[Signal, ...] = (
             "lr-adamw/pg1",
             "optim/lr",
             "lrate",
+            "train lr",
+            "cur lr",
+            "current learning rate",
+            "current lr",
+            "l.r.",
+            "l.r",
+            "x/lr0",
+            "\u5b66\u4e60\u7387",
         ),
     ),
     Signal(
@@ -438,10 +453,22 @@ _ALIASES: Mapping[str, str] = {
     normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
 }
 
+_MIN_SQUEEZED = 6
+_SQUEEZED: Mapping[str, str] = {
+    squeezed: name
+    for alias, name in _ALIASES.items()
+    if len(squeezed := alias.replace(" ", "")) >= _MIN_SQUEEZED
+}
+"""The same without blanks, for keys in one word: `trainLoss`, `GradNorm`."""
+
 _UNIT_SUFFIXES: tuple[tuple[str, float], ...] = (
     (r"\s*\(ms\)$|[ /]ms(?:ec)?$", 1e-3),
     (r"\s*\((?:s|sec|seconds)\)$|[ /]s(?:ec(?:onds)?)?$", 1.0),
 )
+_GROUP_OF_LR = re.compile(
+    r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
+)
+"""`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
 _TIME_KEYS = frozenset(
     {
         "elapsed time per iteration",
@@ -478,9 +505,11 @@ def canonical(key: str) -> str | None:
         ('loss', 'step_time_s', None)
     """
     text = normalise(key)
-    name = _ALIASES.get(text)
+    name = _ALIASES.get(text) or _SQUEEZED.get(text)
     if name is not None:
         return name
+    if text.startswith(("lr", "learning", "optim", "train")) and _GROUP_OF_LR.search(text):
+        return "lr"
     for pattern, _ in _UNIT_SUFFIXES:
         stem = re.sub(pattern, "", text)
         if stem != text and stem in _TIME_KEYS:

@@ -216,7 +216,18 @@ def test_any_text_reads_or_is_refused(
 
 @pytest.mark.parametrize(
     "line",
-    ["a" * 3_000_000, " " * 3_000_000, "1 " * 1_000_000, "loss: " * 500_000, "1,234" * 500_000],
+    [
+        "a" * 3_000_000,
+        " " * 3_000_000,
+        "1 " * 1_000_000,
+        "loss: " * 500_000,
+        "1,234" * 500_000,
+        " " * 19_000,
+        "0: " * 6_000,
+        "(a" * 9_000 + ")=1.5",
+        "'a': {" * 3_000,
+        "loss at step " * 1_500 + "1: 2",
+    ],
 )
 def test_huge_lines_are_passed_over_quickly(tmp_path: Path, line: str) -> None:
     started = time.monotonic()

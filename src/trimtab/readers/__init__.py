@@ -7,11 +7,14 @@ To add a format, write a `Reader` and put it into `READERS`.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Reader, take_sample
+from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.fallback import TextReader
 from trimtab.readers.hf_stdout import HfStdoutReader
@@ -45,6 +48,7 @@ READERS: tuple[Reader, ...] = (
 """Built-in formats; of equally sure ones the first reads."""
 
 MIN_CONFIDENCE = 0.2
+_OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
 
 
@@ -58,6 +62,9 @@ def find_reader(path: Path) -> Reader:
     surest, reader = max(((r.sniff(sample), -i) for i, r in enumerate(READERS)), default=(0.0, 0))
     if surest >= MIN_CONFIDENCE:
         return READERS[-reader]
+    known = name_of_binary(sample.raw) if sample.is_binary else ""
+    if known:
+        raise ReadError(f"{path}: {known}")
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
     raise ReadError(
         f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
@@ -109,7 +116,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     """
     root = Path(path)
     wanted = ""
-    if "#" in root.name and not root.exists():
+    if "#" in str(path) and not root.exists():
         name, _, wanted = str(path).rpartition("#")
         root = Path(name)
     for run in _runs_under(root) if root.is_dir() else ([root],):
@@ -132,12 +139,53 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
         yield read_mlflow_run(run[0])
     elif run[0].is_dir():
         raise ReadError(f"{source}: this directory cannot be listed; check its rights")
+    elif (members := members_of(run[0])) is not None:
+        yield from _read_members(members, source)
     else:
         reader = find_reader(run[0])
         if isinstance(reader, SqliteReader):
             yield from reader.read_all(run[0])
         else:
-            yield reader.read(run[0])
+            yield _read_text(reader, run[0])
+
+
+def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]:
+    """Yield the records of the logs inside an archive, a notebook or a page; others are passed over.
+
+    Raises:
+        ReadError: There is no log in it.
+    """
+    found = False
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
+        for member in members:
+            unpacked = Path(directory) / file_name(member)
+            unpacked.write_bytes(member.data)
+            try:
+                record = _read_text(find_reader(unpacked), unpacked)
+            except ReadError:
+                continue
+            finally:
+                unpacked.unlink()
+            found = True
+            yield replace(record, source=f"{source}#{member.name}" if member.name else source)
+    if not found:
+        raise ReadError(
+            f"{source}: no log in this archive, notebook or page; looked into its files, printed "
+            "output and tables; give a training log"
+        )
+
+
+def _read_text(reader: Reader, path: Path) -> RunRecord:
+    """Read a file; text that looked like a known trainer's and is not, as that of an unknown one."""
+    try:
+        return reader.read(path)
+    except ReadError as error:
+        if not isinstance(reader, _OF_FREE_TEXT):
+            raise
+        try:
+            return TextReader().read(path)
+        except ReadError:
+            raise error from None
 
 
 def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
+from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
+from trimtab.vocabulary import normalise
 
 __all__ = ["CsvReader"]
 
@@ -39,7 +42,9 @@ class CsvReader:
             return 0.0
         header, *rows = (_cells(line, delimiter) for line in lines)
         names = [name.strip() for name in header]
-        if not all(names[1:]) or any(_is_number(n) for n in names):
+        while delimiter != "|" and names and not names[-1]:
+            names.pop()  # a delimiter at the end of every line
+        if not names or not all(names[1:]) or any(_is_number(n) for n in names):
             return 0.0
         even = sum(len(row) == len(header) for row in rows)
         if even < 0.9 * (len(rows) - 1):
@@ -47,7 +52,8 @@ class CsvReader:
         numbers = any(_is_number(cell) for row in rows for cell in row)
         if rows and not numbers:
             return 0.0
-        return 0.8 if any(is_known_key(n) for n in names) else 0.3
+        known = any(is_known_key(n) for n in names) or LongForm.told_by(names) is not None
+        return 0.8 if known else 0.3
 
     def read(self, path: Path) -> RunRecord:
         """Read the file.
@@ -58,6 +64,8 @@ class CsvReader:
         lines = TextLines(path)
         table = Table(str(path), self.name)
         header, rows = _open_table(lines, str(path))
+        header = _named_by_file(header, path)
+        long_form = LongForm.told_by(header)
         wanted = [(i, name) for i, name in enumerate(header) if table.role(name) != "nothing"]
         ragged: list[tuple[int, str]] = []
         last = 0
@@ -67,12 +75,17 @@ class CsvReader:
                 what = f"{len(cells)} cells, expected {len(header)} as in the header"
                 ragged.append((number, what))
                 continue
+            if long_form is not None:
+                long_form.add(dict(zip(header, cells, strict=True)))
+                continue
             for i, name in wanted:
                 table.put(name, cells[i], number)
             table.end_row()
         if ragged and ragged[-1][0] == last:
             ragged.pop()
             table.notes.append("the last row was torn in mid-write and left out")
+        if long_form is not None:
+            fill_series(table, long_form.series)
         if table.num_rows == 0:
             raise ReadError(
                 f"{path}: a header ({', '.join(header[:6])} ...) and no rows; nothing has been "
@@ -105,6 +118,18 @@ def _open_table(lines: TextLines, source: str) -> tuple[list[str], Iterator[tupl
                     yield n, cells
 
     return header, rows()
+
+
+def _named_by_file(header: list[str], path: Path) -> list[str]:
+    """Give a column that is only called a value the name of its file: one metric, one file.
+
+    TensorBoard writes `Wall time,Step,Value` to `run-NAME-tag-TAG.csv`, Neptune `step,value,...` to
+    `TAG.csv`.
+    """
+    if any(signal_of_tag(name) is not None for name in header):
+        return header
+    tag = tag_of_file(path)
+    return [tag if normalise(n) in ("value", "values") and tag else n for n in header]
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -7,7 +7,7 @@ the keys mean, what counts the steps and which lines belong together is settled 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from trimtab.record import RunRecord
 __all__ = ["TextReader"]
 
 _ANY_LOSS = (
-    rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr)"
-    rb"[^\n]{0,200}?(?:\d|nan|inf)"
+    rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
+    rb"|rmse|\bmae\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)[ :=\t]{1,9}\d*\.\d"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
@@ -64,7 +64,7 @@ class TextReader:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
         shapes = Shapes(self.keys, token)
         lines = TextLines(path)
-        shapes.see(lines)
+        shapes.see(_pieces(lines) if "\b" in sample.text else lines)
         notes = lines.notes()
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
@@ -72,6 +72,12 @@ class TextReader:
             list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
         )
         return replace(record, notes=(*record.notes, *notes)) if notes else record
+
+
+def _pieces(lines: Iterable[str]) -> Iterator[str]:
+    """Yield what a terminal showed one after the other where backspaces redraw a line."""
+    for line in lines:
+        yield from re.split("\b+", line) if "\b" in line else (line,)
 
 
 def _has_decimal_commas(text: str) -> bool:

@@ -5,6 +5,7 @@
     {"loss": [2.0, 1.9, ...], "val_loss": [...]}                        columns (Keras history)
     {"lm loss": {"start_step": 1, "step_interval": 5, "values": {"1": 2.0, ...}}, ...}
     {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
+    {"loss": [[1, 2.0], ...]}, {"loss": {"steps": [...], "values": [...]}}    series (Sacred, ...)
 
 The largest such part with a known name is the run. In values by step, the string "nan" means that
 nothing was recorded: those files are filled up to a fixed length. A list of rows that was cut off
@@ -23,15 +24,20 @@ import orjson
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
+from trimtab.readers.long_form import LongForm, Series, fill_series, series_of
 from trimtab.readers.numbers import counted
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import Table, is_known_key, is_step_key
+from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 
 __all__ = ["JsonDocumentReader"]
 
 _MAX_DEPTH = 4
-_ROWS, _COLUMNS, _BY_STEP = "rows", "columns", "by step"
+_MAX_DIGITS = 15
+_MAX_RUNS = 8
+"""How many objects of a list are looked into for lists of their own."""
+_ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
 _OPENING = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
 """An object's first key, or a list's first row; not a time stamp in brackets."""
 _SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
@@ -55,7 +61,7 @@ class JsonDocumentReader:
         if sample.whole:
             document = _parse(sample.text.encode())
             if document is not None:
-                return 0.95 if _best(document) is not None else 0.0
+                return 0.95 if _best(document, sample.path) is not None else 0.0
         if _SIGNS.search(sample.text):
             return 0.95
         return 0.6 if _LOSS_KEY.search(sample.text) else 0.0
@@ -70,9 +76,10 @@ class JsonDocumentReader:
         document = _parse(data)
         notes: list[str] = []
         if document is None:
-            document = _salvage(data, path)
-            notes.append("the document breaks off; the rows before the break were read")
-        found = _best(document)
+            document, is_torn = _salvage(data, path)
+            if is_torn:
+                notes.append("the document breaks off; the rows before the break were read")
+        found = _best(document, path)
         if found is None:
             raise ReadError(
                 f"{path}: no rows, columns or values by step with a known name; looked for a loss, "
@@ -113,14 +120,15 @@ def _is_whole(line: str) -> bool:
     return isinstance(_parse(line.encode()), dict)
 
 
-def _salvage(data: bytes, path: Path) -> list[Any]:
-    """Return the whole rows of a list that breaks off.
+def _salvage(data: bytes, path: Path) -> tuple[list[Any], bool]:
+    """Return the whole rows of a list that breaks off, or objects in a row, and whether it is torn.
 
     Raises:
         ReadError: There is no list with whole rows.
     """
     text = data.decode("utf-8", errors="replace")
-    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*\[", text)
+    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
+    # rows of a list, or objects one after another
     rows: list[Any] = []
     at = start.end() if start is not None else len(text)
     decoder = json.JSONDecoder()
@@ -132,7 +140,7 @@ def _salvage(data: bytes, path: Path) -> list[Any]:
     except (ValueError, RecursionError):
         pass
     if rows:
-        return rows
+        return rows, at < len(text.rstrip())
     line, what = _first_fault(text)
     raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
 
@@ -147,19 +155,45 @@ def _first_fault(text: str) -> tuple[int, str]:
     return 1, "not understood"
 
 
-def _best(document: Any) -> _Found | None:
+def _best(document: Any, path: Path) -> _Found | None:
     """Return the largest part of a document that can be a run."""
+    series, tag = series_of(document), tag_of_file(path)
+    if series is not None and tag:
+        return _Found(_SERIES, "series", {tag: series}, len(series))
     return max(_candidates(document, "", 0), key=lambda f: f.size, default=None)
 
 
 def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
     if isinstance(part, list):
         rows = [row for row in part if isinstance(row, dict)]
-        if rows and _rows_know(rows):
+        named = _named_series(rows)
+        if named:
+            yield _Found(_SERIES, "series", named, max(map(len, named.values())))
+        elif rows and _rows_know(rows):
             yield _Found(_ROWS, name, rows, len(rows))
+        for row in rows[:_MAX_RUNS] if depth <= _MAX_DEPTH else ():
+            for key, value in row.items():
+                if isinstance(value, list):
+                    yield from _candidates(value, key, depth + 1)
         return
     if not isinstance(part, dict) or depth > _MAX_DEPTH:
         return
+    table = _rows_of_frame(part)
+    if table:
+        yield _Found(_ROWS, name, table, len(table))
+        return
+    series = {k: s for k, v in part.items() if (s := series_of(v)) is not None}
+    if any(is_known_key(k) for k in series):
+        yield _Found(_SERIES, "series", series, max(map(len, series.values())))
+    nested = {
+        f"{k}/{name}": v
+        for k, inner in part.items()
+        if isinstance(inner, dict)
+        for name, v in inner.items()
+        if _is_column(v) and is_known_key(f"{k}/{name}")
+    }
+    if len(nested) > 1:
+        yield _Found(_COLUMNS, "", nested, max(map(len, nested.values())))
     columns = {k: v for k, v in part.items() if _is_column(v) and is_known_key(k)}
     if columns:
         yield _Found(_COLUMNS, name, part, max(len(v) for v in columns.values()))
@@ -174,7 +208,47 @@ def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
 def _rows_know(rows: list[dict[str, Any]]) -> bool:
     heads = [*rows[:20], *rows[-20:]]
     keys = {key for row in heads for key, _ in flatten(row)}
-    return any(is_known_key(key) for key in keys)
+    return any(is_known_key(key) for key in keys) or LongForm.told_by(rows[0]) is not None
+
+
+def _named_series(rows: list[dict[str, Any]]) -> dict[str, Series]:
+    """Return the series of `[{"name": "loss", "x": [...], "y": [...]}, ...]`, none of other rows."""
+    found: dict[str, Series] = {}
+    for row in rows:
+        name = next((row[k] for k in ("name", "metric", "tag", "key") if k in row), None)
+        series = series_of(row)
+        if isinstance(name, str) and series is not None:
+            found[name] = series
+    return found
+
+
+def _rows_of_frame(part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a data frame as pandas writes it, or of rows by their step; else none.
+
+    `{"columns": [...], "data": [[...], ...]}`, `{"step": {"0": 1, ...}, "loss": {"0": 2.5, ...}}` and
+    `{"1": {"loss": 2.5}, "2": ...}`.
+    """
+    names, data = part.get("columns"), part.get("data")
+    if isinstance(names, list) and isinstance(data, list):
+        return [
+            dict(zip(map(str, names), row, strict=True))
+            for row in data
+            if isinstance(row, list) and len(row) == len(names)
+        ]
+    if not part or not all(isinstance(v, dict) for v in part.values()):
+        return []
+    if any(is_step_key(k) for k in part):
+        index = list(next(v for k, v in part.items() if is_step_key(k)))
+        return [{k: v.get(i) for k, v in part.items()} for i in index]
+    if all(k.isdecimal() and len(k) <= _MAX_DIGITS for k in part) and _rows_know(
+        list(part.values())
+    ):
+        keys = {key for row in part.values() for key, _ in flatten(row)}
+        counted_by = (
+            {} if any(is_step_key(k) for k in keys) else {k: {"step": int(k)} for k in part}
+        )
+        return [{**counted_by.get(k, {}), **v} for k, v in part.items()]
+    return []
 
 
 def _is_column(value: object) -> bool:
@@ -203,6 +277,12 @@ def _values_by_step(value: object) -> dict[float, Any] | None:
 
 
 def _fill_rows(table: Table, rows: list[dict[str, Any]]) -> None:
+    long_form = LongForm.told_by(rows[0])
+    if long_form is not None:
+        for row in rows:
+            long_form.add(row)
+        fill_series(table, long_form.series)
+        return
     for number, row in enumerate(rows, 1):
         for key, value in flatten(row):
             table.put(key, value, number)
@@ -240,4 +320,5 @@ _FILL: dict[str, Callable[[Table, Any], None]] = {
     _ROWS: _fill_rows,
     _COLUMNS: _fill_columns,
     _BY_STEP: _fill_by_step,
+    _SERIES: fill_series,
 }

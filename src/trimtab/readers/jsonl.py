@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import Table, is_known_key
 from trimtab.record import RunRecord
 
@@ -27,7 +28,7 @@ def parse_object(line: str) -> dict[str, Any] | None:
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError:
-        data = _parse_loosely(line)
+        data = _parse_loosely(line.rstrip().removesuffix(","))
     return data if isinstance(data, dict) else None
 
 
@@ -82,7 +83,11 @@ class JsonlReader:
         found = [o for o in objects if o is not None]
         if not found or len(found) < 0.9 * (len(lines) - 1):
             return 0.0
-        known = any(is_known_key(k) for o in found for k, _ in flatten(o))
+        known = any(is_known_key(k) for o in found for k, _ in flatten(o)) or LongForm.told_by(
+            found[0]
+        )
+        if not known and any("loss" in str(v) for o in found for v in o.values()):
+            return 0.0  # lines of text, wrapped by what collected them
         return 0.9 if known else 0.3
 
     def read(self, path: Path) -> RunRecord:
@@ -94,6 +99,7 @@ class JsonlReader:
         table = Table(str(path), self.name)
         lines = TextLines(path)
         broken: list[tuple[int, str]] = []
+        long_form: LongForm | None = None
         number = last = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -104,9 +110,16 @@ class JsonlReader:
                 what = f"not a JSON object: {line[:60]!r}, expected one object per line"
                 broken.append((number, what))
                 continue
+            if table.num_rows == 0 and long_form is None:
+                long_form = LongForm.told_by(data)
+            if long_form is not None:
+                long_form.add(data)
+                continue
             for key, value in flatten(data):
                 table.put(key, value, number)
             table.end_row()
+        if long_form is not None:
+            fill_series(table, long_form.series)
         if broken and broken[-1][0] == last:
             broken.pop()
             table.notes.append("the last line was torn in mid-write and left out")

@@ -17,25 +17,31 @@ from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
-from trimtab.readers.tags import signal_of_tag
-from trimtab.record import Axis, Column, RecordBuilder, RunRecord
+from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.table_axis import (
+    counting,
+    find_table_axis,
+    is_inner_step,
+    is_step,
+    names_epoch,
+)
+from trimtab.readers.tags import signal_of_tag, stand_in_rank
+from trimtab.readers.text_keys import MEAN_NOTE, is_held_out, names_mean
+from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["BadValue", "Table", "is_known_key"]
+__all__ = ["BadValue", "Table", "is_known_key", "is_step_key"]
 
-_STEP_KEYS = (
-    "step", "global step", "train/global step", "trainer/global step", "global step/max steps",
-    "iteration", "iter", "train/step", "train/iteration", "num updates", "update", "updates",
-    "optimizer step", "current steps", "train step", "training step", "steps", "iterations", "it",
-    "num steps",
+_SPLIT_KEYS = frozenset(
+    {"split", "mode", "phase", "stage", "subset", "type", "kind", "event", "partition", "prefix", "set", "dataset"}
 )  # fmt: skip
-"""Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
-_EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
+"""Names of a column that says whether a row is of training or of held-out data."""
+_OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
+"""Last words of what is said of a loss beside its mean."""
+_OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
-_MAX_REPEATED_STEPS = 0.2
 _MAX_BAD_SHARE = 0.01
-_MIN_STEP_SHARE = 0.9
 _MIN_SLOPE_CHANGES = 3
 
 
@@ -51,7 +57,7 @@ class BadValue:
 @dataclass
 class _Cells:
     role: str
-    """signal, step, epoch, rank, maybe-loss or nothing."""
+    """signal, step, inner (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
 
@@ -66,20 +72,31 @@ class _Cells:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) != "nothing"
+    return _role(key) not in ("nothing", "split", "inner")
+
+
+def is_step_key(key: str) -> bool:
+    """Whether a key names what counts the rows."""
+    return _role(key) in ("step", "epoch")
 
 
 def _role(key: str) -> str:
     name = normalise(key)
-    if name in _STEP_KEYS:
+    if is_step(key):
         return "step"
-    if name in _EPOCH_KEYS:
+    if names_epoch(key):
         return "epoch"
+    if is_inner_step(key):
+        return "inner"
     if name in _RANK_KEYS:
         return "rank"
+    if name in _SPLIT_KEYS:
+        return "split"
     if signal_of_tag(key) is not None:
         return "signal"
     words = name.replace("/", " ").split()
+    if words[-1:] and words[-1] in _OF_A_SPREAD:
+        return "nothing"
     if any("loss" in w for w in words) and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
         return "maybe-loss"
     return "nothing"
@@ -96,6 +113,8 @@ class Table:
         self.notes: list[str] = []
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
+        self._held_out: list[int] = []
+        """Rows that a column of words says to be of held-out data."""
 
     def role(self, key: str) -> str:
         """Return what a key is for; `nothing` for one that can be left out."""
@@ -108,6 +127,10 @@ class Table:
         """Store one value of the current row; missing ones are left out."""
         role = self.role(key)
         if role == "nothing":
+            return
+        if role == "split":
+            if isinstance(value, str) and is_held_out(value.replace("_", " ")):
+                self._held_out.append(self.num_rows)
             return
         cells = self._cells[key]
         try:
@@ -156,6 +179,7 @@ class Table:
             ReadError: No key of the file is known.
         """
         columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if len(c.rows)}
+        self._part_held_out(columns)
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
             raise ReadError(
@@ -164,7 +188,15 @@ class Table:
             )
         keep = self._first_rank(columns)
         keep &= _any_present(signals, self.num_rows)
-        axis, step = self._axis(columns, signals, keep)
+        drop_zero_norm(signals, keys, self.notes)
+        loss, counts = signals.get("loss"), counting(columns)
+        if loss is not None and counts:
+            keep &= ~repeated_rows(keep, counts, signals, self.notes)
+            left = Column(loss.values, loss.present & keep)
+            keep &= ~placeholder_rows(left, counts[0].values, self.notes)
+        if "loss" in keys and names_mean(keys["loss"]):
+            self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
+        axis, step = find_table_axis(columns, signals, keep, self.notes)
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
@@ -185,6 +217,7 @@ class Table:
         if "loss" not in found:
             stand_in = [k for k in columns if self._cells[k].role == "maybe-loss"]
             if stand_in:
+                stand_in.sort(key=stand_in_rank)
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {stand_in[0]!r} is taken for it"
@@ -201,6 +234,21 @@ class Table:
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
         return signals, keys
+
+    def _part_held_out(self, columns: dict[str, Column]) -> None:
+        """Give the losses on rows of held-out data a column of their own."""
+        held_out = np.zeros(self.num_rows, dtype=np.bool_)
+        held_out[self._held_out] = True
+        for key in list(columns):
+            role, column = self._cells[key].role, columns[key]
+            trains = role == "maybe-loss" or (role == "signal" and signal_of_tag(key) == "loss")
+            here = column.present & held_out
+            if trains and here.any() and not np.array_equal(here, column.present):
+                columns[key] = Column(column.values, column.present & ~held_out)
+                columns[f"val/{key}"] = Column(column.values, here)
+                self._cells[f"val/{key}"] = _Cells("signal" if role == "signal" else "nothing")
+            elif role == "signal" and signal_of_tag(key) in _OF_TRAINING and not here.all():
+                columns[key] = Column(column.values, column.present & ~held_out)
 
     def _scaled(self, key: str, name: str, column: Column) -> Column:
         factor = unit_scale(key) if name == "step_time_s" else 1.0
@@ -235,39 +283,6 @@ class Table:
             )
             return keep
         return np.ones(self.num_rows, dtype=np.bool_)
-
-    def _axis(
-        self, columns: dict[str, Column], signals: dict[str, Column], keep: NDArray[np.bool_]
-    ) -> tuple[Axis, NDArray[np.float64]]:
-        """Return what the rows are counted by, and the position of each row on it (NaN: none)."""
-        main = signals.get("loss") or next(iter(signals.values()))
-        rows = np.flatnonzero(main.present & keep)
-        for key in sorted(self._step_candidates(columns), key=_step_rank):
-            if _counts(columns[key], rows):
-                return "step", self._placed(columns[key], signals, key)
-        for key in columns:
-            if self._cells[key].role == "epoch" and _counts(columns[key], rows, share=0.0):
-                self.notes.append(f"no step is logged; rows are counted by {key!r}")
-                return "epoch", self._placed(columns[key], signals, key)
-        self.notes.append("no step is logged; rows are counted by their place in the file, from 0")
-        return "row", np.arange(self.num_rows, dtype=np.float64)
-
-    def _step_candidates(self, columns: dict[str, Column]) -> list[str]:
-        return [k for k in columns if self._cells[k].role == "step"]
-
-    def _placed(self, step: Column, signals: dict[str, Column], key: str) -> NDArray[np.float64]:
-        """Give validation rows without a step the step of the row before; others stay without."""
-        place = step.values.copy()
-        place[~step.present] = np.nan
-        lacks = ~step.present & _any_present(signals, self.num_rows)
-        for row in np.flatnonzero(lacks).tolist():
-            here = {n for n, c in signals.items() if c.present[row]}
-            if row and here <= {"val_loss", "perplexity"}:
-                place[row] = place[row - 1]
-        lost = int((lacks & np.isnan(place)).sum())
-        if lost:
-            self.notes.append(f"{counted(lost, 'row')} without {key!r} left out")
-        return place
 
 
 def _extend(builder: RecordBuilder, step: NDArray[np.float64], signals: dict[str, Column]) -> None:
@@ -309,19 +324,6 @@ def _any_present(signals: dict[str, Column], num_rows: int) -> NDArray[np.bool_]
     for column in signals.values():
         result |= column.present
     return result
-
-
-def _step_rank(key: str) -> tuple[bool, int]:
-    return key.rpartition("/")[2].startswith("_"), _STEP_KEYS.index(normalise(key))
-
-
-def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:
-    """Whether a column counts these rows: nearly always there, hardly ever the same twice."""
-    here = rows[column.present[rows]]
-    if len(here) == 0 or len(here) < _MIN_STEP_SHARE * len(rows):
-        return False
-    repeated = np.count_nonzero(np.diff(column.values[here]) == 0)
-    return bool(repeated <= (max(1.0, share * len(here)) if share else 0.0))
 
 
 def _some(keys: Sequence[str] | dict[str, _Cells]) -> str:

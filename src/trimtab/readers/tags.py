@@ -10,15 +10,25 @@ series on another axis and is never taken.
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["choose_tags", "is_validation_word", "might_be_loss", "signal_of_tag"]
+__all__ = [
+    "choose_tags",
+    "is_validation_word",
+    "might_be_loss",
+    "signal_of_tag",
+    "stand_in_rank",
+    "tag_of_file",
+]
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
+_SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
+"""Words of a path under which the settings of a run stand."""
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )
@@ -27,6 +37,8 @@ _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
+"""Words of losses that measure no distance to a target: they may rise while all is well."""
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
 
 
@@ -36,7 +48,7 @@ def _words(text: str) -> list[str]:
 
 def _is_no_series(tag: str) -> bool:
     """Whether a tag is another's series over: on another axis, its bounds, a run's final figures."""
-    other_axis = " vs " in normalise(tag)
+    other_axis = " vs " in normalise(tag) or not _SETTINGS.isdisjoint(tag.lower().split("/")[:-1])
     return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
 
 
@@ -58,6 +70,11 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(tag)
     if name is not None:
         return name
+    if "." in tag and "/" not in tag:
+        tag = tag.replace(".", "/")
+        name = canonical(tag)
+        if name is not None:
+            return name
     path, _, last = tag.rpartition("/")
     words = _words(last)
     kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)
@@ -66,6 +83,21 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(last) or canonical(kept)
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
+
+
+def tag_of_file(path: Path) -> str:
+    """Return the tag that the name of a file with one metric is, "" where it names no signal.
+
+    Example:
+        >>> tag_of_file(Path("run-a-tag-train_loss.csv")), tag_of_file(Path("results.csv"))
+        ('train_loss', '')
+    """
+    stem = path.name.partition(".")[0]
+    tag = stem.rpartition("tag-")[2]
+    for text in (tag, tag.replace("_", "/", 1)):
+        if signal_of_tag(text) is not None or might_be_loss(text):
+            return text
+    return ""
 
 
 def might_be_loss(tag: str) -> bool:
@@ -95,7 +127,7 @@ def choose_tags(
             found.setdefault(name, []).append(tag)
     notes: list[str] = []
     if "loss" not in found:
-        stand_ins = sorted((t for t in values if might_be_loss(t)), key=_stand_in_rank)
+        stand_ins = sorted((t for t in values if might_be_loss(t)), key=stand_in_rank)
         if stand_ins:
             found["loss"] = stand_ins[:1]
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
@@ -117,14 +149,16 @@ def _rank_of(
     return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
 
 
-def _stand_in_rank(tag: str) -> tuple[int, int]:
+def stand_in_rank(tag: str) -> tuple[int, bool, int]:
+    """Return a sort key for tags that might be a loss: train and total first, those of a policy last."""
     words = _words(tag)
     order = [
         "train" in words and "loss" in words,
         "total" in words or "loss" in words,
         any(w.startswith("train") for w in words),
     ]
-    return next((i for i, holds in enumerate(order) if holds), len(order)), len(tag)
+    place = next((i for i, holds in enumerate(order) if holds), len(order))
+    return place, not _NO_DISTANCE.isdisjoint(words), len(tag)
 
 
 def _some(tags: Sequence[str], best: str) -> str:

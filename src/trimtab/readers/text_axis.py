@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.text_keys import STEP_KEYS
-from trimtab.readers.text_pairs import Field
+from trimtab.readers.text_pairs import PROGRESS_BAR, Field
 from trimtab.readers.text_rows import Rows, gather
 from trimtab.readers.text_shapes import Shape
 from trimtab.record import Axis, Column
@@ -17,6 +17,8 @@ __all__ = ["Position", "find_axis"]
 _MIN_SHARE = 0.9
 _MAX_FALLS = 0.02
 _MIN_DISTINCT = 0.5
+_FULL = 0.95
+_MIN_FALLS = 2
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
         others: Shapes of other lines.
     """
     epoch = _best_epoch(rows)
+    found = _epoch_slash_batch(rows)
+    if found is not None:
+        return found
     for field, column in _by_name(rows):
         found = _step_or_inner(field, column, epoch, rows, doubt=0)
         if found is not None:
@@ -51,10 +56,11 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
         return carried
     if epoch is None:
         epoch = _carried_epoch(rows, others)
-    for field, column in rows.of_kind("counter", "lead"):
+    for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
         if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
             continue  # more likely the seconds since the start
-        found = _step_or_inner(field, column, epoch or _leading_epoch(rows), rows, doubt=2)
+        around = epoch or _leading_epoch(rows, field.key) or _turns(field, column, rows)
+        found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:
             return found
     return _by_epoch(epoch, rows.num) or Position(
@@ -68,10 +74,33 @@ def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
     def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
         f, c = item
         rank = STEP_KEYS.index(f.name) if f.name in STEP_KEYS else len(STEP_KEYS)
-        ties = int(np.count_nonzero(np.diff(c.values) == 0)) > _MIN_DISTINCT * rows.num
-        return ties, f.doubt, rank
+        return _ties(c), f.doubt, rank
 
     return sorted(rows.of_kind("step"), key=order)
+
+
+def _ties(column: Column) -> bool:
+    """Whether a count mostly stands still."""
+    still = np.count_nonzero(np.diff(column.values) == 0)
+    return bool(still > _MIN_DISTINCT * len(column.values))
+
+
+def _epoch_slash_batch(rows: Rows) -> Position | None:
+    """Read `Batch 4/203700` as epoch 4, batch 203700, where what looks like the total counts."""
+    for field, total in rows.of_kind("total"):
+        owner = next(
+            (f for f, _ in rows.of_kind("step", "counter", "epoch") if f"of {f.key}" == field.key),
+            None,
+        )
+        if owner is None or not _is_count(total, rows.num) or _ties(total):
+            continue
+        column = rows.columns[owner.kind, owner.key]
+        if not _is_count(column, rows.num) or not _ties(column):
+            continue
+        found = _step_or_inner(field, total, (owner.key, column), rows, doubt=1)
+        if found is not None and found.axis == "epoch":
+            return found
+    return None
 
 
 def _is_count(column: Column, num: int) -> bool:
@@ -137,14 +166,30 @@ def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
     return None
 
 
-def _leading_epoch(rows: Rows) -> tuple[str, Column] | None:
+def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
     """Return a number without a name that never falls, as `Train: 3 [ 50/1000]` has it."""
-    for f, c in rows.of_kind("lead"):
-        if not c.present.all() or not np.all(np.isfinite(c.values)):
+    for f, c in rows.of_kind("lead", "counter"):
+        if f.key == but or not c.present.all() or not np.all(np.isfinite(c.values)):
             continue
-        if np.all(np.diff(c.values) >= 0) and 0 < np.ptp(c.values) < rows.num:
+        falls = np.count_nonzero(np.diff(c.values) < 0)
+        steady = falls == 0 or (falls <= _MIN_FALLS and _ties(c))
+        if steady and 0 < np.ptp(c.values) < rows.num:
             return f.key, c
     return None
+
+
+def _turns(field: Field, column: Column, rows: Rows) -> tuple[str, Column] | None:
+    """Count how often a bar began again after it was full: the epochs of a log that names none."""
+    total = rows.columns.get(("total", f"of {field.key}"))
+    if field.kind != "counter" or total is None or not total.present.all():
+        return None
+    falls = np.flatnonzero(np.diff(column.values) < 0)
+    full = column.values[falls] >= _FULL * total.values[falls]
+    if len(falls) < _MIN_FALLS or not full.all():
+        return None
+    turn = np.zeros(rows.num)
+    turn[falls + 1] = 1.0
+    return "full bar", Column(np.cumsum(turn), np.ones(rows.num, dtype=np.bool_))
 
 
 def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
@@ -167,13 +212,18 @@ def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
 def _carried(rows: Rows, others: Sequence[Shape]) -> Position | None:
     """Take the step from lines of their own, one before or after each loss."""
     found: list[tuple[tuple[int, float], Position]] = []
-    names = {f.key for s in others for f in s.fields if f.kind == "step"}
-    for name in names:
-        side = gather([s for s in others if any(f.key == name for f in s.fields)])
-        column = side.columns.get(("step", name))
+    counts = {
+        (f.kind, f.key)
+        for s in others
+        for f in s.fields
+        if f.kind == "step" or f.key == PROGRESS_BAR
+    }
+    for kind, name in sorted(counts):
+        side = gather([s for s in others if any((f.kind, f.key) == (kind, name) for f in s.fields)])
+        column = side.columns.get((kind, name))
         if column is None or side.num < _MIN_DISTINCT * rows.num or not _is_count(column, side.num):
             continue
-        field = side.fields["step", name]
+        field = side.fields[kind, name]
         for place, distance in _nearby(rows.lines, side.lines, column.values):
             change = np.diff(place)
             if np.count_nonzero(change > 0) < 0.75 * len(change):

@@ -16,11 +16,12 @@ __all__ = ["Header", "read_header"]
 
 _WIDE = re.compile(r"\s{2,}")
 _VALUE = re.compile(
-    r"([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?"
+    r"\[?\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?\s*\]?"
     r"\s?(?:%|[A-Za-z]{1,3})?",
     re.IGNORECASE,
 )
-_ABSENT = frozenset({"", "-", "--", "n/a", "none", "no log"})
+_ABSENT = frozenset({"", "[]", "-", "--", "n/a", "none", "no log"})
+_SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
 _MIN_CELLS = 2
 _MAX_CELLS = 64
 
@@ -41,6 +42,8 @@ class Header:
             cells = line.split()
         if len(cells) > self.num_cells and self.delimiter.isspace() and "%" in line:
             cells = cells[: self.num_cells]  # a progress bar behind the row
+        if len(cells) == self.num_cells + 1 and self.delimiter.isspace() and cells[0].isdecimal():
+            del cells[0]  # the index of a printed data frame, which has no name
         if len(cells) != self.num_cells:
             return None
         fields: list[Field] = []
@@ -77,7 +80,7 @@ def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Fiel
     fields: list[Field] = []
     for i, cell in enumerate(cells):
         key = normalise(cell)
-        found = extra[key] if key in extra else meaning(key)
+        found = extra[key] if key in extra else _SHORT.get(cell) or meaning(key)
         if found is not None and all(f.key != key for f in fields):
             fields.append(Field(found.kind, key, found.name, i, 1.0, found.doubt))
     return tuple(fields)
@@ -96,7 +99,7 @@ def _cells(line: str, delimiter: str) -> list[str]:
 def _is_name(cell: str) -> bool:
     return (
         0 < len(cell) <= 32
-        and cell[0].isalpha()
+        and (cell[0].isalpha() or cell == "#")
         and len(cell.split()) <= 4
         and cell[-1] not in ".:=,;"
     )

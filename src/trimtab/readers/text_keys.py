@@ -13,7 +13,15 @@ from typing import Literal
 
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STEP_KEYS", "Meaning", "is_held_out", "meaning"]
+__all__ = [
+    "MEAN_NOTE",
+    "STEP_KEYS",
+    "Meaning",
+    "bare_split",
+    "is_held_out",
+    "meaning",
+    "names_mean",
+]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
 
@@ -21,11 +29,12 @@ STEP_KEYS = (
     "global step", "global step/max steps", "step", "optimizer step", "train step", "training step", "global iter",
     "train/global step", "trainer/global step", "train/step", "total timesteps", "total train updates", "iteration", "iter",
     "num updates", "update", "updates", "current steps", "steps", "iterations", "iters", "it",
-    "num steps", "iter num", "iteration number", "cur iter", "gradient step",
+    "num steps", "iter num", "step i", "itr", "training iteration", "learning iteration", "global batch idx", "iteration number", "cur iter", "gradient step",
     "timesteps", "num timesteps", "env steps", "frames", "total steps", "up.", "up", "s", "i", "minibatch",
     "batch", "batches", "mb",
 )  # fmt: skip
 """Names of the step, the surest first."""
+_SQUEEZED_STEPS = {key.replace(" ", ""): key for key in STEP_KEYS if " " in key}
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -39,6 +48,7 @@ _HELD_OUT = frozenset(
         "test",
         "testing",
         "dev",
+        "cv",
         "heldout",
         "holdout",
     ]
@@ -98,6 +108,31 @@ _SIDE = frozenset(
         "entropy",
     ]
 )
+_PARTS = frozenset(
+    [
+        "cls",
+        "class",
+        "box",
+        "bbox",
+        "obj",
+        "iou",
+        "giou",
+        "dfl",
+        "conf",
+        "mask",
+        "rpn",
+        "seg",
+        "ctc",
+        "att",
+        "l1",
+        "simple",
+        "pruned",
+        "vf",
+    ]
+)
+"""Words of losses that are one part of several."""
+_MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])
+"""Words of values that are means over records before this one."""
 _STAND_INS = frozenset(
     [
         "nll",
@@ -112,11 +147,21 @@ _STAND_INS = frozenset(
         "bpb",
         "mse",
         "perplexity_loss",
+        "rmse",
+        "mae",
+        "deviance",
     ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only where nothing stands in front of them."""
+_TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
+"""Words of a path under which `step` is how long one takes."""
+_OF_THE_WHOLE = frozenset({"weight_norm", "activation_norm", "update_norm"})
+_WHOLE = frozenset({"train", "training", "global", "total", "optim", "model"})
+"""Words that may stand in front of these; others name a part of the model."""
 _TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
+_L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
+"""`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -130,6 +175,23 @@ class Meaning:
     """Canonical name of the signal; else the key."""
     doubt: int = 0
     """0: known as it stands; more: guessed."""
+
+
+def bare_split(key: str) -> Meaning | None:
+    """Return what a value is that is named by its data alone: `train 2.5`, `test: 2.6`."""
+    if key in ("train", "training", "learn"):
+        return Meaning("signal", "loss", _STAGE + 2)
+    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
+
+
+MEAN_NOTE = (
+    "the loss is {key!r}, a mean over records before: a sudden change looks smaller and later"
+)
+
+
+def names_mean(key: str) -> bool:
+    """Whether a key says that its values are running means."""
+    return not _MEANS.isdisjoint(re.split(r"[\W_]+", key.lower()))
 
 
 def is_held_out(text: str) -> bool:
@@ -155,20 +217,31 @@ def meaning(key: str) -> Meaning | None:
         found = _exact(" ".join(words[start:]))
         if found is None:
             continue
+        if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
+            break
         if start and found.name == "loss":
             return _guessed_loss(text)
-        if start and words[start:] and words[-1] in _VAGUE and len(words) - start == 1:
-            return None
+        if start and words[-1] in _VAGUE and len(words) - start == 1:
+            break
         return replace(found, doubt=found.doubt + (1 if start else 0))
+    if "." in text.strip("."):
+        text = text.strip(".")
+        found = _exact(text.replace(".", " "))
+        if found is not None:
+            return found
+        text = text.replace(".", "/")
     leaf = text.rpartition("/")[2]
-    if leaf != text and not any(w in text for w in _NO_MEASUREMENT):
+    if leaf != text and leaf not in _VAGUE and _NO_MEASUREMENT.isdisjoint(re.split(r"[ /]", text)):
         found = _exact(leaf)
+        if found is not None and found.kind == "step" and _TIMES.search(text[: -len(leaf)]):
+            return None
         if found is not None and found.kind in ("signal", "epoch", "step"):
             return _of_path(text, found)
     return _guessed_loss(text)
 
 
 def _exact(text: str) -> Meaning | None:
+    text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
         doubt = 0 if STEP_KEYS.index(text) < STEP_KEYS.index("up.") else 1
         return Meaning("step", text, doubt)
@@ -193,10 +266,18 @@ def _guessed_loss(text: str) -> Meaning | None:
     if losses and not _NO_MEASUREMENT.intersection(words) - {"total", "aux"}:
         if is_held_out(text):
             return Meaning("signal", "val_loss", 2)
-        plain = any(w in ("train", "training", "avg", "mean", "average", "lm") for w in words)
-        side = bool(_SIDE.intersection(words)) or not (plain or words[-1] in losses)
-        return Meaning("signal", "loss", 5 if side else 1 if plain else 3)
-    stand_in = text.replace(" ", "_") in _STAND_INS or (words[-1:] and words[-1] in _STAND_INS)
+        mean = not _MEANS.isdisjoint(words)
+        plain = any(w in ("train", "training", "lm") for w in words)
+        known = mean or plain or words[-1] in losses
+        if not known or not (_SIDE | _PARTS).isdisjoint(words):
+            return Meaning("signal", "loss", 5)
+        return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
+    if _L_WORD.fullmatch(text):
+        return Meaning("signal", "loss", _STAGE - 1)
+    if any(w.startswith("crossentropy") for w in words):
+        words = [*words, "crossentropy"]
+    joined = "_" + re.sub(r"[\s\-/]", "_", text)
+    stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not is_held_out(text):
             return Meaning("signal", "loss", _STAGE)

@@ -12,21 +12,31 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from trimtab.readers.text_keys import UNIT_FACTORS, Meaning, is_held_out, meaning
+from trimtab.readers.text_keys import UNIT_FACTORS, Meaning, bare_split, is_held_out, meaning
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["CLOCK", "DECIMAL_COMMA_TOKEN", "NUMBER", "TOKEN", "Field", "fields_of", "to_number"]
+__all__ = [
+    "BAR",
+    "CLOCK",
+    "DECIMAL_COMMA_TOKEN",
+    "NUMBER",
+    "PROGRESS_BAR",
+    "TOKEN",
+    "Field",
+    "fields_of",
+    "to_number",
+]
 
 CLOCK = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
     r"|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])"
 )
-_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?![\d,])|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
 NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
 """A number with a point; behind it anything may follow."""
-_TOKEN = r"[ \t]{{0,60}}(?<![\w.])({clock}|[-+]?(?:{number}|{special}))"
+_TOKEN = r"[ \t]{{0,60}}(?<![A-Za-z0-9_.])({clock}|[-+]?(?:{number}|{special}))"
 TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_PLAIN, special=_SPECIAL))
 """A number, or a time of day as one token, with the blanks in front."""
 DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_COMMA, special=_SPECIAL))
@@ -36,19 +46,36 @@ _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
-_SEPARATOR = re.compile(
-    r"(?::=|[:=]|->)\s*(?:(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\()?[\s\[(\"'{$~]*\Z"
+_WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
+"""What stands around a number that is printed as an object."""
+_SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
+_NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
+_TWO_SPLITS = re.compile(
+    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
+_WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
+"""What a key in quotes is said to be: `"type": "test_epoch"`."""
+_AT_STEP = re.compile(
+    r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
+)
+"""`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+_MAX_NAME_LENGTH = 200
+_ASIDE = re.compile(r"\([^()]*\)")
+_MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
-_PATH = re.compile(r"[\"']([\w /.\-]{1,60})[\"']\s*:\s*\{|(\})")
+_PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
 )
 _AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
-_ATTACHED = re.compile(r"(epoch|ep|batch|iter|step)(?:e?s)?(?![\w])")
+_ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
 _TRAIN_WORDS = ("train", "training")
 _MAX_LEADS = 3
+BAR = "|bar|"
+"""What the drawing of a progress bar is replaced by."""
+PROGRESS_BAR = "progress bar"
+"""Key of the count behind it."""
 
 FieldKind = Literal["signal", "step", "epoch", "rank", "lead", "counter", "total"]
 
@@ -105,6 +132,9 @@ class _LineParse:
         self.result: list[Field] = []
         self.num_leads = 0
         self.held_out = False
+        self.num_searched = 0
+        bars = (i for i, text in enumerate(literals) if "|" in text)
+        self.first_bar = next(bars, len(literals))
 
     def fields(self) -> tuple[Field, ...]:
         rank = _RANK_TAG.search(self.literals[0])
@@ -115,20 +145,41 @@ class _LineParse:
             self._follow_path(self.literals[i])
             if _CLOCK_TOKEN.match(token):
                 continue
+            if i == 1 and _MPI_RANK.match(self.literals[2]):
+                self._add(Field("rank", "rank", "rank", 1))
+                continue
             if self._is_total(left, i):
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
                 continue
-            key, explicit = _key_of(left, first=i == 0)
+            key, explicit = self._key(left, i)
             field = self._field(key, i) if key else None
             if field is None:
                 field = self._attached(i)
             if field is None and not explicit:
                 field = self._behind(i)
-            if field is None and (not explicit or key in _TRAIN_WORDS):
+            if field is None and (not explicit or key.endswith(_TRAIN_WORDS)):
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
         return tuple(self.result)
+
+    def _key(self, left: str, i: int) -> tuple[str, bool]:
+        """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
+        if i and _NUMBER_IN_KEY.match(left):
+            left = self.literals[i - 1] + self.numbers[i - 1] + left
+        elif (
+            i
+            and left.strip() in (":", "=")
+            and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
+        ):
+            return _last_segment(_ASIDE.sub("", named[1])), True
+        elif i > 1 and left.strip() in ("/", ",", "|"):
+            left = self.literals[i - 1]
+            both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
+            return (both["front"] + both["second"] + both["rest"], True) if both else ("", False)
+        key, explicit = _key_of(left, first=i <= self.first_bar)
+        both = _TWO_SPLITS.fullmatch(key)
+        return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
 
     def _add(self, field: Field) -> None:
         if any(f.key == field.key and f.kind == field.kind for f in self.result):
@@ -144,8 +195,8 @@ class _LineParse:
 
     def _follow_path(self, text: str) -> None:
         for match in _PATH.finditer(text):
-            if match[1] is not None:
-                self.path.append(match[1])
+            if match[1] or match[2]:
+                self.path.append(match[1] or match[2])
             elif self.path:
                 self.path.pop()
 
@@ -157,12 +208,14 @@ class _LineParse:
         )  # fmt: skip
 
     def _field(self, key: str, i: int) -> Field | None:
-        found, full = self._meaning(key)
+        found, full = self._meaning(key, i)
         if found is None:
             return None
         unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
         suffix = unit[1] if unit is not None else ""
         attached = not self.literals[i + 1].startswith(" ")
+        if found.kind in ("step", "epoch") and self.literals[i + 1].lstrip(" ").startswith("%"):
+            return None
         factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
         name = found.name
         if name == "loss" and "train" not in full and self._in_held_out(i):
@@ -170,7 +223,7 @@ class _LineParse:
         shown = full if name == found.name else f"held-out {full}"
         return Field(found.kind, shown, name, i, factor, found.doubt)
 
-    def _meaning(self, key: str) -> tuple[Meaning | None, str]:
+    def _meaning(self, key: str, i: int) -> tuple[Meaning | None, str]:
         full = normalise("/".join((*self.path, key)))
         for text in (full, normalise(key)):
             if text in self.extra:
@@ -178,6 +231,12 @@ class _LineParse:
         found = meaning(full)
         if found is None and self.path:
             found = meaning(key)
+        if found is None and self.path:
+            around = meaning(self.path[-1])
+            if around is not None and around.name in ("grad_norm", "lr"):
+                return around, normalise(self.path[-1])
+        if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
+            found = bare_split(key)
         if found is None:
             unit = canonical(f"{key} (ms)")
             if unit == "step_time_s" and normalise(key) != "step":
@@ -186,7 +245,10 @@ class _LineParse:
 
     def _in_held_out(self, i: int) -> bool:
         """Whether the line says that it is about validation, before this number."""
-        self.held_out = self.held_out or any(is_held_out(t) for t in self.literals[: i + 1])
+        for text in self.literals[self.num_searched : i + 1]:
+            words = (w.replace("_", " ") for w in _WORD_VALUE.findall(text))
+            self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
+        self.num_searched = i + 1
         return self.held_out
 
     def _attached(self, i: int) -> Field | None:
@@ -210,7 +272,7 @@ class _LineParse:
             return Field("signal", "ms", "step_time_s", i, 1e-3, 1)
         if key in _AFTER_STEPS:
             return Field("step", key, "batches", i, 1.0, 2)
-        found, full = self._meaning(match[1])
+        found, full = self._meaning(match[1], i)
         if found is None or found.kind != "signal" or len(key) < 3:
             return None
         return Field("signal", full, found.name, i, 1.0, found.doubt + 1)
@@ -223,7 +285,13 @@ class _LineParse:
         if following[:1] == "%":
             return None
         if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
-            return Field("counter", "counter", "counter", i, 1.0, 3)
+            num = sum(f.kind == "counter" for f in self.result)
+            if num >= _MAX_LEADS:
+                return None
+            key = f"counter {num + 1}" if num else "counter"
+            if left.endswith(BAR):
+                key = PROGRESS_BAR
+            return Field("counter", key, "counter", i, 1.0, 3)
         seen = any(f.name in ("loss", "val_loss") for f in self.result)
         if seen or self.num_leads >= _MAX_LEADS or left.rstrip()[-1:] == "/":
             return None
@@ -236,9 +304,9 @@ class _LineParse:
 
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
     """Return the key in front of a number, "" if there is none, and whether a sign parts the two."""
-    text = left.rstrip()
+    text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
     separator = _SEPARATOR.search(text)
-    cell = _CELL.search(text) if first else None
+    cell = _CELL.search(text) if first and not text.endswith(BAR) else None
     if separator is not None:
         text = text[: separator.start()]
     elif cell is not None:
@@ -252,9 +320,9 @@ def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
 
 def _last_segment(text: str) -> str:
     """Return the words of a key: what follows the last delimiter, brackets in the key kept."""
-    text = text.rstrip(" \t\"'`*")
+    text = text.rstrip(" \t\"'`*>")
     suffix = ""
-    unit = re.search(r"\s*\([A-Za-z%/ ]{1,12}\)\Z", text)
+    unit = re.search(r"\s*\([A-Za-z%/ ]{1,12}\d?\)\Z", text)
     if unit is not None:
         text, suffix = text[: unit.start()], unit[0]
     end = 0

@@ -94,11 +94,20 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
     most = max(counts.values())
     frequent = [k for k, n in counts.items() if n >= _SIDE_SHARE * most]
 
-    def merit(key: str) -> tuple[int, bool, int]:
-        return doubts[key], 2 * with_step[key] < counts[key], -counts[key]
+    def merit(key: str) -> tuple[int, bool, bool, int]:
+        stepless = 2 * with_step[key] < counts[key]
+        return doubts[key], stepless, len(frequent) > 1 and _is_flat(shapes, key), -counts[key]
 
     best = min(frequent, key=merit)
     return best, [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]
+
+
+def _is_flat(shapes: Sequence[Shape], key: str) -> bool:
+    """Whether a signal never moves, as a part of the loss that is switched off."""
+    values = gather([s for s in shapes if any(f.key == key for f in s.fields)]).columns.get(
+        ("signal", key)
+    )
+    return values is not None and len(np.unique(values.logged())) == 1
 
 
 def one_rank(rows: Rows, loss: Column) -> Rows:

@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted
+from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.text_axis import Position, find_axis
+from trimtab.readers.text_keys import MEAN_NOTE, names_mean
 from trimtab.readers.text_rows import Rows, choose_main, gather, one_rank
 from trimtab.readers.text_shapes import Shape
 from trimtab.record import Column, RecordBuilder, RunRecord
@@ -151,6 +153,8 @@ class _Draft:
         Values that are no validation are laid into a row here; only validation gets rows.
         """
         mine = [s for s in self.others if any(f.name == name for f in s.fields)]
+        often = max(len(s.lines) for s in mine) * _USUAL_SHARE
+        mine = [s for s in mine if len(s.lines) >= often]  # not what a launch prints once
         side = gather(mine)
         candidates = [(f, c) for f, c in side.of_kind("signal") if f.name == name]
         field, column = max(candidates, key=lambda x: (-x[0].doubt, int(x[1].present.sum())))
@@ -169,6 +173,9 @@ class _Draft:
         if column is None and self.position.axis == "step":
             steps = side.of_kind("step")
             column = steps[0][1] if steps else None
+        if column is None and self.position.axis == "step":
+            same = [c for f, c in side.of_kind("lead", "counter") if f.key == self.position.key]
+            column = same[0] if same else None
         return None if column is None else column.values
 
     def _validation(
@@ -226,16 +233,11 @@ class _Draft:
 
     def _notes_on_values(self) -> None:
         loss = self.signals.get("loss")
-        if loss is not None:
-            constant = loss.values[loss.present]
-            if len(constant) and np.all(constant == -1.0):
-                self.notes.append(
-                    "the loss is -1 in every row: this rank does not compute it; read another's log"
-                )
-        norm = self.signals.get("grad_norm")
-        if norm is not None and not np.any(norm.values[norm.present]):
-            del self.signals["grad_norm"], self.keys["grad_norm"]
-            self.notes.append("grad norm is 0 in every row: it was not computed; left out")
+        if loss is not None and loss.present.any() and np.all(loss.logged() == -1.0):
+            self.notes.append(NOT_COMPUTED_HERE)
+        if loss is not None and names_mean(self.key):
+            self.notes.append(MEAN_NOTE.format(key=self.key))
+        drop_zero_norm(self.signals, self.keys, self.notes)
         gaps = np.diff(self.position.place)
         gap = float(np.median(gaps[gaps > 0])) if np.any(gaps > 0) else 1.0
         if self.position.axis == "step" and gap > 1:
@@ -275,15 +277,12 @@ def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) 
 def _without_placeholders(draft: _Draft, key: str, name: str, others: Sequence[Shape]) -> _Draft:
     """Leave out -1 where another line has a loss for the same step: ranks that do not compute it."""
     loss, place = draft.rows.columns["signal", key], draft.position.place
-    placeholder = loss.values == -1.0
-    if not placeholder.any() or placeholder.all():
-        return draft
-    real = set(place[~placeholder].tolist())
-    drop = placeholder & np.array([p in real for p in place.tolist()], dtype=np.bool_)
+    notes: list[str] = []
+    drop = placeholder_rows(loss, place, notes)
     if not drop.any():
         return draft
     rows = draft.rows.keep(~drop)
-    rows.notes.append(f"{counted(int(drop.sum()), 'row')} with -1 for a loss left out")
+    rows.notes.extend(notes)
     return _Draft(key, name, rows, others)
 
 

@@ -14,8 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.text_header import Header, read_header
-from trimtab.readers.text_keys import Meaning
-from trimtab.readers.text_pairs import CLOCK, NUMBER, TOKEN, Field, fields_of, to_number
+from trimtab.readers.text_keys import Meaning, is_held_out
+from trimtab.readers.text_pairs import (
+    BAR,
+    CLOCK,
+    NUMBER,
+    PROGRESS_BAR,
+    TOKEN,
+    Field,
+    fields_of,
+    to_number,
+)
 
 __all__ = ["Shape", "Shapes"]
 
@@ -23,8 +32,19 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)
 _BAR = re.compile(r"\|[^|\w]*\|(?=\s*[\d?])")
 _GLYPHS = str.maketrans(
     {"│": "|", "┃": "|", "║": "|", "\uff1a": ":", "\u2212": "-", "\xa0": " ", "\u202f": " "}
+    | {"\uff0c": ",", "\uff1b": ";", "\uff08": "(", "\uff09": ")", "\u3002": "."}
     | {chr(c): " " for c in range(0x2580, 0x25A0)}
 )
+_HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
+"""Words alone on a line; those that name held-out data stand over the lines indented below."""
+_PREFIX = re.compile(
+    rf"\s*(?:(?:\[?(?:rank|default|worker)[ _]?\d+\]?:?|\d{{1,4}}\s*:|\[?(?:{CLOCK})\]?:?)\s?)+",
+    re.IGNORECASE,
+)
+"""Rank and time that a launcher puts before every line, the rows of tables too."""
+_GAP = re.compile(r"[ \t]{50,}")
+_LONG_LINE_LENGTH = 1_000
+_MAX_HEADING_LENGTH = 120
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
 _HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
@@ -97,6 +117,8 @@ class Shapes:
         self._header: Header | None = None
         self._since_header = 0
         self._num_learnt = 0
+        self._below: int | None = None
+        """Indent of the heading over lines that speak of validation data."""
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -114,14 +136,20 @@ class Shapes:
             if not line.isascii():
                 line = line.translate(_GLYPHS)
             if "%|" in line:
-                line = _BAR.sub("|bar|", line)
+                line = _BAR.sub(BAR, line)
             if len(line) > _MAX_LINE_LENGTH:
                 continue
+            if len(line) > _LONG_LINE_LENGTH:
+                line = _GAP.sub("    ", line)
+            if self._below is not None:
+                line = self._under_heading(line)
             if self._header is not None and self._see_row(line, number):
                 continue
             parts = split(line)
             if len(parts) == 1:
                 self._see_words(line)
+                if self._below is not None:
+                    fast = None
                 continue
             skeleton = tuple(parts[::2])
             try:
@@ -134,7 +162,7 @@ class Shapes:
                 if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
-                    fast = plan
+                    fast = plan if self._below is None else None
         self.num_lines = number
 
     def drop_torn(self) -> bool:
@@ -161,14 +189,17 @@ class Shapes:
             self._plans.clear()
         fields = fields_of(parts[::2], parts[1::2], self._extra)
         plan: _Plan | None = None
-        if any(f.kind in ("signal", "step", "epoch") for f in fields):
+        if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
             plan = _Plan(shape, places)
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
+            below = self._below
             self._see_words(" ".join(parts))
+            if self._below != below:
+                del self._plans[skeleton]  # a heading: look again each time
         return plan
 
     def _shape(self, fields: tuple[Field, ...]) -> Shape:
@@ -178,7 +209,20 @@ class Shapes:
             shape = self.shapes[key] = Shape(fields)
         return shape
 
+    def _under_heading(self, line: str) -> str:
+        """Put the word into a line that is indented below `Validation:`."""
+        own = _without_prefix(line)
+        indent = len(own) - len(own.lstrip())
+        if not own.strip() or (self._below is not None and indent > self._below):
+            return f"validation | {line}"
+        self._below = None
+        return line
+
     def _see_words(self, line: str) -> None:
+        line = _without_prefix(line)
+        heading = _HEADING.fullmatch(line) if len(line) <= _MAX_HEADING_LENGTH else None
+        if heading is not None and is_held_out(heading[2]):
+            self._below = len(heading[1])
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
         if header is not None:
             self._header, self._since_header = header, 0
@@ -187,7 +231,7 @@ class Shapes:
         """Read a line as a row of the table under the last header."""
         header = self._header
         assert header is not None
-        found = header.row(line)
+        found = header.row(line) or header.row(_without_prefix(line))
         if found is None:
             self._since_header += 1
             if self._since_header > _HEADER_PATIENCE:
@@ -199,6 +243,11 @@ class Shapes:
         shape.lines.append(number)
         shape.values.extend(found[1])
         return True
+
+
+def _without_prefix(line: str) -> str:
+    match = _PREFIX.match(line)
+    return line if match is None else line[match.end() :]
 
 
 def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]) -> None:

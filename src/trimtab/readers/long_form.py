@@ -1,0 +1,127 @@
+"""Series of values, each with a name and steps of its own -> rows.
+
+Trackers export one line per value (`step,metric,value`), or one list per metric (`{"loss": [[1, 2.5],
+...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss; what the
+others say at the same step joins them, and what they say between two rows gets a row of its own.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from trimtab.readers.numbers import BadNumberError, parse_step
+from trimtab.readers.table import Table
+from trimtab.readers.tags import might_be_loss, signal_of_tag
+from trimtab.readers.text_keys import is_held_out
+from trimtab.vocabulary import normalise
+
+__all__ = ["LongForm", "fill_series", "series_of"]
+
+Series = Sequence[tuple[float, Any]]
+"""(step, value) in the order of the file."""
+
+_NAME_KEYS = ("metric", "metric name", "metricname", "key", "tag", "variable", "name", "measure")
+_VALUE_KEYS = ("value", "metric value", "metricvalue", "y", "val")
+_STEP_KEYS = ("step", "steps", "x", "iteration", "iterations", "iter", "global step", "epoch")
+_CONTEXT_KEYS = ("context", "metric context", "subset", "split", "phase")
+_MIN_PAIRS = 2
+
+
+class LongForm:
+    """Collects rows of `step, name of a metric, value`."""
+
+    def __init__(
+        self, name_key: str, value_key: str, step_key: str | None, context_key: str | None
+    ) -> None:
+        """Start with no values; the keys are those of the file."""
+        self.name_key, self.value_key, self.step_key = name_key, value_key, step_key
+        self.context_key = context_key
+        self.series: dict[str, list[tuple[float, Any]]] = {}
+
+    @staticmethod
+    def told_by(keys: Iterable[str]) -> "LongForm | None":
+        """Return a collector if rows with these keys hold one value each, else None."""
+        by_name = {normalise(k.replace(".", " ")): k for k in keys}
+        name = next((by_name[k] for k in _NAME_KEYS if k in by_name), None)
+        value = next((by_name[k] for k in _VALUE_KEYS if k in by_name), None)
+        step = next((by_name[k] for k in _STEP_KEYS if k in by_name), None)
+        if name is None or value is None or any(signal_of_tag(k) == "loss" for k in by_name):
+            return None
+        context = next((by_name[k] for k in _CONTEXT_KEYS if k in by_name), None)
+        return LongForm(name, value, step, context)
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Take one value; one without a name or a whole step is left out."""
+        name, value = row.get(self.name_key), row.get(self.value_key)
+        if not isinstance(name, str) or value is None:
+            return
+        if self.context_key and is_held_out(str(row.get(self.context_key))):
+            name = f"val/{name}"
+        mine = self.series.setdefault(name, [])
+        try:
+            step = parse_step(row.get(self.step_key)) if self.step_key else float(len(mine))
+        except BadNumberError:
+            return
+        if step is not None:
+            mine.append((step, value))
+
+
+def series_of(part: object) -> Series | None:
+    """Return the (step, value) pairs that a part of a JSON document is, None for another part.
+
+    Pairs `[step, value]`; triples `[time, step, value]` as TensorBoard exports them; or two lists of
+    one length under `steps` and `values`, or `x` and `y`.
+    """
+    if isinstance(part, dict):
+        by_name = {normalise(k): v for k, v in part.items() if isinstance(v, list)}
+        steps = next((by_name[k] for k in _STEP_KEYS if k in by_name), None)
+        values = next((by_name[k] for k in ("values", *_VALUE_KEYS) if k in by_name), None)
+        if steps is None or values is None or len(steps) != len(values):
+            return None
+        pairs = [list(pair) for pair in zip(steps, values, strict=True)]
+    elif isinstance(part, list) and all(isinstance(p, list) for p in part):
+        pairs = part
+    else:
+        return None
+    widths = {len(p) for p in pairs}
+    if len(pairs) < _MIN_PAIRS or widths not in ({2}, {3}):
+        return None
+    result: list[tuple[float, Any]] = []
+    for *_, step, value in pairs:
+        if not isinstance(step, int | float) or not isinstance(value, int | float | str | None):
+            return None
+        result.append((float(step), value))
+    return result
+
+
+def fill_series(table: Table, series: Mapping[str, Series]) -> None:
+    """Put series into a table, row by row."""
+    wanted = {k: v for k, v in series.items() if len(v) and table.role(k) != "nothing"}
+    if not wanted:
+        return
+    main = max(wanted, key=lambda k: (signal_of_tag(k) == "loss", might_be_loss(k), len(wanted[k])))
+    rows: list[tuple[float, dict[str, Any]]] = [(s, {main: v}) for s, v in wanted.pop(main)]
+    reached = list(accumulate((step for step, _ in rows), max))
+    waiting: dict[tuple[str, float], deque[Any]] = {}
+    for name, values in wanted.items():
+        for step, value in values:
+            waiting.setdefault((name, step), deque()).append(value)
+    for step, row in rows:
+        for name in wanted:
+            queue = waiting.get((name, step))
+            if queue:
+                row[name] = queue.popleft()
+    between: dict[int, list[tuple[float, dict[str, Any]]]] = {}
+    for (name, step), queue in sorted(waiting.items(), key=lambda item: item[0][1]):
+        at = bisect_right(reached, step)
+        between.setdefault(at, []).extend((step, {name: value}) for value in queue)
+    line = 0
+    for at in range(len(rows) + 1):
+        for step, row in (*between.get(at, ()), *rows[at : at + 1]):
+            line += 1
+            table.put("step", step, line)
+            for name, value in row.items():
+                table.put(name, value, line)
+            table.end_row()

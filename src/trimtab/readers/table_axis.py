@@ -1,0 +1,142 @@
+"""What counts the rows of a table: a step, an epoch and the share of it done, an epoch, the row."""
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.readers.numbers import counted
+from trimtab.record import Axis, Column
+from trimtab.vocabulary import normalise
+
+__all__ = ["EPOCH_KEYS", "counting", "find_table_axis", "is_inner_step", "is_step", "names_epoch"]
+
+_STEP_KEYS = (
+    "step", "global step", "train/global step", "trainer/global step", "global step/max steps",
+    "iteration", "iter", "train/step", "train/iteration", "num updates", "update", "updates",
+    "optimizer step", "current steps", "train step", "training step", "steps", "iterations", "it",
+    "num steps", "training iteration", "itr", "train iteration", "train iter", "current step",
+)  # fmt: skip
+"""Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
+_SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)
+_INNER_KEYS = frozenset({"batch", "batch idx", "batch index", "batch id", "minibatch", "batch num"})
+EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
+_STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration"})
+_TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
+"""Words of a path under which `step` is how long one takes."""
+_MAX_REPEATED_STEPS = 0.2
+_MIN_STEP_SHARE = 0.9
+_MIN_TURNS = 0.6
+
+Columns = Mapping[str, Column]
+
+
+def is_step(key: str) -> bool:
+    """Whether a key names a step, as it stands or at the end of a path (`data/step`)."""
+    name = normalise(key)
+    path, _, leaf = name.rpartition("/")
+    return (
+        name in _STEP_KEYS
+        or name in _SQUEEZED
+        or bool(path and leaf in _STEP_LEAVES and not _TIMES.search(path))
+    )
+
+
+def is_inner_step(key: str) -> bool:
+    """Whether a key may count the batches of an epoch, and is no step of its own."""
+    return normalise(key) in _INNER_KEYS
+
+
+def names_epoch(key: str) -> bool:
+    """Whether a key names an epoch, as it stands or at the end of a path."""
+    name = normalise(key)
+    path, _, leaf = name.rpartition("/")
+    return name in EPOCH_KEYS or bool(leaf == "epoch" and not _TIMES.search(path))
+
+
+def find_table_axis(
+    columns: Columns, signals: Columns, keep: NDArray[np.bool_], notes: list[str]
+) -> tuple[Axis, NDArray[np.float64]]:
+    """Return what the rows are counted by, and the position of each row on it (NaN: none).
+
+    Args:
+        columns: All columns by their keys.
+        signals: The columns that are signals, by canonical name.
+        keep: Rows that count.
+        notes: What was decided is added here.
+    """
+    num_rows = len(keep)
+    main = signals.get("loss") or next(iter(signals.values()))
+    rows = np.flatnonzero(main.present & keep)
+    for key in sorted((k for k in columns if is_step(k) or is_inner_step(k)), key=_step_rank):
+        inner = _inside_epoch(columns, key, rows, notes)
+        if inner is not None:
+            return "epoch", _placed(inner, signals, key, notes)
+        if is_step(key) and _counts(columns[key], rows):
+            return "step", _placed(columns[key], signals, key, notes)
+    for key in columns:
+        if names_epoch(key) and _counts(columns[key], rows, share=0.0):
+            notes.append(f"no step is logged; rows are counted by {key!r}")
+            return "epoch", _placed(columns[key], signals, key, notes)
+    notes.append("no step is logged; rows are counted by their place in the file, from 0")
+    return "row", np.arange(num_rows, dtype=np.float64)
+
+
+def counting(columns: Columns) -> list[Column]:
+    """Return the columns that count steps or batches, the one with most different values first."""
+    found = [c for k, c in columns.items() if is_step(k) or is_inner_step(k)]
+    return sorted(found, key=lambda c: -len(np.unique(c.logged())))
+
+
+def _inside_epoch(
+    columns: Columns, key: str, rows: NDArray[np.intp], notes: list[str]
+) -> Column | None:
+    """Return epoch + share of it done where a step begins again in each epoch, else None."""
+    epoch = next((columns[k] for k in columns if names_epoch(k)), None)
+    step = columns[key]
+    if epoch is None or not len(rows) or not np.all(step.present[rows] & epoch.present[rows]):
+        return None
+    falls = np.diff(step.values[rows]) < 0
+    turns = np.diff(epoch.values[rows]) > 0
+    both = np.count_nonzero(falls & turns)
+    if not both or both < _MIN_TURNS * max(np.count_nonzero(falls), np.count_nonzero(turns)):
+        return None
+    notes.append(f"{key!r} begins again in each epoch; rows are counted by the epoch")
+    size = float(np.max(step.values[rows])) + 1.0
+    place = np.full(len(step.values), np.nan)
+    place[rows] = epoch.values[rows] + np.clip(step.values[rows], 0.0, None) / size
+    return Column(place, np.isfinite(place))
+
+
+def _placed(step: Column, signals: Columns, key: str, notes: list[str]) -> NDArray[np.float64]:
+    """Give validation rows without a step the step of the row before; others stay without."""
+    place = step.values.copy()
+    place[~step.present] = np.nan
+    some = np.zeros(len(place), dtype=np.bool_)
+    for column in signals.values():
+        some |= column.present
+    lacks = ~step.present & some
+    for row in np.flatnonzero(lacks).tolist():
+        here = {n for n, c in signals.items() if c.present[row]}
+        if row and here <= {"val_loss", "perplexity"}:
+            place[row] = place[row - 1]
+    lost = int((lacks & np.isnan(place)).sum())
+    if lost:
+        notes.append(f"{counted(lost, 'row')} without {key!r} left out")
+    return place
+
+
+def _step_rank(key: str) -> tuple[bool, int]:
+    name = normalise(key)
+    rank = _STEP_KEYS.index(name) if name in _STEP_KEYS else len(_STEP_KEYS)
+    return key.rpartition("/")[2].startswith("_"), rank
+
+
+def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:
+    """Whether a column counts these rows: nearly always there, hardly ever the same twice."""
+    here = rows[column.present[rows]]
+    if len(here) == 0 or len(here) < _MIN_STEP_SHARE * len(rows):
+        return False
+    repeated = np.count_nonzero(np.diff(column.values[here]) == 0)
+    return bool(repeated <= (max(1.0, share * len(here)) if share else 0.0))
