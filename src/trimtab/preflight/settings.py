@@ -39,7 +39,8 @@ NAMES: Mapping[str, str] = {
     "embedding_dropout": "",
     "softcap_attention": "",
     "softcap_final": "",
-    "z_loss": "coefficient of the z-loss; 0 where it is off",
+    "z_loss": "coefficient of the z-loss on the output logits; 0 where it is off",
+    "router_z_loss": "the same for the router of a mixture of experts",
     # init
     "init_std": "standard deviation of the weight init; text where it is a named scheme",
     "init_std_output": "the same for the layers that write to the residual stream",
@@ -52,6 +53,7 @@ NAMES: Mapping[str, str] = {
     "warmup_steps": "",
     "warmup_samples": "",
     "warmup_tokens": "",
+    "warmup_ratio": "warm-up as a share of the run, where the file gives it so",
     "decay_steps": "",
     "beta1": "",
     "beta2": "",
@@ -63,6 +65,7 @@ NAMES: Mapping[str, str] = {
     # batch and length
     "batch_samples": "sequences of one optimizer step",
     "batch_tokens": "tokens of one optimizer step",
+    "micro_batch": "sequences of one device's forward pass",
     "batch_start_samples": "where a ramp begins",
     "train_steps": "",
     "train_samples": "",
@@ -87,6 +90,7 @@ NAMES: Mapping[str, str] = {
     "eval_steps": "",
     "seed": "",
     "pretrained": "whether training starts from given weights (fine-tuning)",
+    "adapter": "whether only an adapter (LoRA, QLoRA) is trained",
     "objective": "pretrain, sft, dpo, rl, …",
 }
 """Canonical names, with their meaning where the name does not say it."""

@@ -1,0 +1,235 @@
+"""Python config files, read as syntax: literals, constant arithmetic, calls as records. Never imported, never run."""
+
+import ast
+from collections.abc import Iterator
+from typing import Any
+
+from trimtab.preflight.reading.document import Document, PathKey
+from trimtab.preflight.reading.text_sources import put
+from trimtab.preflight.reading.values import calculate
+
+__all__ = ["read_python"]
+
+UNKNOWN = object()
+MAX_DEPTH = 40
+
+
+def read_python(text: str) -> Iterator[Document]:
+    """Give the configs of a Python file: its own level, and each function that returns a record.
+
+    Assignments, class fields with defaults, keyword arguments of calls, attributes set one by one, and the
+    defaults of `add_argument` are read. What is computed otherwise is left out.
+
+    Raises:
+        ValueError: It is no Python, with the line.
+    """
+    try:
+        module = ast.parse(text)
+        reader = PythonReader()
+        reader.body(module.body, ())
+    except SyntaxError as error:
+        raise ValueError(f"line {error.lineno}: not valid Python ({error.msg})") from error
+    except (RecursionError, MemoryError) as error:
+        raise ValueError("Python nested too deeply") from error
+    if reader.tree:
+        yield Document(reader.tree, "python", reader.lines)
+    for function in ast.walk(module):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        inner = PythonReader(dict(reader.names))
+        inner.body(function.body, ())
+        if inner.tree:
+            note = (f"settings of the function {function.name}",)
+            yield Document(inner.tree, "python", inner.lines, note)
+
+
+class PythonReader:
+    """Collects what a body of statements assigns."""
+
+    def __init__(self, names: dict[str, Any] | None = None) -> None:
+        self.names: dict[str, Any] = names or {}
+        self.tree: dict[str, Any] = {}
+        self.lines: dict[PathKey, int] = {}
+
+    def body(self, statements: list[ast.stmt], prefix: PathKey) -> None:
+        """Read statements in order; both branches of an if count, the later one wins."""
+        for statement in statements:
+            if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+                self.assign(statement.targets[0], statement.value, prefix)
+            elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+                self.assign(statement.target, statement.value, prefix)
+            elif isinstance(statement, ast.ClassDef):
+                self.body(statement.body, (*prefix, statement.name))
+            elif isinstance(statement, ast.If | ast.With):
+                self.body(statement.body, prefix)
+            elif isinstance(statement, ast.Return) and statement.value is not None:
+                self.store((*prefix, "returned"), self.value(statement.value), statement)
+            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                self.call(statement.value, prefix)
+
+    def assign(self, target: ast.expr, value: ast.expr, prefix: PathKey) -> None:
+        """Take one assignment to a name or an attribute."""
+        path = dotted(target)
+        if path is None:
+            return
+        found = self.value(value)
+        if found is UNKNOWN:
+            return
+        if len(path) == 1 and not prefix:
+            self.names[path[0]] = found
+        self.store((*prefix, *path), found, value)
+
+    def call(self, node: ast.Call, prefix: PathKey) -> None:
+        """Take `add_argument("--lr", default=…)`, `cfg.update(…)` and other calls with keywords."""
+        if isinstance(node.func, ast.Attribute) and node.func.attr in {
+            "add_argument",
+            "DEFINE_float",
+            "DEFINE_integer",
+        }:
+            options = [
+                a.value
+                for a in node.args
+                if isinstance(a, ast.Constant) and isinstance(a.value, str)
+            ]
+            default = next((k.value for k in node.keywords if k.arg == "default"), None)
+            if options and default is not None:
+                key = max(options, key=len).lstrip("-").replace("-", "_")
+                self.store((*prefix, key), self.value(default), node)
+            return
+        found = self.value(node)
+        if isinstance(found, dict) and found:
+            owner = dotted(node.func) or ("call",)
+            self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
+
+    def store(self, path: PathKey, value: Any, node: ast.AST) -> None:
+        """Put a value into the tree with its line."""
+        if value is UNKNOWN:
+            return
+        if isinstance(value, dict):
+            for key, below in value.items():
+                self.store((*path, str(key)), below, node)
+            return
+        put(self.tree, path, value)
+        self.lines[path] = getattr(node, "lineno", 0)
+
+    def value(self, node: ast.expr, depth: int = 0) -> Any:
+        """Return the value of an expression, a dict for a record, or UNKNOWN."""
+        if depth > MAX_DEPTH:
+            return UNKNOWN
+        if isinstance(node, ast.Constant):
+            return (
+                node.value if isinstance(node.value, str | int | float | bool | None) else UNKNOWN
+            )
+        if isinstance(node, ast.Name):
+            return self.names.get(node.id, UNKNOWN)
+        if isinstance(node, ast.List | ast.Tuple):
+            items = [self.value(item, depth + 1) for item in node.elts]
+            return [item for item in items if item is not UNKNOWN]
+        if isinstance(node, ast.Dict):
+            pairs = (
+                (key, self.value(value, depth + 1))
+                for key, value in zip(node.keys, node.values, strict=True)
+            )
+            return {
+                str(key.value): value
+                for key, value in pairs
+                if isinstance(key, ast.Constant) and value is not UNKNOWN
+            }
+        if isinstance(node, ast.Call):
+            return self.record(node, depth)
+        if isinstance(node, ast.Attribute) and (path := dotted(node)):
+            found: Any = self.names.get(path[0], self.tree.get(path[0]))
+            for part in path[1:]:
+                found = found.get(part) if isinstance(found, dict) else None
+            return (
+                ".".join(path)
+                if found is None and path[-1] in DTYPES
+                else UNKNOWN
+                if found is None
+                else found
+            )
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            whole = self.value(node.value, depth + 1)
+            return whole.get(str(node.slice.value), UNKNOWN) if isinstance(whole, dict) else UNKNOWN
+        if isinstance(node, ast.IfExp):
+            return self.value(node.body, depth + 1)
+        return self.computed(node)
+
+    def computed(self, node: ast.expr) -> Any:
+        """Return constant arithmetic, with the names that are known."""
+        names = {
+            name: value for name, value in self.names.items() if isinstance(value, int | float)
+        }
+        try:
+            return calculate(Inliner(self).visit(node) if needs_inlining(node) else node, names)
+        except (ValueError, TypeError, ArithmeticError):
+            return UNKNOWN
+
+    def record(self, node: ast.Call, depth: int) -> Any:
+        """Return a call as its keyword arguments; `field(default=…)` and a getenv give their default."""
+        name = (dotted(node.func) or ("",))[-1]
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        if name == "field":
+            inner = keywords.get("default")
+            return UNKNOWN if inner is None else self.value(inner, depth + 1)
+        if name in {"get", "getenv"}:
+            return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
+        if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
+            inner_value = self.value(node.args[0], depth + 1)
+            return (
+                inner_value
+                if name not in {"int", "round"} or not isinstance(inner_value, float)
+                else int(inner_value)
+            )
+        found: dict[str, Any] = {}
+        for argument in [*node.args, *(k.value for k in node.keywords if k.arg is None)]:
+            value = self.value(argument, depth + 1)
+            if isinstance(value, dict):
+                found.update(value)
+        for key, expression in keywords.items():
+            value = self.value(expression, depth + 1)
+            if value is not UNKNOWN:
+                found[key] = value
+        if not found:
+            return self.computed(node)
+        if name and name[:1].isupper():
+            found.setdefault("_type", name)
+        return found
+
+
+DTYPES = {"bfloat16", "float16", "float32", "half", "float8_e4m3fn"}
+
+
+def needs_inlining(node: ast.expr) -> bool:
+    """Whether an expression holds `data["x"]` or `cfg.x`, which constant arithmetic does not know."""
+    return any(isinstance(part, ast.Subscript | ast.Attribute) for part in ast.walk(node))
+
+
+class Inliner(ast.NodeTransformer):
+    """Puts known values in place of subscripts and attributes."""
+
+    def __init__(self, reader: PythonReader) -> None:
+        self.reader = reader
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Replace `data["x"]` by its value."""
+        value = self.reader.value(node)
+        return ast.Constant(value) if isinstance(value, int | float) else node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """Replace `cfg.x` by its value."""
+        value = self.reader.value(node)
+        return ast.Constant(value) if isinstance(value, int | float) else node
+
+
+def dotted(node: ast.expr) -> PathKey | None:
+    """Return the parts of `a.b.c` or `a["b"]`, or None."""
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        above = dotted(node.value)
+        return None if above is None else (*above, node.attr)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        above = dotted(node.value)
+        return None if above is None else (*above, str(node.slice.value))
+    return None
