@@ -10,6 +10,11 @@ __all__ = ["argument_tree", "count_options", "launcher_tree"]
 
 OPTION = re.compile(r"--?([A-Za-z][\w.@/-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
+REDIRECT = re.compile(r"\d?>{1,2}(&?\S*)|&>\S*|<\S*|&")
+MORE = re.compile(
+    r"\"?\$\{?([@*]|\w*(ARGS?|OPTS|OPTIONS|FLAGS|PARAMS|EXTRA\w*)(\[[@*]\])?)\}?\"?", re.IGNORECASE
+)
+"""Arguments that the caller may add: no value of the option before them."""
 LAUNCHER = {
     "nnodes", "nproc_per_node", "nproc-per-node", "num_nodes", "num_gpus", "num-nodes", "num_processes", "num_machines", "nodes",
     "ntasks-per-node", "gpus-per-node", "ntasks", "gpus", "gres", "N", "n",
@@ -33,15 +38,19 @@ def argument_tree(words: Sequence[str]) -> dict[str, Any]:
     key: tuple[str, ...] = ()
     values: list[str] = []
 
+    short = not any(word.startswith("--") for word in words)
+
     def close() -> None:
         if key:
             put(tree, key, True if not values else values[0] if len(values) == 1 else list(values))
 
     for word in words:
+        if REDIRECT.fullmatch(word) or MORE.fullmatch(word):
+            continue
         negative = re.fullmatch(r"-[\d.][\d.eE+-]*", word)
         option = None if negative else OPTION.fullmatch(word)
         override = None if option else OVERRIDE.fullmatch(word)
-        if option and len(option[1]) > 1:
+        if option and (len(option[1]) > 1 or short):
             close()
             key, values = path_of(option[1]), []
             if option[2] is not None:

@@ -73,7 +73,7 @@ def from_micro(facts: "Facts") -> None:
     tokens = facts.amount("micro_tokens") if micro is None else None
     accumulation = facts.amount("grad_accum") or facts.amount("micro_num") or 1
     width = facts.get("data_parallel")
-    known = width is not None
+    known = width is not None or facts.batch_unit == "shared"
     if tokens is not None and facts.batch_unit == "tokens":
         facts.derive(
             "batch_tokens",

@@ -34,15 +34,15 @@ FACTS: Mapping[str, Fact] = {
     "hidden": Fact(
         "hiddensize hiddendim dmodel nembd embdim embeddim modeldim dimmodel hiddenunits modelsize embeddingdim nembed embedsize"
         " decoderembeddim encoderembeddim modeldimension hiddenwidth residualdim transformerdim nembeddings embeddingsize"
-        " hiddenstatesize adim attentiondim modelwidth emb basemodeldim hiddendims modeldims bertdim modelhiddensize nhidden",
-        "dim width embd embeddingsize channels outputsize h hidden units nchannels", "count", 8, 100_000, "model",
+        " hiddenstatesize adim attentiondim modelwidth emb basemodeldim  modeldims bertdim modelhiddensize nhidden",
+        "dim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
     ),
     "layers": Fact(
         "numlayers nlayers nlayer numhiddenlayers nlayers decoderlayers numdecoderlayers ndecoderlayers numtransformerlayers"
         " numblocks nblocks nblock layernum numlayer transformerlayers ndeclayers decoderdepth transformerdepth dlayers"
         " numhidden hiddenlayers encoderlayers numencoderlayers elayers eblocks layercount totallayers modeldepth decoderblocks"
         " dblocks transformerblocks textdecoderlayers numtransformerblocks",
-        "layers depth blocks l", "count", 1, 2000, "model",
+        "layers depth blocks ", "count", 1, 2000, "model",
     ),
     "heads": Fact(
         "numattentionheads nheads nhead numheads attentionheads numattnheads numqueryheads nqheads numqheads decoderattentionheads"
@@ -60,15 +60,15 @@ FACTS: Mapping[str, Fact] = {
         " perheaddim headchannels", "", "count", 4, 4096, "model",
     ),
     "ffn": Fact(
-        "ffnhiddensize intermediatesize ffndim intermediatedim ffnembeddim dff mlpdim ffnsize ffnhidden ninner mlphiddensize"
+        "innerhiddensize ffnhiddensize intermediatesize ffndim intermediatedim ffnembeddim dff mlpdim ffnsize ffnhidden ninner mlphiddensize"
         " mlphiddendim ffndimension ffdim feedforwarddim ffnhiddendim decoderffnembeddim feedforwardsize dimff nintermediate"
         " feedforwardhiddendim ffwdim intermediate ffninnerdim mlpsize ffhiddensize filtersize dimfeedforward dimffn elinearunits"
         " linearunits encoderffnembeddim dinner innerdim ffnwidth ffninnersize ffnintermediatesize mlpintermediatesize feedforwarddims"
         " hiddendimffn mlpwidth ffninner intermediatedims ffhidden dffn ffintermediatesize decoderffndim ff",
-        "ffn innersize mlp", "count", 8, 1_000_000, "model",
+        "ffn innersize mlp hiddendims", "count", 8, 1_000_000, "model",
     ),
     "mlp_ratio": Fact(
-        "mlpratio expansionratio ffnratio mlpexpansion ffnmult ffmult expansionfactor mlpexpansionratio ffnexpansion ffnexpansionratio"
+        "expandratio mlpratio expansionratio ffnratio mlpexpansion ffnmult ffmult expansionfactor mlpexpansionratio ffnexpansion ffnexpansionratio"
         " mlpexpansionfactor mlpmult feedforwardmultiplier mlpfactor mlpscale ffexpansion ffnexpansionfactor mlpratioffn widenfactor ffratio wideningfactor",
         "", "number", 0.2, 64, "model",
     ),
@@ -82,12 +82,12 @@ FACTS: Mapping[str, Fact] = {
     "vocab_padded": Fact("embeddingsize paddedvocabsize vocabsizepadded embeddingrowspadded padvocabsizeto", "", "count", 25_000, 5_000_000, "model"),
     "pad_vocab_to": Fact("makevocabsizedivisibleby padvocabsizemultiple padvocabtomultipleof padtomultipleofvocab", "", "count", 1, 65536, "model"),
     "seq": Fact(
-        "seqlength seqlen sequencelength maxseqlen maxseqlength sequencelen contextlength blocksize ctxlen nctx tokenspersample"
+        "seq taskfeaturelengthsinputs seqlens nseq seqlength seqlen sequencelength maxseqlen maxseqlength sequencelen contextlength blocksize ctxlen nctx tokenspersample"
         " maxsequencelength cutofflen maxlength contextsize trainseqlen maxtargetlength maxlen contextlen chunksize maxtokenlength"
         " trainseqlength encoderseqlength blocklen samplelength maxsourcepositions modelmaxlength windowsize contextwindow"
         " maxseqlentrain trainingseqlen packedlength packlength maxcontextlength trainsequencelength decoderseqlength ntokenspersample"
         " packedseqlen tokenizedlength numtokenspersequence tokenspersequence sequencesize packingsize datasequencelength inputlength maxinputlength seql",
-        "t length ctx seqs numsteps", "count", 8, 20_000_000, "any",
+        " length ctx  numsteps", "count", 8, 20_000_000, "any",
     ),
     "max_positions": Fact(
         "maxpositionembeddings maxpositions npositions maxpositionembedding maxtargetpositions maxposition maxposembeddings maxpos"
@@ -149,28 +149,28 @@ FACTS: Mapping[str, Fact] = {
     "router_z_loss": Fact("moezlosscoeff routerzlosscoef routerzlossweight moezloss routerzloss moezlossweight zlosscoefrouter moerouterzlosscoeff", "", "number", 0, 10, "model"),
     # init
     "init_std": Fact(
-        "initmethodstd initializerrange initstd weightinitstd initscale initrange initializerstd initsigma stdinit paraminitstd initstdev"
+        "megatroninitsigma initializerstandarddev initmethodstd initializerrange initstd weightinitstd initscale initrange initializerstd initsigma stdinit paraminitstd initstdev"
         " initializationstd parametersinitstd initializerstandarddeviation initnormalstd initbasestd initwstd weightsinitstd initializerstddev initstddev initmethodsigma weightinitstddev linearinitstd",
         "", "number", 0, 10, "model",
     ),
     "init_scheme": Fact("initmethod initfn initializer initfunction paraminitfn initmethodtype weightinit initname paraminit initstyle initscheme weightinitialization initfunctype inittype", "init", "text", group="model"),
-    "init_std_output": Fact("outputinitmethodstd outputinitstd outputlayerinitstd initstdoutput", "", "number", 0, 10, "model"),
+    "init_std_output": Fact("outputlayerinitializerstd outputinitmethodstd outputinitstd outputlayerinitstd initstdoutput", "", "number", 0, 10, "model"),
     "embedding_scale": Fact("embeddingmultiplier embeddingscale scaleemb embscale inputembscale embmultiplier", "", "number", 0, 1e5, "model"),
     # optimizer
     "optimizer": Fact("optimizer optimizername optimizertype opttype optim optimtype optimname optname optimizercls optimizerclass", "name type cls target class component opt", "text", group="optimizer"),
     "lr": Fact(
-        "lr learningrate peaklr maxlr baselr initlr baselearningrate peaklearningrate learningratemax lrmax initiallr targetlr lrpeak"
-        " maxlearningrate initiallearningrate adamwlr adamlr optimlr startlr lrinit lrbase defaultlr mainlr learningratepeak lrfloat optimizerlr"
-        " learnrate trainlr lrstart adamlearningrate schedulerlr lrate stablelr highlr matrixlr toplr",
-        "rate eta", "number", 0, 100, "optimizer",
+        "lr learningrate peaklr maxlr baselr  baselearningrate peaklearningrate learningratemax lrmax  targetlr lrpeak"
+        " maxlearningrate  adamwlr adamlr optimlr   lrbase defaultlr mainlr learningratepeak lrfloat optimizerlr"
+        " learnrate trainlr  adamlearningrate schedulerlr lrate stablelr highlr matrixlr toplr",
+        "rate eta initlr initiallr lrinit initiallearningrate", "number", 0, 100, "optimizer",
     ),
     "min_lr": Fact(
-        "minlr lrmin minlearningrate mindecaylr finallr endlearningrate lrend etamin finallearningrate lrfinal endlr minimumlr learningrateend"
+        "lrcooldownend cooldownlr minlr lrmin minlearningrate mindecaylr finallr endlearningrate lrend etamin finallearningrate lrfinal endlr minimumlr learningrateend"
         " minimumlearningrate learningratefinal learningratemin lowestlr learningrateminimum decaylr decayedlr targetminlr lrfloor endinglr",
         "", "number", 0, 100, "schedule",
     ),
     "min_lr_ratio": Fact(
-        "minlrratio alphaf minlrfactor lrminratio learningratefinalfraction minlrrate finallrratio finallrfraction lrminfactor minratio lrdecayratio"
+        "lrcosminratio minlrratio alphaf minlrfactor lrminratio learningratefinalfraction minlrrate finallrratio finallrfraction lrminfactor minratio lrdecayratio"
         " cosineminratio minlrfrac minlrfraction finallrfrac minlrpct lrfinalratio endlrratio lrendratio learningrateminratio decayminratio finallrscale minlrscale"
         " minlearningrateratio finalratio alphamin minlrmult endfactor finallrfactor learningratefinalratio lrminfraction minfactor minlrmultiplier", "alpha", "share", 0, 1, "schedule",
     ),
@@ -180,7 +180,7 @@ FACTS: Mapping[str, Fact] = {
         "name type cls target class", "text", group="schedule",
     ),
     "warmup_steps": Fact(
-        "warmupsteps lrwarmupsteps lrwarmupiters numwarmupsteps warmupiters warmupupdates warmupnumsteps nwarmupsteps warmupiterations warmupstep"
+        "lrcoswarmup annealwarmup warmupsteps lrwarmupsteps lrwarmupiters numwarmupsteps warmupiters warmupupdates warmupnumsteps nwarmupsteps warmupiterations warmupstep"
         " lrwarmupstep warmupiter warmupiteration warmupnum twarmup warmupbatches linearwarmupsteps warmupsize totalwarmupsteps learningratewarmupsteps stepswarmup lrwarmupiterations"
         " warmupinsteps lrwarmupnumsteps nwarmup warmuplength schedulewarmupsteps lrwarmupupdates numwarmupupdates warmuptrainsteps warmupepochsteps linearwarmupiters warmupnumiters warmupnumupdates",
         "", "duration", 0, 1e9, "schedule",
@@ -192,7 +192,7 @@ FACTS: Mapping[str, Fact] = {
         "warmupratio lrwarmupfraction warmupfraction warmupproportion warmupstepsfraction lrwarmupratio warmupfrac warmuppct warmuppercent warmupstepsratio"
         " warmupprop warmuppercentage warmuppart warmuprate warmupratios pctstart percwarmup warmupepochratio", "", "number", 0, 100, "schedule",
     ),
-    "decay_steps": Fact("lrdecayiters lrdecaysteps decaysteps lrdecaystyleiters cosinesteps lrdecayiter numdecaysteps decayiters learningrateschedulesteps maxlrsteps lrmaxsteps decaylrsteps lrdecaymaxsteps tmax", "", "duration", 1, 1e9, "schedule"),
+    "decay_steps": Fact("totalnumupdate annealsteps lrdecayiters lrdecaysteps decaysteps lrdecaystyleiters cosinesteps lrdecayiter numdecaysteps decayiters learningrateschedulesteps maxlrsteps lrmaxsteps decaylrsteps lrdecaymaxsteps tmax", "", "duration", 1, 1e9, "schedule"),
     "beta1": Fact("beta1 adambeta1 adamb1 b1 optimizerbeta1 adamwbeta1 optimbeta1", "", "share", 0, 1, "optimizer"),
     "beta2": Fact("beta2 adambeta2 adamb2 b2 optimizerbeta2 adamwbeta2 optimbeta2", "", "share", 0, 1, "optimizer"),
     "betas": Fact("betas adambetas adamwbetas optimizerbetas optimbetas adamwoptimizerbetas adambeta", "", "pair", 0, 1, "optimizer"),
@@ -211,14 +211,14 @@ FACTS: Mapping[str, Fact] = {
         " globalbsz targetbatchsize trainglobalbatchsize totalbatch fullbatchsize trainbsz realbatchsize trainglobalbs",
         "", "any", 1, 1e9, "batch",
     ),
-    "batch": Fact("batchsize bsz bs batch trainingbatchsize examplesperbatch trainbs batchsz nbatch sentencesperbatch maxsentences batchsizetrain numsamplesperbatch", "b size", "any", 1, 1e9, "batch"),
+    "batch": Fact("batchsize bsz bs batch trainingbatchsize examplesperbatch trainbs batchsz nbatch sentencesperbatch maxsentences batchsizetrain numsamplesperbatch", " size", "any", 1, 1e9, "batch"),
     "batch_tokens": Fact(
         "batchsizetokens tokensperbatch batchtokens globalbatchtokens tokensperstep globalbatchsizetokens globalbatchsizeintokens batchsizeintokens globaltokens ntokensperbatch"
         " numtokensperbatch tokensperiteration tokensperiter totalbatchtokens trainbatchtokens tokensperupdate totalbatchsizetokens batchnumtokens globaltokensperbatch numtokensperstep desiredbatchsize tokenperbatch", "", "number", 1, 1e10, "batch",
     ),
     "micro_tokens": Fact("maxtokens devicebatchtokens rankmicrobatchsize microbatchtokens maxtokensperbatch maxnumtokens maxtokenspergpu rankmicrobatchtokens", "", "number", 16, 1e9, "batch"),
     "micro_batch": Fact(
-        "microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize localbatchsize microbsz devicebatchsize batchsizepergpu mbs"
+        "percorebatchsize perreplicabatch deviceminibatchsize microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize localbatchsize microbsz devicebatchsize batchsizepergpu mbs"
         " microbs microtrainbatchsize perdevicetrain batchsizeperdevice microbatch samplespergpu perreplicabatchsize trainbatchsizeperdevice pergputrainbatchsize"
         " batchpergpu perdeviceparallelism batchsizeperrank minibatchsizeperdevice trainmicrobatchsize devicetrainbatchsize localbs trainbatchsizepergpu batchsizepertpu"
         " batchsizeperreplica perdevicetrainbs batchsizeperdp perhostbatchsize realbatchsizeperrank microbatchsizepergpu ppermicrobatch perrankbatchsize runnerbatchsize batchperdevice samplesperdevice micros batchesperdevice",
@@ -226,7 +226,7 @@ FACTS: Mapping[str, Fact] = {
     ),
     "micro_num": Fact("micronum batchaccumulationperreplica nummicrobatches micronumbatches microbatchnum microbatchesnum batchaccumulation", "", "count", 1, 1e6, "batch"),
     "grad_accum": Fact(
-        "gradientaccumulationsteps gradaccumsteps updatefreq gradaccum gradientaccumulation accumulategradbatches gradaccsteps accumulationsteps"
+        "gradaccumulationnumbatches accum gradientaccumulationsteps gradaccumsteps updatefreq gradaccum gradientaccumulation accumulategradbatches gradaccsteps accumulationsteps"
         " gradientaccumulationiters accumulativecounts gradacc accumsteps accumulategrad gradientaccumulationstep gradaccumulationsteps accumgrad gradientaccumulations accumfreq gradientaccum gradientaccsteps gradaccumulation accumulation numaccumulationsteps accumstep gradaccumiters accgrad accumulateallreducegrads"
         " gradientaccumulationfactor accumulatesteps gradientaccumulatesteps gradaccumulate",
         "", "any", 1, 1e6, "batch",
@@ -234,7 +234,7 @@ FACTS: Mapping[str, Fact] = {
     "batch_start": Fact("batchsizestart startbatchsize initialbatchsize minbatchsize rampupbatchsizestart", "", "number", 1, 1e9, "batch"),
     "ramp": Fact("rampupbatchsize batchsizerampup", "", "any", group="batch"),
     "train_steps": Fact(
-        "trainiters maxsteps trainsteps numtrainsteps numsteps maxupdate totalsteps maxiters numiterations trainingsteps totaltrainsteps maxtrainsteps numtrainingsteps"
+        "numtrainingupdates trainiter trainiters maxsteps trainsteps numtrainsteps numsteps maxupdate totalsteps maxiters numiterations trainingsteps totaltrainsteps maxtrainsteps numtrainingsteps"
         " maxupdates totaliters totaliterations maxiterations trainiterations totaltrainingsteps numupdates iterations maxiter numiters maxstep trainstep totalstep trainnumsteps maxtrainingsteps niters nsteps"
         " trainmaxsteps totalupdates stopstep numtrainiters maxtrainiters totaltrainstep trainmaxiters maxnumupdates numtrainupdates nupdates totalupdatenum totaltrainingiters numtrainingiterations numtotalsteps steptotal",
         "steps iters updates", "duration", 1, 1e10, "any",
@@ -242,16 +242,16 @@ FACTS: Mapping[str, Fact] = {
     "duration": Fact("maxduration duration maxtrainduration trainduration trainingduration traintime trainlength", "", "duration", 0, 1e16, "any"),
     "train_samples": Fact("trainsamples maxsamplestrain totalsamples trainnumsamples totaltrainsamples numtrainsamples numtrainexamples", "", "number", 1, 1e13, "any"),
     "train_tokens": Fact(
-        "traintokens maxtraintokens totaltokens trainingtokens numtraintokens trainntokens tokenbudget maxtokenstrain totaltraintokens targettokens trainnumtokens tokencount"
+        "numtokens ntrainingtokens traintokens maxtraintokens totaltokens trainingtokens numtraintokens trainntokens tokenbudget maxtokenstrain totaltraintokens targettokens trainnumtokens tokencount"
         " ntraintokens totaltrainingtokens numtokenstrain tokensbudget exittokens myexittokens", "", "duration", 1, 1e16, "any",
     ),
-    "epochs": Fact("numtrainepochs numepochs maxepochs epochs maxepoch trainepochs nepochs totalepochs numepoch trainingepochs epochcount epochnum", "epoch", "number", 0, 1e6, "any"),
+    "epochs": Fact("epochcount numtrainepochs numepochs maxepochs epochs maxepoch trainepochs nepochs totalepochs numepoch trainingepochs epochcount epochnum", "epoch", "number", 0, 1e6, "any"),
     # precision
     "bf16": Fact("bf16 usebf16 bf16enabled bfloat16 enablebf16 trainbf16", "", "flag", 0, 1, "precision"),
-    "fp16": Fact("fp16 usefp16 fp16enabled enablefp16 float16 half", "", "flag", 0, 1, "precision"),
+    "fp16": Fact("memoryefficientfp16 fp16 usefp16 fp16enabled enablefp16 float16 half", "", "flag", 0, 1, "precision"),
     "fp8": Fact("fp8 fp8format fp8hybrid fp8e4m3 enablefp8 usefp8 enablefloat8linear", "", "any", group="precision"),
     "precision": Fact(
-        "precision dtype torchdtype mixedprecision mp modeldtype traindtype computedtype paramdtype mixedprecisionparam autocastprecision"
+        "fp16type fpropdtype precision dtype torchdtype mixedprecision mp modeldtype traindtype computedtype paramdtype mixedprecisionparam autocastprecision"
         " ampdtype trainprecision mixedprecisiontype precisiontype modelprecision precisiontrain trainingprecision floatx activationdtype amptype autocastdtype mixedprecisiondtype computeprecision"
         " trainingdtype mixedprecisionmode fp16optlevel16 ptdtype datatype mixedprecisionpolicy dtypestr activationsdtype floattype mpdtype computationdtype mixprecision jmp floatprecision",
         "amp type", "precision", group="precision",
@@ -265,7 +265,7 @@ FACTS: Mapping[str, Fact] = {
     "loss_scale_init": Fact("initiallossscale nativeampinitscale initialscale fp16initscale initscalefp16 scaleinit initlossscale initlossscaling lossscaleinit lossscalinginit scalingloss lossscalevalue", "", "number", 0, 1e20, "precision"),
     "loss_scale_window": Fact("lossscalewindow nativeampgrowthinterval growthinterval fp16scalewindow scalewindow", "", "number", 0, 1e9, "precision"),
     "loss_scale_hysteresis": Fact("hysteresis", "", "number", 0, 1e6, "precision"),
-    "loss_scale_min": Fact("minlossscale minscale minimumlossscale", "", "number", 0, 1e12, "precision"),
+    "loss_scale_min": Fact("thresholdlossscale minlossscale minscale minimumlossscale", "", "number", 0, 1e12, "precision"),
     # layout and habits
     "tensor_parallel": Fact("tensormodelparallelsize tensorparallelsize tensorparalleldegree modelparallelsize tpsize tensorparallel tpdegree tensormodelparallel tensormpsize mpsize modelparallel tensorparallelism", "tp", "count", 1, 1024, "layout"),
     "pipeline_parallel": Fact("pipelinemodelparallelsize pipelineparallelsize pipelineparalleldegree pipeparallelsize ppsize pipelineparallel ppdegree pipelinestage pipelinestages pipelinemodelparallel", "pp", "count", 1, 1024, "layout"),
@@ -273,17 +273,17 @@ FACTS: Mapping[str, Fact] = {
     "data_parallel": Fact("dataparallelsize dataparallel dpsize dpdegree dataparalleldegree", "dp", "count", 1, 1e6, "layout"),
     "dp_replicate": Fact("dataparallelreplicatedegree dpreplicate", "", "number", -1, 1e6, "layout"),
     "dp_shard": Fact("dataparallelsharddegree dpshard", "", "number", -1, 1e6, "layout"),
-    "world_size": Fact("distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount", "gpus", "count", 1, 1e6, "layout"),
+    "world_size": Fact("tpusize distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount", "gpus", "count", 1, 1e6, "layout"),
     "nodes": Fact("numnodes nnodes nodes nnode numhosts numnode", "", "count", 1, 1e5, "layout"),
     "devices": Fact("devices nprocpernode gpuspernode ntaskspernode devicespernode numgpuspernode nprocspernode numgpupernode gpupernode gpusperreplica ngpuspernode pernodegpus", "gres", "any", 1, 64, "layout"),
     "save_steps": Fact("saveinterval savesteps saveevery checkpointinterval saveintervalupdates checkpointevery checkpointevery saveiters checkpointfactor savefreq saveinterval checkpointsteps ckptinterval savecheckpointsteps checkpointperiod checkpointfreq savemodelevery saveeverysteps savecheckpointinterval checkpointfrequency ckptevery", "", "duration", 1, 1e9, "any"),
     "eval_steps": Fact("evalinterval evalsteps valcheckinterval stepspereval evalevery evalfreq validationinterval valinterval validateintervalupdates evaliterations validevery evalperiod validinterval valeverysteps valevery valfreq evalfrequency", "", "duration", 1, 1e9, "any"),
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
-    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint checkpointdir hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths modelid hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "checkpoint model", "any", group="any"),
+    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths modelid hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "checkpoint model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
     "adapter": Fact("adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),
     "stage": Fact("stage trainingstage trainstage rlhftype traintype", "", "text", group="any"),
     "flavor": Fact("flavor modelflavor", "", "text", group="model"),
-    "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name", "any", group="model"),
+    "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip

@@ -66,6 +66,10 @@ class PythonReader:
                 self.store((*prefix, "returned"), self.value(statement.value), statement)
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
                 self.call(statement.value, prefix)
+            if isinstance(statement, ast.Assign | ast.AugAssign | ast.Return):
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Call):
+                        self.option(node, prefix)
 
     def assign(self, target: ast.expr, value: ast.expr, prefix: PathKey) -> None:
         """Take one assignment to a name or an attribute."""
@@ -81,25 +85,33 @@ class PythonReader:
 
     def call(self, node: ast.Call, prefix: PathKey) -> None:
         """Take `add_argument("--lr", default=…)`, `cfg.update(…)` and other calls with keywords."""
-        if isinstance(node.func, ast.Attribute) and node.func.attr in {
-            "add_argument",
-            "DEFINE_float",
-            "DEFINE_integer",
-        }:
-            options = [
-                a.value
-                for a in node.args
-                if isinstance(a, ast.Constant) and isinstance(a.value, str)
-            ]
-            default = next((k.value for k in node.keywords if k.arg == "default"), None)
-            if options and default is not None:
-                key = max(options, key=len).lstrip("-").replace("-", "_")
-                self.store((*prefix, key), self.value(default), node)
+        if self.option(node, prefix):
             return
         found = self.value(node)
         if isinstance(found, dict) and found:
             owner = dotted(node.func) or ("call",)
             self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
+
+    def option(self, node: ast.Call, prefix: PathKey) -> bool:
+        """Take a call that names an option, `add_argument("--lr", default=…)` or `hyperparam("--lr", 3e-4)`."""
+        first = node.args[0] if node.args else None
+        if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
+            return False
+        defines = isinstance(node.func, ast.Attribute) and node.func.attr.startswith(
+            ("add_argument", "DEFINE_")
+        )
+        if not first.value.startswith("--") and not defines:
+            return False
+        names = [
+            a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
+        ]
+        key = max((name for name in names if name.startswith("-")), key=len, default=first.value)
+        value = next((k.value for k in node.keywords if k.arg == "default"), None)
+        if value is None and not defines:
+            value = node.args[1] if len(node.args) > 1 else ast.Constant(value=True)
+        if value is not None:
+            self.store((*prefix, key.lstrip("-").replace("-", "_")), self.value(value), node)
+        return True
 
     def store(self, path: PathKey, value: Any, node: ast.AST) -> None:
         """Put a value into the tree with its line."""
@@ -151,6 +163,12 @@ class PythonReader:
         if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             whole = self.value(node.value, depth + 1)
             return whole.get(str(node.slice.value), UNKNOWN) if isinstance(whole, dict) else UNKNOWN
+        if isinstance(node, ast.JoinedStr) and all(
+            isinstance(part, ast.Constant) for part in node.values
+        ):
+            return "".join(
+                str(part.value) for part in node.values if isinstance(part, ast.Constant)
+            )
         if isinstance(node, ast.IfExp):
             return self.value(node.body, depth + 1)
         return self.computed(node)

@@ -10,6 +10,7 @@ from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.recognise import accepted, left_open, recognise
+from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
 from trimtab.preflight.settings import Setting, Settings
 
@@ -122,6 +123,7 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     rest = leaves if framework is None else list(without(framework, leaves))
     for name, found in recognise(rest).items():
         stated.setdefault(name, Setting(found.value, "stated", found.leaf.key, found.leaf.line))
+    stated.update(segment_facts(document.tree))
     facts = Facts(stated, note=list(document.note))
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule

@@ -30,7 +30,7 @@ SUFFIXES = ("value", "val", "arg", "param", "cfg")
 WRAPPERS = {"value", "default", "val", "_value", "_default"}
 
 GROUP_WORDS: Mapping[str, frozenset[str]] = {
-    "model": bag("model network net arch architecture transformer llm lm gpt llama decoder backbone lmconfig modelconfig shape text attention attn"
+    "model": bag("model network net arch architecture transformer llm lm gpt llama decoder backbone encoder lmconfig modelconfig shape text attention attn"
         " mlp ffn block layer embedding config params modelargs textconfig language"),
     "optimizer": bag("optimizer optim optimization opt adam adamw hparams optimizerparams optimizerargs optimconfig hyperparameters learning"),
     "schedule": bag("scheduler schedule lrscheduler sched lr learningrate lrschedule optimizer optim warmup decay learning lrsched"),
@@ -49,7 +49,7 @@ ELSEWHERE: Mapping[str, frozenset[str]] = {
 BESIDE_THE_POINT = bag(
     "eval evals evaluation evaluator evaluators val valid validation test tests testing infer inference generate generation generator sampling"
     " sampler vision visual visionencoder visionconfig vit image imageencoder audio audioencoder speechencoder teacher draft ref reference reward critic rollout"
-    " tokenizer wandb logger logging tracker profiler profiling profile callbacks lora loraconfig ema autotuning sparseattention compression"
+    " tokenizer wandb logger logging tracker profiler profilers profiling profile callbacks lora loraconfig ema autotuning sparseattention compression"
     " discriminator projector resampler adapter linearattn linearattnconfig mamba ssm rope ropescaling ropeparameters quantization quant"
     " quantizationconfig nsysprofile monitor metrics metric checkpoint checkpointing ckpt validloader evalloader benchmark visionmodel"
     " vae clipmodel diffusion qformer visiontower mtp predictor retriever dpo augmentation auxiliary aux muon soap shampoo"
@@ -63,6 +63,7 @@ KEEPS: Mapping[str, frozenset[str]] = {
     "save_steps": bag("checkpoint checkpointing ckpt"),
     "base_model": bag("checkpoint tokenizer"),
     "vocab": bag("tokenizer data dataset"),
+    "seq": bag("tokenizer"),
     "init_std": bag("embedding"),
     "experts": bag("moe router"),
     "adapter": bag("lora adapter loraconfig"),
@@ -72,7 +73,11 @@ KEEPS: Mapping[str, frozenset[str]] = {
     "fp8": bag("quantization quant"),
     "warmup_steps": bag("curriculum"),
 }  # fmt: skip
-TEXT_WEAK = {"optimizer", "schedule"}
+SPLIT_BESIDE = bag(
+    "eval val valid validation evaluation test vision image audio lora teacher profiler profilers tokenizer inference generation"
+)
+"""Words that put a part of the path aside even inside a longer name: `val_dataloader`."""
+WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True)
@@ -108,13 +113,17 @@ def candidates(leaf: Leaf) -> list[Candidate]:
     while len(path) > 1 and (path[-1] in WRAPPERS or path[-1] == "") and leaf.path[-1] in WRAPPERS:
         path = path[:-1]
     key, parents = path[-1], [part for part in path[:-1] if not part.isdigit()]
+    aside = (
+        frozenset(word for part in leaf.path[:-1] for word in WORD.findall(part.lower()))
+        & SPLIT_BESIDE
+    )
     found = []
     for name, base in named(key, parents[-1] if parents else ""):
         fact = FACTS[name]
         value = accepted(fact, leaf.value)
         if value is None:
             continue
-        place = placed(name, fact, parents)
+        place = placed(name, fact, parents, aside)
         if base <= WEAK_FITTING:
             fits = bool(GROUP_WORDS.get(fact.group, frozenset()) & words_of(parents))
             if fact.kind == "text" and not fits:
@@ -182,9 +191,9 @@ def words_of(parents: list[str]) -> frozenset[str]:
     return frozenset(plain - {""})
 
 
-def placed(name: str, fact: Fact, parents: list[str]) -> float:
+def placed(name: str, fact: Fact, parents: list[str], aside: frozenset[str]) -> float:
     """Return what the place of a key says for or against it."""
-    words = words_of(parents) - KEEPS.get(name, frozenset())
+    words = (words_of(parents) | aside) - KEEPS.get(name, frozenset())
     score = -0.1 * len(parents)
     if GROUP_WORDS.get(fact.group, frozenset()) & words:
         score += 2

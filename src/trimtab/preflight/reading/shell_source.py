@@ -153,12 +153,10 @@ def statements(text: str) -> list[str]:
             array += 1
         elif sign == ")":
             array = max(0, array - 1)
-        elif (
-            sign in "\n;" or (sign in "&|" and text[position : position + 2] in ("&&", "||"))
-        ) and not array:
+        elif (sign in "\n;|" or text[position : position + 2] == "&&") and not array:
             found.append("".join(current))
             current = []
-            position += 2 if sign in "&|" else 1
+            position += 2 if text[position : position + 2] in ("&&", "||", "|&") else 1
             continue
         current.append(sign)
         position += 1

@@ -14,6 +14,7 @@ STRING_OR_COMMENT = re.compile(
 )
 TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*")|,(?=\s*[}\]])')
 SECTION = re.compile(r"\s*\[([\w .:/-]+)\]\s*")
+BLOCK = re.compile(r"([A-Za-z_][\w./]*):\s*")
 ASSIGNMENT = re.compile(r"\s*(?:export\s+|set\s+)?([A-Za-z_][\w./@-]*)\s*[=:]\s*(.*?)\s*")
 
 
@@ -62,14 +63,20 @@ def read_assignments(text: str) -> Document:
     tree: dict[str, Any] = {}
     lines: dict[PathKey, int] = {}
     section: PathKey = ()
+    block: PathKey = ()
     for row, line in enumerate(text.splitlines(), start=1):
         bare = re.sub(r"(^|\s)[#;].*$", "", line)
         if head := SECTION.fullmatch(bare):
             section = tuple(part for part in re.split(r"[.:/]", head[1].strip()) if part)
             continue
+        if bare[:1] not in (" ", "\t", ""):
+            block = ()
+        if head := BLOCK.fullmatch(bare):
+            block = tuple(part for part in re.split(r"[./]", head[1]) if part)
+            continue
         if not (found := ASSIGNMENT.fullmatch(bare)):
             continue
-        path = (*section, *(part for part in re.split(r"[./]", found[1]) if part))
+        path = (*section, *block, *(part for part in re.split(r"[./]", found[1]) if part))
         put(tree, path, plain(found[2]))
         lines[path] = row
     return Document(filled(tree, tree), "assignments", lines)

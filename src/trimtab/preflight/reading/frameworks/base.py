@@ -24,7 +24,7 @@ class Framework:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Facts or settings that hold where the file is silent. Only what the framework documents."""
     batch_unit: str = ""
-    """What `batch_size` counts: global, micro, tokens, or "" to tell from the other keys."""
+    """What `batch_size` counts: global, micro, shared (one device's, times accumulation is the step), tokens, or "" to tell from the other keys."""
     ffn_rule: str = ""
     syntax: str = ""
     """Needed syntax, where the same keys mean something else elsewhere."""
