@@ -17,13 +17,14 @@ MORE = re.compile(
 """Arguments that the caller may add: no value of the option before them."""
 LAUNCHER = {
     "nnodes", "nproc_per_node", "nproc-per-node", "num_nodes", "num_gpus", "num-nodes", "num_processes", "num_machines", "nodes",
-    "ntasks-per-node", "gpus-per-node", "ntasks", "gpus", "gres", "N", "n",
+    "gpus-per-node", "gpus", "gres", "N",
 }  # fmt: skip
 
 
 def count_options(words: Sequence[str]) -> int:
     """How many options and `name=value` overrides a command has."""
-    return sum(
+    short = sum(bool(re.fullmatch(r"-[a-zA-Z]{1,2}", word)) for word in words)
+    return (short if short >= 4 else 0) // 4 + sum(
         bool(OPTION.fullmatch(word) and word.startswith("--")) or bool(OVERRIDE.fullmatch(word))
         for word in words
     )

@@ -28,8 +28,8 @@ def shape(facts: "Facts") -> None:
     activation = str(facts.fact("activation") or "").lower()
     gated = flag(facts.fact("gated"))
     if gated is None and (
-        re.search(r"glu\b|glu$|glu_|gated|llama", activation)
-        or activation in {"silu", "swish", "silu,linear"}
+        re.search(r"glu\b|glu$|glu_|gated|llama|,\s*linear|linear\s*,", activation)
+        or activation in {"silu", "swish"}
     ):
         facts.derive("gated_ffn", YES, "activation")
     elif gated is None and activation in {

@@ -199,7 +199,7 @@ FACTS: Mapping[str, Fact] = {
     "eps": Fact("eps adameps epsilon adamepsilon adamweps optimizereps optimizerepsilon adamwepsilon optimeps epsadam epsopt", "", "number", 0, 1, "optimizer"),
     "weight_decay": Fact("weightdecay wd l2reg decoupledweightdecay weightdecayrate adamwweightdecay adamweightdecay weightdecaycoef l2weightdecay optimizerweightdecay weightdecayfactor weightdecaycoeff weightdecayval", "decay", "number", 0, 100, "optimizer"),
     "clip": Fact(
-        "clipgrad gradientclipping maxgradnorm gradientclipval gradclip clipnorm gradclipnorm clipgradnorm gradclipping gradientclip maxnorm clipgradient"
+        "clipgradientnormtovalue clipgrad gradientclipping maxgradnorm gradientclipval gradclip clipnorm gradclipnorm clipgradnorm gradclipping gradientclip maxnorm clipgradient"
         " gradientclippingthreshold clippingthreshold gradientclipnorm clipgradmaxnorm clip gradnormclip gradclipval gradientclipvalue maxgradientnorm globalclipnorm"
         " clipgradients gradnorm gradclipvalue clipgradientnorm gradientclipglobalnorm maxgradnorms gradnormclipping clipglobalnorm gradclipmaxnorm clipbyglobalnorm gradientmaxnorm gradientnormclip gradientnorm"
         " clipvalue gradnormthreshold gradclipthreshold globalnorm clipbynorm gradmaxnorm clipthreshold gradnormmax maxclipnorm clippingnorm gradientnormclipping gradientnormthreshold clipgradbynorm",
@@ -243,7 +243,7 @@ FACTS: Mapping[str, Fact] = {
     "train_samples": Fact("trainsamples maxsamplestrain totalsamples trainnumsamples totaltrainsamples numtrainsamples numtrainexamples", "", "number", 1, 1e13, "any"),
     "train_tokens": Fact(
         "numtokens ntrainingtokens traintokens maxtraintokens totaltokens trainingtokens numtraintokens trainntokens tokenbudget maxtokenstrain totaltraintokens targettokens trainnumtokens tokencount"
-        " ntraintokens totaltrainingtokens numtokenstrain tokensbudget exittokens myexittokens", "", "duration", 1, 1e16, "any",
+        " ntraintokens totaltrainingtokens numtokenstrain tokensbudget exittokens myexittokens", "tokens", "duration", 1e5, 1e16, "any",
     ),
     "epochs": Fact("epochcount numtrainepochs numepochs maxepochs epochs maxepoch trainepochs nepochs totalepochs numepoch trainingepochs epochcount epochnum", "epoch", "number", 0, 1e6, "any"),
     # precision
@@ -267,8 +267,8 @@ FACTS: Mapping[str, Fact] = {
     "loss_scale_hysteresis": Fact("hysteresis", "", "number", 0, 1e6, "precision"),
     "loss_scale_min": Fact("thresholdlossscale minlossscale minscale minimumlossscale", "", "number", 0, 1e12, "precision"),
     # layout and habits
-    "tensor_parallel": Fact("tensormodelparallelsize tensorparallelsize tensorparalleldegree modelparallelsize tpsize tensorparallel tpdegree tensormodelparallel tensormpsize mpsize modelparallel tensorparallelism", "tp", "count", 1, 1024, "layout"),
-    "pipeline_parallel": Fact("pipelinemodelparallelsize pipelineparallelsize pipelineparalleldegree pipeparallelsize ppsize pipelineparallel ppdegree pipelinestage pipelinestages pipelinemodelparallel", "pp", "count", 1, 1024, "layout"),
+    "tensor_parallel": Fact("coresperreplica tensormodelparallelsize tensorparallelsize tensorparalleldegree modelparallelsize tpsize tensorparallel tpdegree tensormodelparallel tensormpsize mpsize modelparallel tensorparallelism", "tp", "count", 1, 1024, "layout"),
+    "pipeline_parallel": Fact("pipelinemodelparallelsize pipelineparallelsize pipelineparalleldegree pipeparallelsize ppsize pipelineparallel ppdegree pipelinestage pipelinestages pipelinemodelparallel", "pipeline pp", "count", 1, 1024, "layout"),
     "context_parallel": Fact("contextparallelsize contextparalleldegree cpsize contextparallel cpdegree", "cp", "count", 1, 1024, "layout"),
     "data_parallel": Fact("dataparallelsize dataparallel dpsize dpdegree dataparalleldegree", "dp", "count", 1, 1e6, "layout"),
     "dp_replicate": Fact("dataparallelreplicatedegree dpreplicate", "", "number", -1, 1e6, "layout"),

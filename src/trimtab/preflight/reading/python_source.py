@@ -8,9 +8,10 @@ from trimtab.preflight.reading.document import Document, PathKey
 from trimtab.preflight.reading.text_sources import put
 from trimtab.preflight.reading.values import calculate
 
-__all__ = ["read_python"]
+__all__ = ["FUNCTION_NOTE", "read_python"]
 
 UNKNOWN = object()
+FUNCTION_NOTE = "settings of the function"
 MAX_DEPTH = 40
 
 
@@ -24,13 +25,17 @@ def read_python(text: str) -> Iterator[Document]:
         ValueError: It is no Python, with the line.
     """
     try:
-        module = ast.parse(text)
-        reader = PythonReader()
-        reader.body(module.body, ())
+        yield from read_module(ast.parse(text))
     except SyntaxError as error:
         raise ValueError(f"line {error.lineno}: not valid Python ({error.msg})") from error
     except (RecursionError, MemoryError) as error:
         raise ValueError("Python nested too deeply") from error
+
+
+def read_module(module: ast.Module) -> Iterator[Document]:
+    """Give what the module's own level sets, then each function that sets something."""
+    reader = PythonReader()
+    reader.body(module.body, ())
     if reader.tree:
         yield Document(reader.tree, "python", reader.lines)
     for function in ast.walk(module):
@@ -39,8 +44,7 @@ def read_python(text: str) -> Iterator[Document]:
         inner = PythonReader(dict(reader.names))
         inner.body(function.body, ())
         if inner.tree:
-            note = (f"settings of the function {function.name}",)
-            yield Document(inner.tree, "python", inner.lines, note)
+            yield Document(inner.tree, "python", inner.lines, (f"{FUNCTION_NOTE} {function.name}",))
 
 
 class PythonReader:
@@ -79,7 +83,7 @@ class PythonReader:
         found = self.value(value)
         if found is UNKNOWN:
             return
-        if len(path) == 1 and not prefix:
+        if len(path) == 1:
             self.names[path[0]] = found
         self.store((*prefix, *path), found, value)
 
@@ -149,20 +153,8 @@ class PythonReader:
             }
         if isinstance(node, ast.Call):
             return self.record(node, depth)
-        if isinstance(node, ast.Attribute) and (path := dotted(node)):
-            found: Any = self.names.get(path[0], self.tree.get(path[0]))
-            for part in path[1:]:
-                found = found.get(part) if isinstance(found, dict) else None
-            return (
-                ".".join(path)
-                if found is None and path[-1] in DTYPES
-                else UNKNOWN
-                if found is None
-                else found
-            )
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-            whole = self.value(node.value, depth + 1)
-            return whole.get(str(node.slice.value), UNKNOWN) if isinstance(whole, dict) else UNKNOWN
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            return self.looked_up(node, depth)
         if isinstance(node, ast.JoinedStr) and all(
             isinstance(part, ast.Constant) for part in node.values
         ):
@@ -173,13 +165,25 @@ class PythonReader:
             return self.value(node.body, depth + 1)
         return self.computed(node)
 
+    def looked_up(self, node: ast.expr, depth: int = 0) -> Any:
+        """Return what `cfg.x` or `data["x"]` stands for, or UNKNOWN."""
+        path = dotted(node)
+        if path is None:
+            return UNKNOWN
+        found: Any = self.names.get(path[0], self.tree.get(path[0]))
+        for part in path[1:]:
+            found = found.get(part) if isinstance(found, dict) and depth < MAX_DEPTH else None
+        if found is None:
+            return ".".join(path) if path[-1] in DTYPES else UNKNOWN
+        return found
+
     def computed(self, node: ast.expr) -> Any:
         """Return constant arithmetic, with the names that are known."""
         names = {
             name: value for name, value in self.names.items() if isinstance(value, int | float)
         }
         try:
-            return calculate(Inliner(self).visit(node) if needs_inlining(node) else node, names)
+            return calculate(node, names, self.looked_up)
         except (ValueError, TypeError, ArithmeticError):
             return UNKNOWN
 
@@ -216,28 +220,6 @@ class PythonReader:
 
 
 DTYPES = {"bfloat16", "float16", "float32", "half", "float8_e4m3fn"}
-
-
-def needs_inlining(node: ast.expr) -> bool:
-    """Whether an expression holds `data["x"]` or `cfg.x`, which constant arithmetic does not know."""
-    return any(isinstance(part, ast.Subscript | ast.Attribute) for part in ast.walk(node))
-
-
-class Inliner(ast.NodeTransformer):
-    """Puts known values in place of subscripts and attributes."""
-
-    def __init__(self, reader: PythonReader) -> None:
-        self.reader = reader
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Replace `data["x"]` by its value."""
-        value = self.reader.value(node)
-        return ast.Constant(value) if isinstance(value, int | float) else node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace `cfg.x` by its value."""
-        value = self.reader.value(node)
-        return ast.Constant(value) if isinstance(value, int | float) else node
 
 
 def dotted(node: ast.expr) -> PathKey | None:

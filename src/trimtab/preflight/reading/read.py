@@ -9,6 +9,7 @@ from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
+from trimtab.preflight.reading.python_source import FUNCTION_NOTE
 from trimtab.preflight.reading.recognise import accepted, left_open, recognise
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
@@ -17,7 +18,6 @@ from trimtab.preflight.settings import Setting, Settings
 __all__ = ["read_config"]
 
 MAX_BYTES = 8_000_000
-MIN_SETTINGS = 1
 TRAINING = (
     "lr",
     "train_steps",
@@ -177,6 +177,16 @@ def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
 
 
 def richest(found: list[Settings]) -> list[Settings]:
-    """Leave out records that say next to nothing beside one that says much."""
+    """Leave out records that say next to nothing beside one that says much.
+
+    Where a Python file's own level says as much as its best function, its functions only use what it sets.
+    """
     most = max(len(settings.values) for settings in found)
+    if len(found[0].values) >= 0.8 * most:
+        own = [
+            settings
+            for settings in found
+            if not any(note.startswith(FUNCTION_NOTE) for note in settings.note)
+        ]
+        found = own or found
     return [settings for settings in found if len(settings.values) >= max(3, most / 3)] or found[:1]

@@ -37,7 +37,7 @@ GROUP_WORDS: Mapping[str, frozenset[str]] = {
     "batch": bag("train training trainer data dataset dataloader batch batching trainloader tokens loader traindata"),
     "precision": bag("precision mixedprecision amp fp16 bf16 dtype trainer training system fsdp dist autocast mp"),
     "layout": bag("parallelism parallel distributed trainer system launcher dist cluster infra slurm mesh model"),
-    "any": bag("train training trainer data optimization run task trainargs trainingargs"),
+    "any": bag("train training trainer data optimization run task hyperparameters hparams trainargs trainingargs"),
 }  # fmt: skip
 ELSEWHERE: Mapping[str, frozenset[str]] = {
     "model": bag("optimizer optim scheduler sched data dataset dataloader trainer"),
@@ -222,7 +222,12 @@ def accepted(fact: Fact, value: Any) -> Any:
         found = pair(value)
         return found if found and all(0 <= part <= 1 for part in found) else None
     if fact.kind == "duration":
-        return value if not isinstance(value, bool) and duration(value) is not None else None
+        length = None if isinstance(value, bool) else duration(value)
+        return (
+            value
+            if length and (length[1] or fact.low <= length[0] <= fact.high or length[0] <= 0)
+            else None
+        )
     if fact.kind == "any":
         return value
     return measured(fact, value)

@@ -65,7 +65,8 @@ def read_shell(text: str) -> Document:
 
 def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
     """Return the document of the command with the most options, with what stands beside it."""
-    candidates = [*shell.commands, *(words(value) for value in shell.variables.values())]
+    bodies = [words(expand(re.sub(r"\\\s*\n", " ", body), shell.variables)) for body in heredocs]
+    candidates = [*shell.commands, *bodies, *(words(value) for value in shell.variables.values())]
     best = max(candidates, key=count_options, default=[])
     if count_options(best) < 1:
         raise ValueError("line 1: no command with options was found in this script")

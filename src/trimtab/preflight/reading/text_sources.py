@@ -95,8 +95,9 @@ def put(tree: dict[str, Any], path: PathKey, value: Any) -> None:
 def plain(text: str) -> Any:
     """Return the value of a right-hand side: JSON where it is some, else text without quotes."""
     text = text.strip().rstrip(",")
+    listed = f"[{text[1:-1]}]" if text.startswith("(") and text.endswith(")") else text
     try:
-        return json.loads(text.replace("'", '"'))
+        return json.loads(listed.replace("'", '"'))
     except ValueError:
         return {"True": True, "False": False, "None": None}.get(text, text.strip("'\""))
 

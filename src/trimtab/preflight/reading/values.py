@@ -87,17 +87,24 @@ def arithmetic(text: str, names: Mapping[str, Any] | None = None) -> float | int
     return number(found)
 
 
-def calculate(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """Return the value of a constant expression; ValueError where it is not one."""
+def calculate(
+    node: ast.expr, names: Mapping[str, Any], known: Callable[[ast.expr], Any] | None = None
+) -> Any:
+    """Return the value of a constant expression; ValueError where it is not one.
+
+    `known` gives the value of `a.b` and `a["b"]`.
+    """
+    if known is not None and isinstance(node, ast.Attribute | ast.Subscript):
+        return known(node)
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name) and node.id in names:
         return names[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        operand = calculate(node.operand, names)
+        operand = calculate(node.operand, names, known)
         return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.BinOp):
-        left, right = calculate(node.left, names), calculate(node.right, names)
+        left, right = calculate(node.left, names, known), calculate(node.right, names, known)
         if not all(isinstance(side, int | float) for side in (left, right)):
             raise ValueError(ast.dump(node))
         if isinstance(node.op, ast.Pow):
@@ -115,7 +122,7 @@ def calculate(node: ast.expr, names: Mapping[str, Any]) -> Any:
             node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         )
         if name in CALLS and 1 <= len(node.args) <= 8:
-            values = [calculate(argument, names) for argument in node.args]
+            values = [calculate(argument, names, known) for argument in node.args]
             return CALLS[name](
                 *[number(value) if isinstance(value, str) else value for value in values]
             )

@@ -33,6 +33,12 @@ OTHERS: tuple[Framework, ...] = (
         source="https://docs.cerebras.net/",
     ),
     Framework(
+        name="paxml",
+        marks=("modeldims hiddendims", "percorebatchsize modeldims"),
+        keys={"modeldims": "hidden", "hiddendims": "ffn", "percorebatchsize": "micro_batch", "fpropdtype": "precision", "clipgradientnormtovalue": "clip"},
+        source="https://github.com/google/paxml",
+    ),
+    Framework(
         name="nanogpt",
         marks=("blocksize maxiters batchsize", "blocksize gradientaccumulationsteps lrdecayiters", "nlayer nembd maxiters learningrate"),
         syntax="python",
