@@ -28,6 +28,7 @@ NAMES: Mapping[str, str] = {
     "experts": "routed experts",
     "tied_embeddings": "whether input and output embedding share their weights",
     "params": "parameters, stated or computed from the shape",
+    "active_params": "of a mixture of experts: parameters that one token uses",
     # architecture
     "qk_norm": "whether queries and keys are normalised",
     "embed_norm": "whether the embedding output is normalised",

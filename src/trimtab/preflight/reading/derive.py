@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trimtab.preflight.reading import derive_batch, derive_shape
+from trimtab.preflight.reading.document import squash
 from trimtab.preflight.reading.values import NO, YES, duration, flag, number, precision
 from trimtab.preflight.settings import NAMES, Origin, Setting
 
@@ -138,7 +139,9 @@ def flags(facts: Facts) -> None:
     base = facts.fact("base_model")
     if flag(facts.fact("reinit")):
         facts.derive("pretrained", NO, "reinit")
-    elif (isinstance(base, str) and base.strip()) or flag(facts.fact("finetune")):
+    elif (isinstance(base, str) and names_weights(base, facts.stated["base_model"].key)) or flag(
+        facts.fact("finetune")
+    ):
         facts.derive("pretrained", YES, "base_model", "finetune")
     adapter = facts.fact("adapter")
     if adapter is not None:
@@ -150,6 +153,11 @@ def flags(facts: Facts) -> None:
             else text not in {"full", "freeze", "none", "", "0", "false", "[]"}
         )
         facts.derive("adapter", value, "adapter", origin="stated")
+
+
+def names_weights(base: str, key: str) -> bool:
+    """Whether a text names given weights; under a bare `model` only where it looks like a path (`org/name`)."""
+    return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
 OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),

@@ -16,6 +16,7 @@ GATED_FAMILIES = re.compile(
 )
 """Model families whose feed-forward block is gated in every published version."""
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s?([bm])(?![a-z0-9])", re.IGNORECASE)
+MANY_EXPERTS = 16
 MIXTURE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+)x(\d+(?:\.\d+)?)b", re.IGNORECASE)
 
 
@@ -113,19 +114,9 @@ def parameters(facts: "Facts") -> None:
     """
     hidden, layers = facts.get("hidden"), facts.get("layers")
     if hidden and layers:
-        ffn = facts.get("ffn_effective") or facts.get("ffn")
-        heads = facts.get("heads") or 0
-        kv_share = (facts.get("kv_heads") or heads) / heads if heads else 1.0
-        width = heads * (facts.get("head_dim") or 0) or hidden
-        gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
-        if ffn:
-            block = (3 if gated else 2) * hidden * ffn * (facts.get("experts") or 1)
-            count = layers * (2 * hidden * width * (1 + kv_share) + block)
-        else:
-            count = 12 * layers * hidden * hidden
-        tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
-        count += (facts.get("vocab") or 0) * hidden * (1 if tied else 2)
-        facts.derive("params", round(count), "hidden")
+        total, active = counted(facts, hidden, layers)
+        facts.derive("params", total, "hidden")
+        facts.derive("active_params", active, "hidden")
         return
     for fact in ("base_model", "flavor", "model_name"):
         size = size_in_name(str(facts.fact(fact) or ""))
@@ -133,6 +124,33 @@ def parameters(facts: "Facts") -> None:
             facts.derive("params", size, fact)
             facts.note.append(f"parameters taken from the name {facts.fact(fact)!r}")
             return
+
+
+def counted(facts: "Facts", hidden: float, layers: float) -> tuple[int | None, int | None]:
+    """Return parameters and, of a mixture of experts, those that one token uses; None where the shape leaves them open."""
+    ffn = facts.get("ffn_effective") or facts.get("ffn")
+    tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
+    around = (facts.get("vocab") or 0) * hidden * (1 if tied else 2)
+    experts = facts.get("experts")
+    if not ffn:
+        return (
+            (round(12 * layers * hidden * hidden + around), None) if not experts else (None, None)
+        )
+    heads = facts.get("heads") or 0
+    kv_share = (facts.get("kv_heads") or heads) / heads if heads else 1.0
+    width = heads * (facts.get("head_dim") or 0) or hidden
+    around += layers * 2 * hidden * width * (1 + kv_share)
+    gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
+    expert = (3 if gated else 2) * hidden * (facts.amount("moe_ffn") or ffn) * layers
+    if not experts:
+        return round(around + expert), None
+    topk = facts.amount("topk")
+    fine = (
+        experts > MANY_EXPERTS and facts.amount("moe_ffn") is None
+    )  # the width of one expert is not stated then
+    if fine:
+        return None, None
+    return round(around + expert * experts), round(around + expert * topk) if topk else None
 
 
 def size_in_name(name: str) -> float | None:

@@ -97,6 +97,8 @@ FACTS: Mapping[str, Fact] = {
         "numexperts nroutedexperts numlocalexperts numroutedexperts moenumexperts nexperts nexpert numexpert expertnum moeexperts"
         " nummoeexperts moenumrouted routedexperts expertcount expertsnum numberofexperts totalexperts nmoeexperts", "experts", "count", 0, 100_000, "model",
     ),
+    "moe_ffn": Fact("moeintermediatesize moeffnhiddensize expertffnhiddensize expertintermediatesize moeffndim basemoemlpdim moehiddendim moehiddensize moeinterdim", "", "count", 8, 1_000_000, "model"),
+    "topk": Fact("moeroutertopk numexpertspertok numexpertspertoken numexpertspertoks moetopk expertspertoken numactivatedexperts nactivatedexperts routertopk", "", "count", 1, 10_000, "model"),
     "tied": Fact(
         "tiewordembeddings weighttying tieembeddings tiedembeddings shareembeddings sharedecoderinputoutputembed tiewordembedding"
         " shareembeddingsandoutputweights tieweights weighttied tieemb tiedwordembeddings tieembedding logitsviaembedding shareembedding"
@@ -245,7 +247,7 @@ FACTS: Mapping[str, Fact] = {
         "numtokens ntrainingtokens traintokens maxtraintokens totaltokens trainingtokens numtraintokens trainntokens tokenbudget maxtokenstrain totaltraintokens targettokens trainnumtokens tokencount"
         " ntraintokens totaltrainingtokens numtokenstrain tokensbudget exittokens myexittokens", "tokens", "duration", 1e5, 1e16, "any",
     ),
-    "epochs": Fact("epochcount numtrainepochs numepochs maxepochs epochs maxepoch trainepochs nepochs totalepochs numepoch trainingepochs epochcount epochnum", "epoch", "number", 0, 1e6, "any"),
+    "epochs": Fact("epochcount numtrainepochs numepochs maxepochs epochs maxepoch trainepochs nepochs totalepochs numepoch trainingepochs epochcount epochnum", "epoch", "number", 1e-6, 1e6, "any"),
     # precision
     "bf16": Fact("bf16 usebf16 bf16enabled bfloat16 enablebf16 trainbf16", "", "flag", 0, 1, "precision"),
     "fp16": Fact("memoryefficientfp16 fp16 usefp16 fp16enabled enablefp16 float16 half", "", "flag", 0, 1, "precision"),
@@ -279,7 +281,7 @@ FACTS: Mapping[str, Fact] = {
     "save_steps": Fact("saveinterval savesteps saveevery checkpointinterval saveintervalupdates checkpointevery checkpointevery saveiters checkpointfactor savefreq saveinterval checkpointsteps ckptinterval savecheckpointsteps checkpointperiod checkpointfreq savemodelevery saveeverysteps savecheckpointinterval checkpointfrequency ckptevery", "", "duration", 1, 1e9, "any"),
     "eval_steps": Fact("evalinterval evalsteps valcheckinterval stepspereval evalevery evalfreq validationinterval valinterval validateintervalupdates evaliterations validevery evalperiod validinterval valeverysteps valevery valfreq evalfrequency", "", "duration", 1, 1e9, "any"),
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
-    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths modelid hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "checkpoint model", "any", group="any"),
+    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths modelid hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
     "adapter": Fact("adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),

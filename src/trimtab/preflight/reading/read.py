@@ -18,6 +18,8 @@ from trimtab.preflight.settings import Setting, Settings
 __all__ = ["read_config"]
 
 MAX_BYTES = 8_000_000
+MIN_IN_DIRECTORY = 3
+"""Settings below which a file met in a directory is not taken for a config."""
 TRAINING = (
     "lr",
     "train_steps",
@@ -81,7 +83,9 @@ def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings
             and not any(p.startswith(".") for p in file.relative_to(path).parts)
         ):
             try:
-                found.extend(read_config(file, frameworks))
+                found.extend(
+                    s for s in read_config(file, frameworks) if len(s.values) >= MIN_IN_DIRECTORY
+                )
             except ReadError as error:
                 failed.append(str(error))
     if not found:

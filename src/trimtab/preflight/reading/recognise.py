@@ -66,6 +66,8 @@ KEEPS: Mapping[str, frozenset[str]] = {
     "seq": bag("tokenizer"),
     "init_std": bag("embedding"),
     "experts": bag("moe router"),
+    "topk": bag("moe router"),
+    "moe_ffn": bag("moe router"),
     "adapter": bag("lora adapter loraconfig"),
     "router_z_loss": bag("moe router aux auxiliary"),
     "z_loss": bag("aux auxiliary lmhead head output"),
@@ -77,6 +79,7 @@ SPLIT_BESIDE = bag(
     "eval val valid validation evaluation test vision image audio lora teacher profiler profilers tokenizer inference generation"
 )
 """Words that put a part of the path aside even inside a longer name: `val_dataloader`."""
+PLAIN_NUMBER = re.compile(r"\s*[-+\d._]+(e[-+]?\d+)?\s*")
 WORD = re.compile(r"[a-z]+")
 
 
@@ -214,7 +217,9 @@ def accepted(fact: Fact, value: Any) -> Any:
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = ",".join(value)
         return (
-            value if isinstance(value, str) and len(value) < 200 and number(value) is None else None
+            value
+            if isinstance(value, str) and len(value) < 200 and not PLAIN_NUMBER.fullmatch(value)
+            else None
         )
     if fact.kind == "precision":
         return value if precision(value) else None

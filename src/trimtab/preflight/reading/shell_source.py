@@ -68,6 +68,8 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
     bodies = [words(expand(re.sub(r"\\\s*\n", " ", body), shell.variables)) for body in heredocs]
     candidates = [*shell.commands, *bodies, *(words(value) for value in shell.variables.values())]
     best = max(candidates, key=count_options, default=[])
+    if count_options(best) < 1 and len(shell.variables) >= 3:
+        return Document({name: value for name, value in shell.variables.items()}, "assignments")
     if count_options(best) < 1:
         raise ValueError("line 1: no command with options was found in this script")
     tree = argument_tree(best)

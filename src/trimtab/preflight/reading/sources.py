@@ -73,7 +73,7 @@ def facts(document: Document) -> Iterator[Document]:
         beside = {
             key: value
             for key, value in tree.items()
-            if key in ("framework", "model") or isinstance(value, dict)
+            if key == "framework" or isinstance(value, dict)
         }
         # Stored arguments may still hold `${NAME:-512}`: the fallback is what runs unless the caller sets NAME.
         options: dict[str, Any] = argument_tree([expand(str(word), {}) for word in arguments])
