@@ -94,6 +94,9 @@ def optimizer(facts: Facts) -> None:
     if betas:
         facts.derive("beta1", betas[0], "betas", origin="stated")
         facts.derive("beta2", betas[1], "betas", origin="stated")
+    if facts.fact("clip_on") is False:
+        facts.values.pop("clip", None)
+        facts.derive("clip", 0, "clip_on", origin="stated")
     clip = facts.get("clip")
     if clip is not None and clip < 0:
         facts.values.pop("clip")

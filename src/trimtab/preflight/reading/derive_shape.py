@@ -118,7 +118,7 @@ def parameters(facts: "Facts") -> None:
         facts.derive("params", total, "hidden")
         facts.derive("active_params", active, "hidden")
         return
-    for fact in ("base_model", "flavor", "model_name"):
+    for fact in ("flavor", "base_model", "model_name"):
         size = size_in_name(str(facts.fact(fact) or ""))
         if size:
             facts.derive("params", size, fact)

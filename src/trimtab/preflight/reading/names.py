@@ -22,7 +22,7 @@ class Fact:
     weak: str = ""
     """Squashed keys that mean it only under a fitting parent, or where nothing better is found."""
     kind: str = "number"
-    """number, count, share (0 to 1), flag, text, pair, duration, precision, any."""
+    """number, count, share (0 to 1), flag, bool (a flag that is never a number), text, pair, duration, precision, any."""
     low: float = 0.0
     high: float = 1e18
     group: str = "any"
@@ -32,7 +32,7 @@ class Fact:
 FACTS: Mapping[str, Fact] = {
     # shape
     "hidden": Fact(
-        "hiddensize hiddendim dmodel nembd embdim embeddim modeldim dimmodel hiddenunits modelsize embeddingdim nembed embedsize"
+        "hiddensize hiddendim dmodel nembd embdim embeddim modeldim dimmodel hiddenunits embeddingdim nembed embedsize"
         " decoderembeddim encoderembeddim modeldimension hiddenwidth residualdim transformerdim nembeddings embeddingsize"
         " hiddenstatesize adim attentiondim modelwidth emb basemodeldim  modeldims bertdim modelhiddensize nhidden",
         "dim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
@@ -201,26 +201,27 @@ FACTS: Mapping[str, Fact] = {
     "eps": Fact("eps adameps epsilon adamepsilon adamweps optimizereps optimizerepsilon adamwepsilon optimeps epsadam epsopt", "", "number", 0, 1, "optimizer"),
     "weight_decay": Fact("weightdecay wd l2reg decoupledweightdecay weightdecayrate adamwweightdecay adamweightdecay weightdecaycoef l2weightdecay optimizerweightdecay weightdecayfactor weightdecaycoeff weightdecayval", "decay", "number", 0, 100, "optimizer"),
     "clip": Fact(
-        "clipgradientnormtovalue clipgrad gradientclipping maxgradnorm gradientclipval gradclip clipnorm gradclipnorm clipgradnorm gradclipping gradientclip maxnorm clipgradient"
+        "gradclipthresh clipthresh clipgradientnormtovalue clipgrad gradientclipping maxgradnorm gradientclipval gradclip clipnorm gradclipnorm clipgradnorm gradclipping gradientclip maxnorm clipgradient"
         " gradientclippingthreshold clippingthreshold gradientclipnorm clipgradmaxnorm clip gradnormclip gradclipval gradientclipvalue maxgradientnorm globalclipnorm"
         " clipgradients gradnorm gradclipvalue clipgradientnorm gradientclipglobalnorm maxgradnorms gradnormclipping clipglobalnorm gradclipmaxnorm clipbyglobalnorm gradientmaxnorm gradientnormclip gradientnorm"
         " clipvalue gradnormthreshold gradclipthreshold globalnorm clipbynorm gradmaxnorm clipthreshold gradnormmax maxclipnorm clippingnorm gradientnormclipping gradientnormthreshold clipgradbynorm",
         "", "number", -2, 1e6, "optimizer",
     ),
     # batch and length
+    "clip_on": Fact("gradientclipping useclipgrad gradclipping enablegradclip clipgrad gradclip usegradclip enablegradientclipping", "", "bool", group="optimizer"),
     "batch_global": Fact(
-        "globalbatchsize globaltrainbatchsize trainbatchsize totalbatchsize gbs effectivebatchsize totaltrainbatchsize globalbs globalbatch batchsizeglobal"
+        "effectivebsz globalbatchsize globaltrainbatchsize trainbatchsize totalbatchsize gbs effectivebatchsize totaltrainbatchsize globalbs globalbatch batchsizeglobal"
         " globalbsz targetbatchsize trainglobalbatchsize totalbatch fullbatchsize trainbsz realbatchsize trainglobalbs",
         "", "any", 1, 1e9, "batch",
     ),
-    "batch": Fact("batchsize bsz bs batch trainingbatchsize examplesperbatch trainbs batchsz nbatch sentencesperbatch maxsentences batchsizetrain numsamplesperbatch", " size", "any", 1, 1e9, "batch"),
+    "batch": Fact("batchsizetraining batchsize bsz bs batch trainingbatchsize examplesperbatch trainbs batchsz nbatch sentencesperbatch maxsentences batchsizetrain numsamplesperbatch", " size", "any", 1, 1e9, "batch"),
     "batch_tokens": Fact(
         "batchsizetokens tokensperbatch batchtokens globalbatchtokens tokensperstep globalbatchsizetokens globalbatchsizeintokens batchsizeintokens globaltokens ntokensperbatch"
         " numtokensperbatch tokensperiteration tokensperiter totalbatchtokens trainbatchtokens tokensperupdate totalbatchsizetokens batchnumtokens globaltokensperbatch numtokensperstep desiredbatchsize tokenperbatch", "", "number", 1, 1e10, "batch",
     ),
     "micro_tokens": Fact("maxtokens devicebatchtokens rankmicrobatchsize microbatchtokens maxtokensperbatch maxnumtokens maxtokenspergpu rankmicrobatchtokens", "", "number", 16, 1e9, "batch"),
     "micro_batch": Fact(
-        "percorebatchsize perreplicabatch deviceminibatchsize microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize localbatchsize microbsz devicebatchsize batchsizepergpu mbs"
+        "trainbatchsize0 percorebatchsize perreplicabatch deviceminibatchsize microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize localbatchsize microbsz devicebatchsize batchsizepergpu mbs"
         " microbs microtrainbatchsize perdevicetrain batchsizeperdevice microbatch samplespergpu perreplicabatchsize trainbatchsizeperdevice pergputrainbatchsize"
         " batchpergpu perdeviceparallelism batchsizeperrank minibatchsizeperdevice trainmicrobatchsize devicetrainbatchsize localbs trainbatchsizepergpu batchsizepertpu"
         " batchsizeperreplica perdevicetrainbs batchsizeperdp perhostbatchsize realbatchsizeperrank microbatchsizepergpu ppermicrobatch perrankbatchsize runnerbatchsize batchperdevice samplesperdevice micros batchesperdevice",
@@ -281,11 +282,11 @@ FACTS: Mapping[str, Fact] = {
     "save_steps": Fact("saveinterval savesteps saveevery checkpointinterval saveintervalupdates checkpointevery checkpointevery saveiters checkpointfactor savefreq saveinterval checkpointsteps ckptinterval savecheckpointsteps checkpointperiod checkpointfreq savemodelevery saveeverysteps savecheckpointinterval checkpointfrequency ckptevery", "", "duration", 1, 1e9, "any"),
     "eval_steps": Fact("evalinterval evalsteps valcheckinterval stepspereval evalevery evalfreq validationinterval valinterval validateintervalupdates evaliterations validevery evalperiod validinterval valeverysteps valevery valfreq evalfrequency", "", "duration", 1, 1e9, "any"),
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
-    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths modelid hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
+    "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
     "adapter": Fact("adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),
     "stage": Fact("stage trainingstage trainstage rlhftype traintype", "", "text", group="any"),
-    "flavor": Fact("flavor modelflavor", "", "text", group="model"),
+    "flavor": Fact("modelspec preset modelvariant modelsize modelid flavor modelflavor", "", "text", group="model"),
     "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip

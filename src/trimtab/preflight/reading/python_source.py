@@ -1,6 +1,7 @@
 """Python config files, read as syntax: literals, constant arithmetic, calls as records. Never imported, never run."""
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -54,9 +55,10 @@ class PythonReader:
         self.names: dict[str, Any] = names or {}
         self.tree: dict[str, Any] = {}
         self.lines: dict[PathKey, int] = {}
+        self.sure = True
 
     def body(self, statements: list[ast.stmt], prefix: PathKey) -> None:
-        """Read statements in order; both branches of an if count, the later one wins."""
+        """Read statements in order. What a branch sets counts where no line outside of branches sets it."""
         for statement in statements:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 self.assign(statement.targets[0], statement.value, prefix)
@@ -64,8 +66,10 @@ class PythonReader:
                 self.assign(statement.target, statement.value, prefix)
             elif isinstance(statement, ast.ClassDef):
                 self.body(statement.body, (*prefix, statement.name))
-            elif isinstance(statement, ast.If | ast.With):
+            elif isinstance(statement, ast.With):
                 self.body(statement.body, prefix)
+            elif isinstance(statement, ast.If):
+                self.branch(statement, prefix)
             elif isinstance(statement, ast.Return) and statement.value is not None:
                 self.store((*prefix, "returned"), self.value(statement.value), statement)
             elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
@@ -75,6 +79,13 @@ class PythonReader:
                     if isinstance(node, ast.Call):
                         self.option(node, prefix)
 
+    def branch(self, statement: ast.If, prefix: PathKey) -> None:
+        """Read both branches of an `if`, without overwriting what is known."""
+        outer, self.sure = self.sure, False
+        self.body(statement.body, prefix)
+        self.body(statement.orelse, prefix)
+        self.sure = outer
+
     def assign(self, target: ast.expr, value: ast.expr, prefix: PathKey) -> None:
         """Take one assignment to a name or an attribute."""
         path = dotted(target)
@@ -83,7 +94,7 @@ class PythonReader:
         found = self.value(value)
         if found is UNKNOWN:
             return
-        if len(path) == 1:
+        if len(path) == 1 and (self.sure or path[0] not in self.names):
             self.names[path[0]] = found
         self.store((*prefix, *path), found, value)
 
@@ -125,6 +136,8 @@ class PythonReader:
             for key, below in value.items():
                 self.store((*path, str(key)), below, node)
             return
+        if not self.sure and path in self.lines:
+            return
         put(self.tree, path, value)
         self.lines[path] = getattr(node, "lineno", 0)
 
@@ -161,6 +174,13 @@ class PythonReader:
             return "".join(
                 str(part.value) for part in node.values if isinstance(part, ast.Constant)
             )
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            found = [
+                value
+                for part in node.values
+                if (value := self.value(part, depth + 1)) is not UNKNOWN
+            ]
+            return found[-1] if found else UNKNOWN
         if isinstance(node, ast.IfExp):
             return self.value(node.body, depth + 1)
         return self.computed(node)
@@ -203,6 +223,15 @@ class PythonReader:
                 if name not in {"int", "round"} or not isinstance(inner_value, float)
                 else int(inner_value)
             )
+        first = (
+            self.value(node.args[0], depth + 1) if len(node.args) == 1 and not keywords else UNKNOWN
+        )
+        if name in LENGTHS and isinstance(first, int | float):
+            return f"{first}{LENGTHS[name]}"
+        if isinstance(first, str) and NAMED.search(name):
+            return first
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            return self.chained(node, depth)
         found: dict[str, Any] = {}
         for argument in [*node.args, *(k.value for k in node.keywords if k.arg is None)]:
             value = self.value(argument, depth + 1)
@@ -212,13 +241,36 @@ class PythonReader:
             value = self.value(expression, depth + 1)
             if value is not UNKNOWN:
                 found[key] = value
+        if PRESET.search(name):
+            found.setdefault("preset", name)
         if not found:
             return self.computed(node)
-        if name and name[:1].isupper():
+        if name[:1].isupper():
             found.setdefault("_type", name)
         return found
 
+    def chained(self, node: ast.Call, depth: int) -> Any:
+        """Return `Config(…).with_callback("saver", Saver(…))` as the record of Config with `saver` below it."""
+        assert isinstance(node.func, ast.Attribute)
+        base = self.value(node.func.value, depth + 1)
+        if not isinstance(base, dict):
+            return UNKNOWN
+        named = [
+            value
+            for argument in node.args
+            if (value := self.value(argument, depth + 1)) is not UNKNOWN
+        ]
+        if len(named) == 2 and isinstance(named[0], str):
+            base = {**base, named[0]: named[1]}
+        return base
 
+
+LENGTHS = {"tokens": "tok", "steps": "ba", "epochs": "ep"}
+"""Calls that give a length of training: `Duration.tokens(6.5e12)`."""
+NAMED = re.compile(r"registry|from_name|from_pretrained|get_model|Path")
+"""Calls whose only argument names what is meant."""
+PRESET = re.compile(r"\d+(p\d+)?[bBmM]$")
+"""Class methods that are named after a size: `TransformerConfig.olmo2_32B(…)`."""
 DTYPES = {"bfloat16", "float16", "float32", "half", "float8_e4m3fn"}
 
 

@@ -56,7 +56,7 @@ BESIDE_THE_POINT = bag(
     " downstream lighteval harness specaug ctc frontend curriculum curriculumlearning flopsprofiler tensorboard"
 )
 MILDLY_BESIDE = bag(
-    "encoder embedding embed lmhead head unembed router moe bias scalar scalars groups paramgroups output deepspeedconfig deepspeed"
+    "encoder embedding embed lmhead head unembed router moe bias scalar scalars groups paramgroups output deepspeedconfig deepspeedjson deepspeed"
 )
 KEEPS: Mapping[str, frozenset[str]] = {
     "eval_steps": bag("eval evaluation val validation valid"),
@@ -213,6 +213,8 @@ def accepted(fact: Fact, value: Any) -> Any:
         return None
     if fact.kind == "flag":
         return flag(value)
+    if fact.kind == "bool":
+        return value if isinstance(value, bool) else None
     if fact.kind == "text":
         if isinstance(value, list) and all(isinstance(item, str) for item in value):
             value = ",".join(value)

@@ -69,7 +69,7 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
     candidates = [*shell.commands, *bodies, *(words(value) for value in shell.variables.values())]
     best = max(candidates, key=count_options, default=[])
     if count_options(best) < 1 and len(shell.variables) >= 3:
-        return Document({name: value for name, value in shell.variables.items()}, "assignments")
+        return Document(dict(shell.variables), "assignments")
     if count_options(best) < 1:
         raise ValueError("line 1: no command with options was found in this script")
     tree = argument_tree(best)
@@ -80,7 +80,7 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
         tree["launcher"] = launch
     for body in heredocs:
         try:
-            tree.setdefault("deepspeed_config", read_json(expand(body, shell.variables)).tree)
+            tree.setdefault("deepspeed_json", read_json(expand(body, shell.variables)).tree)
         except ValueError:
             continue
     lines: dict[PathKey, int] = {}

@@ -115,7 +115,7 @@ PRETRAINING: tuple[Framework, ...] = (
     ),
     Framework(
         name="olmo-core",
-        marks=("trainmodule.optim", "trainmodule.scheduler", "datasetconfig.sequencelength trainmodule"),
+        marks=("trainmoduleconfig", "rankmicrobatchsize scheduler", "trainmodule.optim", "trainmodule.scheduler", "datasetconfig.sequencelength trainmodule"),
         keys={"optim.type": "optimizer", "scheduler.type": "schedule", "zlossmultiplier": "z_loss", "globalbatchsize": "batch_tokens", "dataloader.globalbatchsize": "batch_tokens"},
         source="https://olmo-core.readthedocs.io/",
     ),
