@@ -45,13 +45,17 @@ def argument_tree(words: Sequence[str]) -> dict[str, Any]:
         if key:
             put(tree, key, True if not values else values[0] if len(values) == 1 else list(values))
 
+    skip = False
     for word in words:
+        if skip or word in {">", ">>", "<", "2>", "&>"}:
+            skip = not skip
+            continue
         if REDIRECT.fullmatch(word) or MORE.fullmatch(word):
             continue
         negative = re.fullmatch(r"-[\d.][\d.eE+-]*", word)
         option = None if negative else OPTION.fullmatch(word)
         override = None if option else OVERRIDE.fullmatch(word)
-        if option and (len(option[1]) > 1 or short):
+        if option and (word.startswith("--") or len(option[1]) > 1 or short):
             close()
             key, values = path_of(option[1]), []
             if option[2] is not None:

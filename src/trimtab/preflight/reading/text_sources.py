@@ -53,6 +53,8 @@ def read_toml(text: str) -> Document:
     """
     try:
         tree = tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError("TOML nested too deeply") from error
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"not valid TOML ({error})") from error
     return Document(tree, "toml", key_lines(text, tree))

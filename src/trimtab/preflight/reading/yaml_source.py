@@ -13,10 +13,6 @@ LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 60
 
 
-class TooLargeError(ValueError):
-    """Aliases or nesting would grow without bound."""
-
-
 def read_yaml(text: str) -> Iterator[Document]:
     """Give every YAML document that holds a mapping.
 
@@ -26,6 +22,7 @@ def read_yaml(text: str) -> Iterator[Document]:
         ValueError: The text is no YAML (with the line), or grows too large by aliases.
     """
     try:
+        refuse_depth(text)
         for root in filter(None, yaml.compose_all(text, Loader=LOADER)):
             builder = Builder()
             tree = builder.build(root, ())
@@ -40,6 +37,20 @@ def read_yaml(text: str) -> Iterator[Document]:
         raise ValueError(f"not valid YAML ({str(error).splitlines()[0]})") from error
     except RecursionError as error:
         raise ValueError("YAML nested too deeply") from error
+
+
+def refuse_depth(text: str) -> None:
+    """Raise where nodes are nested too deeply, before the composer recurses into them."""
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ValueError(
+                f"line {event.start_mark.line + 1}: YAML nested more than {MAX_DEPTH} levels deep"
+            )
 
 
 class Builder:

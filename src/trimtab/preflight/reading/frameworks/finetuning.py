@@ -32,7 +32,7 @@ FINETUNING: tuple[Framework, ...] = (
     ),
     Framework(
         name="open-instruct",
-        marks=("modelnameorpath withtracking", "datasetmixer modelnameorpath !chattemplate", "datasetmixerlist modelnameorpath"),
+        marks=("modelnameorpath withtracking", "datasetmixer checkpointingsteps", "datasetmixerlist modelnameorpath"),
         keys={**TRAINER_KEYS, "usemuon": "ignored", "uselora": "adapter"},
         ignore=("datasetmixer", "datasetmixerlist"),
         source="https://github.com/allenai/open-instruct",

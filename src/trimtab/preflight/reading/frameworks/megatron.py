@@ -47,8 +47,8 @@ MEGATRON: tuple[Framework, ...] = (
     Framework(
         name="gpt-neox",
         marks=("pipeparallelsize", "gptjresidual", "noweighttying", "attentionconfig numattentionheads", "outputlayerparallelism",
-               "trainmicrobatchsizepergpu numattentionheads", "makevocabsizedivisibleby posemb",
-               "trainmicrobatchsizepergpu lrdecayiters", "optimizer.params.lr lrdecaystyle"),
+               "trainmicrobatchsizepergpu numattentionheads !deepspeedjson", "makevocabsizedivisibleby posemb",
+               "trainmicrobatchsizepergpu lrdecayiters !deepspeedjson", "optimizer.params.lr lrdecaystyle !deepspeedjson"),
         keys={"warmup": "warmup_ratio", "modelparallelsize": "tensor_parallel", "noweighttying": "untied", "initmethod": "init_scheme",
               "checkpointfactor": "save_steps", "saveinterval": "save_steps", "optimizer.type": "optimizer", "vocabsize": "vocab"},
         ignore=("outputlayerinitmethod", "trainbatchsizes"),
@@ -58,7 +58,7 @@ MEGATRON: tuple[Framework, ...] = (
     ),
     Framework(
         name="megatron-deepspeed",
-        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeed numattentionheads"),
+        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeedjson numlayers", "deepspeed numattentionheads"),
         keys=KEYS,
         defaults=DEFAULTS,
         ffn_rule="megatron",
