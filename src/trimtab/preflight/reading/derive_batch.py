@@ -70,8 +70,15 @@ def from_micro(facts: "Facts") -> None:
     source = "micro_batch"
     if micro is None:
         micro, source = facts.amount("batch"), "batch"
+    local = facts.amount("local_batch")
+    if local is not None and micro is None:
+        micro, source = local, "local_batch"
     tokens = facts.amount("micro_tokens") if micro is None else None
-    accumulation = facts.amount("grad_accum") or facts.amount("micro_num") or 1
+    accumulation = (
+        1
+        if local is not None and source != "local_batch"
+        else facts.amount("grad_accum") or facts.amount("micro_num") or 1
+    )
     width = facts.get("data_parallel")
     known = width is not None or facts.batch_unit == "shared"
     if tokens is not None and facts.batch_unit == "tokens":
@@ -83,7 +90,7 @@ def from_micro(facts: "Facts") -> None:
         )
     if micro is None or micro <= 0:
         return
-    if source == "batch" or facts.stated.get("micro_batch"):
+    if source in facts.stated:
         facts.derive("micro_batch", micro, source, origin="stated")
     facts.derive(
         "batch_samples",
@@ -108,7 +115,7 @@ def layout(facts: "Facts") -> None:
     if (
         devices is not None
         and devices > 0
-        and (nodes is not None or facts.defaults.get("one_node"))
+        and (nodes is not None or facts.stated["devices"].key.startswith("launcher."))
     ):
         facts.derive("world_size", devices * (nodes or 1), "nodes", "devices")
     world = facts.get("world_size")

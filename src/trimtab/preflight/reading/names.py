@@ -107,7 +107,7 @@ FACTS: Mapping[str, Fact] = {
         " shareembeddingweights tieoutputembedding tieembed tiewte",
         "", "flag", 0, 1, "model",
     ),
-    "untied": Fact("untieembeddingsandoutputweights noweighttying untieembeddings untie", "", "flag", 0, 1, "model"),
+    "untied": Fact("notieembedlogits notieembeddings untieembeddingsandoutputweights noweighttying untieembeddings untie", "", "flag", 0, 1, "model"),
     "params": Fact("nparams numparams numparameters modelparams nparameters parametercount totalparams", "", "number", 1e5, 1e14, "model"),
     # architecture
     "qk_norm": Fact(
@@ -120,7 +120,7 @@ FACTS: Mapping[str, Fact] = {
     ),
     "norm": Fact("normalization normtype layernormtype normalizationtype normclass norm normclassname layernorm normlayer normlayertype", "", "text", group="model"),
     "activation": Fact(
-        "hiddenact activationfunction activation activationfn activationtype hiddenactivation mlpactivations mlpactivation acttype actfn"
+        "gluactivation hiddenact activationfunction activation activationfn activationtype hiddenactivation mlpactivations mlpactivation acttype actfn"
         " ffntype ffnactivation nonlinearity activationfunc ffnacttype mlpact ffact mlptype mlpclass mlpclassname ffnactfn feedforwardproj ffntypes"
         " hiddenactfn actfunction activationname ffnact activ", "act", "text", group="model",
     ),
@@ -182,7 +182,7 @@ FACTS: Mapping[str, Fact] = {
         "name type cls target class", "text", group="schedule",
     ),
     "warmup_steps": Fact(
-        "lrcoswarmup annealwarmup warmupsteps lrwarmupsteps lrwarmupiters numwarmupsteps warmupiters warmupupdates warmupnumsteps nwarmupsteps warmupiterations warmupstep"
+        "warmupgradsteps lrcoswarmup annealwarmup warmupsteps lrwarmupsteps lrwarmupiters numwarmupsteps warmupiters warmupupdates warmupnumsteps nwarmupsteps warmupiterations warmupstep"
         " lrwarmupstep warmupiter warmupiteration warmupnum twarmup warmupbatches linearwarmupsteps warmupsize totalwarmupsteps learningratewarmupsteps stepswarmup lrwarmupiterations"
         " warmupinsteps lrwarmupnumsteps nwarmup warmuplength schedulewarmupsteps lrwarmupupdates numwarmupupdates warmuptrainsteps warmupepochsteps linearwarmupiters warmupnumiters warmupnumupdates",
         "", "duration", 0, 1e9, "schedule",
@@ -221,12 +221,13 @@ FACTS: Mapping[str, Fact] = {
     ),
     "micro_tokens": Fact("maxtokens devicebatchtokens rankmicrobatchsize microbatchtokens maxtokensperbatch maxnumtokens maxtokenspergpu rankmicrobatchtokens", "", "number", 16, 1e9, "batch"),
     "micro_batch": Fact(
-        "trainbatchsize0 percorebatchsize perreplicabatch deviceminibatchsize microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize localbatchsize microbsz devicebatchsize batchsizepergpu mbs"
+        "trainbatchsize0 percorebatchsize perreplicabatch deviceminibatchsize microbatchsize perdevicetrainbatchsize trainmicrobatchsizepergpu perdevicebatchsize  microbsz devicebatchsize batchsizepergpu mbs"
         " microbs microtrainbatchsize perdevicetrain batchsizeperdevice microbatch samplespergpu perreplicabatchsize trainbatchsizeperdevice pergputrainbatchsize"
-        " batchpergpu perdeviceparallelism batchsizeperrank minibatchsizeperdevice trainmicrobatchsize devicetrainbatchsize localbs trainbatchsizepergpu batchsizepertpu"
+        " batchpergpu perdeviceparallelism batchsizeperrank minibatchsizeperdevice trainmicrobatchsize devicetrainbatchsize trainbatchsizepergpu batchsizepertpu"
         " batchsizeperreplica perdevicetrainbs batchsizeperdp perhostbatchsize realbatchsizeperrank microbatchsizepergpu ppermicrobatch perrankbatchsize runnerbatchsize batchperdevice samplesperdevice micros batchesperdevice",
         "", "number", 0, 1e7, "batch",
     ),
+    "local_batch": Fact("localbatchsize localbs", "", "number", 1, 1e7, "batch"),
     "micro_num": Fact("micronum batchaccumulationperreplica nummicrobatches micronumbatches microbatchnum microbatchesnum batchaccumulation", "", "count", 1, 1e6, "batch"),
     "grad_accum": Fact(
         "gradaccumulationnumbatches accum gradientaccumulationsteps gradaccumsteps updatefreq gradaccum gradientaccumulation accumulategradbatches gradaccsteps accumulationsteps"
@@ -270,7 +271,7 @@ FACTS: Mapping[str, Fact] = {
     "loss_scale_hysteresis": Fact("hysteresis", "", "number", 0, 1e6, "precision"),
     "loss_scale_min": Fact("thresholdlossscale minlossscale minscale minimumlossscale", "", "number", 0, 1e12, "precision"),
     # layout and habits
-    "tensor_parallel": Fact("coresperreplica tensormodelparallelsize tensorparallelsize tensorparalleldegree modelparallelsize tpsize tensorparallel tpdegree tensormodelparallel tensormpsize mpsize modelparallel tensorparallelism", "tp", "count", 1, 1024, "layout"),
+    "tensor_parallel": Fact("mpdegree coresperreplica tensormodelparallelsize tensorparallelsize tensorparalleldegree modelparallelsize tpsize tensorparallel tpdegree tensormodelparallel tensormpsize mpsize modelparallel tensorparallelism", "tp", "count", 1, 1024, "layout"),
     "pipeline_parallel": Fact("pipelinemodelparallelsize pipelineparallelsize pipelineparalleldegree pipeparallelsize ppsize pipelineparallel ppdegree pipelinestage pipelinestages pipelinemodelparallel", "pipeline pp", "count", 1, 1024, "layout"),
     "context_parallel": Fact("contextparallelsize contextparalleldegree cpsize contextparallel cpdegree", "cp", "count", 1, 1024, "layout"),
     "data_parallel": Fact("dataparallelsize dataparallel dpsize dpdegree dataparalleldegree", "dp", "count", 1, 1e6, "layout"),
@@ -284,9 +285,9 @@ FACTS: Mapping[str, Fact] = {
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
     "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
-    "adapter": Fact("adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
+    "adapter": Fact("traintype adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),
-    "stage": Fact("stage trainingstage trainstage rlhftype traintype", "", "text", group="any"),
+    "stage": Fact("stage trainingstage trainstage rlhftype", "", "text", group="any"),
     "flavor": Fact("modelspec preset modelvariant modelsize modelid flavor modelflavor", "", "text", group="model"),
     "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip

@@ -37,6 +37,11 @@ def read_module(module: ast.Module) -> Iterator[Document]:
     """Give what the module's own level sets, then each function that sets something."""
     reader = PythonReader()
     reader.body(module.body, ())
+    for function in ast.walk(module):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        if function.name in ENTRIES:
+            reader.parameters(function)
     if reader.tree:
         yield Document(reader.tree, "python", reader.lines)
     for function in ast.walk(module):
@@ -78,6 +83,25 @@ class PythonReader:
                 for node in ast.walk(statement):
                     if isinstance(node, ast.Call):
                         self.option(node, prefix)
+
+    def parameters(self, function: ast.FunctionDef) -> None:
+        """Read the defaults of an entry point's parameters, where the module sets nothing of the name."""
+        named = [*function.args.posonlyargs, *function.args.args]
+        defaults = list(
+            zip(
+                named[len(named) - len(function.args.defaults) :],
+                function.args.defaults,
+                strict=True,
+            )
+        )
+        defaults += [
+            (a, d)
+            for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+            if d is not None
+        ]
+        for argument, default in defaults:
+            if (argument.arg,) not in self.lines:
+                self.store((argument.arg,), self.value(default), default)
 
     def branch(self, statement: ast.If, prefix: PathKey) -> None:
         """Read both branches of an `if`, without overwriting what is known."""
@@ -265,6 +289,8 @@ class PythonReader:
         return base
 
 
+ENTRIES = {"main", "train", "setup", "run", "pretrain", "finetune"}
+"""Functions whose parameters are the settings of a run, as `fire` and `jsonargparse` expose them."""
 LENGTHS = {"tokens": "tok", "steps": "ba", "epochs": "ep"}
 """Calls that give a length of training: `Duration.tokens(6.5e12)`."""
 NAMED = re.compile(r"registry|from_name|from_pretrained|get_model|Path")

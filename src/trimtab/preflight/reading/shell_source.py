@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from trimtab.preflight.reading.arguments import argument_tree, count_options, launcher_tree
 from trimtab.preflight.reading.document import Document, PathKey
+from trimtab.preflight.reading.shell_branches import Branches
 from trimtab.preflight.reading.text_sources import read_json
 from trimtab.preflight.reading.values import arithmetic
 
@@ -19,10 +20,9 @@ VARIABLE = re.compile(
     r"\$\(\((?P<math>[^()]*(?:\([^()]*\)[^()]*)*)\)\)"
     r"|\$\{(?P<name>\w+)(?P<index>\[[@*\w]*\])?(?P<rest>[:%#/^,+-][^{}]*)?\}"
     r"|\$(?P<bare>\w+)"
+    r"|\$\(\s*expr\s+(?P<expr>[^()`]*)\)"
     r"|\$\(\s*(?:echo\s+)?[\"']?(?P<bc>[^|()`]*?)[\"']?\s*\|\s*bc[^)]*\)"
 )
-BLOCK_OPEN = re.compile(r"^\s*(if|case|elif|else)\b")
-BLOCK_CLOSE = re.compile(r"^\s*(fi|esac)\b")
 SBATCH = re.compile(r"^\s*#\s*(?:SBATCH|PBS|BSUB)\s+(.*)$", re.MULTILINE)
 MAX_EXPANSION = 200_000
 
@@ -35,12 +35,25 @@ class Shell:
     sure: set[str] = field(default_factory=set)
     commands: list[list[str]] = field(default_factory=list)
 
+    def assign(self, name: str, value: str, *, sure: bool) -> None:
+        """Set a variable. Where open branches disagree, only the caller knows: it stays unset."""
+        if sure:
+            self.variables[name] = value
+            self.sure.add(name)
+        elif name not in self.sure:
+            known = self.variables.get(name)
+            if known is not None and known.strip() not in value:
+                self.variables.pop(name)
+                self.sure.add(name)
+            else:
+                self.variables[name] = value
+
 
 def read_shell(text: str) -> Document:
     """Read a launch script, an sbatch file or one command line as the options of its training command.
 
-    The command with the most options counts. A variable that is set in a branch is used only where no
-    unconditional line sets it. What the script does not define stays unresolved and is left out.
+    The command with the most options counts. Branches are followed where their condition compares what the script
+    itself sets; a variable set in any other branch is used only where no line outside sets it. What the script does not define stays unresolved and is left out.
     Options and `name=value` overrides of a launcher (torchrun, srun) stand under `launcher`.
 
     Raises:
@@ -49,17 +62,11 @@ def read_shell(text: str) -> Document:
     heredocs = [match[2] for match in HEREDOC.finditer(text)]
     stripped = HEREDOC.sub(lambda match: re.sub(r"<<.*", "", match[0].split("\n")[0]), text)
     shell = Shell()
-    depth = 0
+    branches = Branches(lambda condition: expand(condition, shell.variables))
     for statement in statements(stripped):
-        if BLOCK_CLOSE.match(statement):
-            depth = max(0, depth - 1)
-            continue
-        if BLOCK_OPEN.match(statement):
-            depth += bool(re.match(r"\s*(if|case)\b", statement))
-            statement = re.sub(r"^.*?\b(then|else)\b", "", statement, flags=re.DOTALL).strip()
-            if not statement or BLOCK_OPEN.match(statement):
-                continue
-        obey(shell, statement, sure=depth == 0)
+        inside = branches.enter(statement)
+        if inside.strip() and branches.verdict != "left":
+            obey(shell, inside, sure=branches.verdict == "taken")
     return assemble(shell, text, heredocs)
 
 
@@ -102,10 +109,7 @@ def obey(shell: Shell, statement: str, *, sure: bool) -> None:
         value = expand(" ".join(words(value)) if value[:1] in "\"'" else value, shell.variables)
         if plus:
             value = f"{shell.variables.get(name, '')} {value}"
-        if sure or name not in shell.sure:
-            shell.variables[name] = value[:MAX_EXPANSION]
-        if sure:
-            shell.sure.add(name)
+        shell.assign(name, value[:MAX_EXPANSION], sure=sure)
         return
     while re.match(r"[A-Za-z_]\w*=\S*\s+\S", statement):
         first, _, rest = statement.partition(" ")
@@ -156,7 +160,7 @@ def statements(text: str) -> list[str]:
             array += 1
         elif sign == ")":
             array = max(0, array - 1)
-        elif (sign in "\n;|" or text[position : position + 2] == "&&") and not array:
+        elif ends(sign, text[position : position + 2], current) and not array:
             found.append("".join(current))
             current = []
             position += 2 if text[position : position + 2] in ("&&", "||", "|&") else 1
@@ -164,6 +168,13 @@ def statements(text: str) -> list[str]:
         current.append(sign)
         position += 1
     return [statement.strip() for statement in [*found, "".join(current)] if statement.strip()]
+
+
+def ends(sign: str, pair: str, current: list[str]) -> bool:
+    """Whether a statement ends here; `&&` and `||` of a condition belong to it."""
+    if pair in ("&&", "||"):
+        return not re.match(r"\s*(if|elif|while)\b", "".join(current))
+    return sign in "\n;|"
 
 
 def continued(current: list[str]) -> bool:
@@ -191,10 +202,10 @@ def expand(text: str, variables: dict[str, str]) -> str:
     """Return a text with the known variables filled in; unknown ones stay as they are."""
 
     def value(match: re.Match[str]) -> str:
-        if match["math"] is not None or match["bc"] is not None:
-            inner = expand(match["math"] or match["bc"], variables)
+        if match["math"] is not None or match["bc"] is not None or match["expr"] is not None:
+            inner = expand(match["math"] or match["bc"] or match["expr"], variables)
             inner = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), inner)
-            whole = match["math"] is not None
+            whole = match["bc"] is None
             result = arithmetic(
                 re.sub(r"(?<![/])/(?![/])", "//", inner) if whole else inner.strip()
             )

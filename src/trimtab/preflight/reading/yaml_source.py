@@ -48,9 +48,8 @@ def refuse_depth(text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise ValueError(
-                f"line {event.start_mark.line + 1}: YAML nested more than {MAX_DEPTH} levels deep"
-            )
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            raise ValueError(f"line {line}: YAML nested more than {MAX_DEPTH} levels deep")
 
 
 class Builder:
