@@ -274,3 +274,49 @@ def test_directory_gives_its_configs(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ReadError, match="no training config"):
         read_config(tmp_path / "empty")
+
+
+def test_branches_are_followed_where_the_script_itself_decides(read: Read) -> None:
+    settings = read(
+        "switch.sh",
+        "SIZE=${1:-13b}\nFP8=1\nARGS=()\n"
+        'if [[ ${SIZE} == "7b" ]]; then\n  HIDDEN=4096; LR=3e-4\nelif [ $SIZE = 13b ]; then\n  HIDDEN=5120\n  LR=2e-4\n'
+        "else\n  HIDDEN=1\nfi\n"
+        "if [ $ASKED = yes ]; then\n  WD=0.1\nelse\n  WD=0.01\nfi\n"
+        "case $MODE in\n  long) SEQ=8192 ;;\nesac\n"
+        'if [[ -n "$FP8" ]]; then ARGS+=("--fp8-format hybrid"); fi\n'
+        "python train.py --hidden-size ${HIDDEN} --lr $LR --weight-decay $WD --seq-length $SEQ ${ARGS[@]} --seed 3\n",
+        (),
+    )
+    assert settings.get("hidden") == 5120
+    assert settings.get("lr") == 2e-4
+    assert settings.get("weight_decay") is None  # the caller's answer decides
+    assert settings.get("dtype") == "fp8"
+    assert settings.get("seed") == 3
+
+
+def test_defaults_of_an_entry_point_count_where_the_module_is_silent(read: Read) -> None:
+    settings = read(
+        "train.py",
+        "LEARNING_RATE = 3e-4\ndef helper(weight_decay=5):\n    pass\n"
+        "def main(n_nodes=2, devices=4, per_device_batch_size=7, gradient_accumulation_steps=4, *, learning_rate=1.0, seq_len=128):\n    pass\n",
+    )
+    assert settings.get("lr") == 3e-4
+    assert settings.get("weight_decay") is None
+    assert settings.get("batch_tokens") == 2 * 4 * 7 * 4 * 128
+
+
+def test_chained_calls_branches_and_lengths_in_python(read: Read) -> None:
+    settings = read(
+        "a.py",
+        "SEQ = 4096\ndef build(opts):\n    seq_len = opts.seq_len or SEQ\n    c = Config()\n    c.lr = 1e-5\n    c.seq_len = seq_len\n"
+        "    c.max_duration = Duration.tokens(int(1.048576e9))\n    c.batch_size = 256\n    if opts.debug:\n        c.batch_size = 2\n"
+        "    c.trainer = Trainer(max_grad_norm=0.5).with_callback('saver', Saver(save_interval=1000))\n    return c\n",
+    )
+    assert (settings.get("lr"), settings.get("seq"), settings.get("batch_samples")) == (
+        1e-5,
+        4096,
+        256,
+    )
+    assert settings.get("train_steps") == 1000
+    assert (settings.get("clip"), settings.get("save_steps")) == (0.5, 1000)

@@ -92,9 +92,10 @@ def from_micro(facts: "Facts") -> None:
         return
     if source in facts.stated:
         facts.derive("micro_batch", micro, source, origin="stated")
+    # What one device takes in a step may be stated beside its micro batch.
     facts.derive(
         "batch_samples",
-        micro * accumulation * (width or 1),
+        max(local or 0, micro) * accumulation * (width or 1),
         source,
         origin="derived" if known else "default",
     )

@@ -279,7 +279,7 @@ FACTS: Mapping[str, Fact] = {
     "dp_shard": Fact("dataparallelsharddegree dpshard", "", "number", -1, 1e6, "layout"),
     "world_size": Fact("tpusize distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount", "gpus", "count", 1, 1e6, "layout"),
     "nodes": Fact("numnodes nnodes nodes nnode numhosts numnode", "", "count", 1, 1e5, "layout"),
-    "devices": Fact("devices nprocpernode gpuspernode ntaskspernode devicespernode numgpuspernode nprocspernode numgpupernode gpupernode gpusperreplica ngpuspernode pernodegpus", "gres", "any", 1, 64, "layout"),
+    "devices": Fact("ndevicespernode devices nprocpernode gpuspernode ntaskspernode devicespernode numgpuspernode nprocspernode numgpupernode gpupernode gpusperreplica ngpuspernode pernodegpus", "gres", "any", 1, 64, "layout"),
     "save_steps": Fact("saveinterval savesteps saveevery checkpointinterval saveintervalupdates checkpointevery checkpointevery saveiters checkpointfactor savefreq saveinterval checkpointsteps ckptinterval savecheckpointsteps checkpointperiod checkpointfreq savemodelevery saveeverysteps savecheckpointinterval checkpointfrequency ckptevery", "", "duration", 1, 1e9, "any"),
     "eval_steps": Fact("evalinterval evalsteps valcheckinterval stepspereval evalevery evalfreq validationinterval valinterval validateintervalupdates evaliterations validevery evalperiod validinterval valeverysteps valevery valfreq evalfrequency", "", "duration", 1, 1e9, "any"),
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),

@@ -108,6 +108,7 @@ def obey(shell: Shell, statement: str, *, sure: bool) -> None:
             value = value[1:-1]
         value = expand(" ".join(words(value)) if value[:1] in "\"'" else value, shell.variables)
         if plus:
+            sure = True  # what one branch adds does not contradict what another does
             value = f"{shell.variables.get(name, '')} {value}"
         shell.assign(name, value[:MAX_EXPANSION], sure=sure)
         return
