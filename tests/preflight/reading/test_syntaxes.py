@@ -320,3 +320,15 @@ def test_chained_calls_branches_and_lengths_in_python(read: Read) -> None:
     )
     assert settings.get("train_steps") == 1000
     assert (settings.get("clip"), settings.get("save_steps")) == (0.5, 1000)
+
+
+def test_two_assignments_in_one_line(read: Read) -> None:
+    settings = read(
+        "a.sh",
+        "ROUND=2\nif   [[ ${ROUND} == 1 ]]; then ITERS=100    SAVE=10\nelif [[ ${ROUND} == 2 ]]; then ITERS=1000   SAVE=18\nelse echo bad\nfi\n"
+        "GPUS=${GPUS:-8}\nACC=$((128 / 4 / GPUS))\nA=1 B=2 torchrun train.py --train-iters $ITERS --save-interval $SAVE"
+        " --gradient_accumulation_steps ${ACC} --per_device_train_batch_size 4 --learning_rate 1e-4\n",
+        (),
+    )
+    assert (settings.get("train_steps"), settings.get("save_steps")) == (1000, 18)
+    assert settings.get("batch_samples") == 4 * 4

@@ -115,8 +115,15 @@ def obey(shell: Shell, statement: str, *, sure: bool) -> None:
     while re.match(r"[A-Za-z_]\w*=\S*\s+\S", statement):
         first, _, rest = statement.partition(" ")
         name, _, value = first.partition("=")
-        shell.variables.setdefault(name, expand(value.strip("\"'"), shell.variables))
+        value = expand(value.strip("\"'"), shell.variables)
+        if ASSIGN.fullmatch(rest.strip()):  # `A=1 B=2`: both stay
+            shell.assign(name, value, sure=sure)
+        else:
+            shell.variables.setdefault(name, value)
         statement = rest.strip()
+    if ASSIGN.fullmatch(statement) and not re.search(r"\s--?\w", statement):
+        obey(shell, statement, sure=sure)
+        return
     shell.commands.append(words(expand(statement, shell.variables)))
 
 
