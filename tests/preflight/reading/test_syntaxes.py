@@ -332,3 +332,17 @@ def test_two_assignments_in_one_line(read: Read) -> None:
     )
     assert (settings.get("train_steps"), settings.get("save_steps")) == (1000, 18)
     assert settings.get("batch_samples") == 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.sh", "X=$(expr $X + 1)\nY=$((Y + 1))\ntrain.py --lr 1e-4 --steps $X --n $Y\n"),
+        ("b.sh", 'Z="a b=c d"\nQ="x y\ntrain.py --lr 1e-4\n'),
+        ("a.yaml", "lr: 1e-4\nhidden_size: .nan\nseq_len: .inf\ntrain_tokens: .nan\nwarmup_tokens: nan\nbatch_size: nan\nnum_layers: 1e400\n"),
+        ("a.py", "lr = 1e-4\nseed = int(1e999)\nsteps = round(1e999)\n"),
+        ("b.yaml", "optimizer: {learning_rate: [{initial_learning_rate: 0, end_learning_rate: 1e-4, steps: 1e999}]}\n"),
+    ],
+)  # fmt: skip
+def test_odd_values_never_break_the_reading(read: Read, name: str, text: str) -> None:
+    assert read(name, text, ()).get("lr") == 1e-4

@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.preflight.reading import derive_batch, derive_shape
 from trimtab.preflight.reading.document import squash
-from trimtab.preflight.reading.values import NO, YES, duration, flag, number, precision
+from trimtab.preflight.reading.values import NO, YES, duration, finite, flag, precision
 from trimtab.preflight.settings import NAMES, Origin, Setting
 
 __all__ = ["Facts", "settings_of"]
@@ -31,13 +31,13 @@ class Facts:
         return None if found is None else found.value
 
     def amount(self, name: str) -> float | None:
-        """Return a stated fact as a number, or None."""
-        return number(self.fact(name))
+        """Return a stated fact as a finite number, or None: nothing is computed from NaN and Inf."""
+        return finite(self.fact(name))
 
     def get(self, name: str) -> float | None:
-        """Return a setting made so far as a number, or None."""
+        """Return a setting made so far as a finite number, or None."""
         found = self.values.get(name)
-        return None if found is None else number(found.value)
+        return None if found is None else finite(found.value)
 
     def keep(self, name: str, fact: str | None = None) -> None:
         """Take a fact over as a setting of the same meaning."""

@@ -1,6 +1,7 @@
 """Python config files, read as syntax: literals, constant arithmetic, calls as records. Never imported, never run."""
 
 import ast
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -244,7 +245,9 @@ class PythonReader:
             inner_value = self.value(node.args[0], depth + 1)
             return (
                 inner_value
-                if name not in {"int", "round"} or not isinstance(inner_value, float)
+                if name not in {"int", "round"}
+                or not isinstance(inner_value, float)
+                or not math.isfinite(inner_value)
                 else int(inner_value)
             )
         first = (

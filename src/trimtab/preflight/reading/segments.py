@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trimtab.preflight.reading.document import PathKey, squash
-from trimtab.preflight.reading.values import number
+from trimtab.preflight.reading.values import finite
 from trimtab.preflight.settings import Setting
 
 __all__ = ["segment_facts"]
@@ -62,7 +62,7 @@ def read(item: Mapping[str, Any]) -> tuple[float | None, float | None, float | N
     """Return start, end and length of one segment, which may stand under its scheduler's name."""
     if len(item) == 1 and isinstance(inner := next(iter(item.values())), Mapping):
         item = inner
-    named = {squash(str(key)): number(value) for key, value in item.items()}
+    named = {squash(str(key)): finite(value) for key, value in item.items()}
 
     def pick(names: set[str]) -> float | None:
         return next(

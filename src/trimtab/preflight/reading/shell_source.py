@@ -25,6 +25,7 @@ VARIABLE = re.compile(
 )
 SBATCH = re.compile(r"^\s*#\s*(?:SBATCH|PBS|BSUB)\s+(.*)$", re.MULTILINE)
 MAX_EXPANSION = 200_000
+MAX_DEPTH = 8
 
 
 @dataclass
@@ -112,6 +113,7 @@ def obey(shell: Shell, statement: str, *, sure: bool) -> None:
             value = f"{shell.variables.get(name, '')} {value}"
         shell.assign(name, value[:MAX_EXPANSION], sure=sure)
         return
+    whole = statement
     while re.match(r"[A-Za-z_]\w*=\S*\s+\S", statement):
         first, _, rest = statement.partition(" ")
         name, _, value = first.partition("=")
@@ -121,7 +123,7 @@ def obey(shell: Shell, statement: str, *, sure: bool) -> None:
         else:
             shell.variables.setdefault(name, value)
         statement = rest.strip()
-    if ASSIGN.fullmatch(statement) and not re.search(r"\s--?\w", statement):
+    if statement != whole and ASSIGN.fullmatch(statement) and not re.search(r"\s--?\w", statement):
         obey(shell, statement, sure=sure)
         return
     shell.commands.append(words(expand(statement, shell.variables)))
@@ -206,12 +208,14 @@ def words(text: str) -> list[str]:
     return found
 
 
-def expand(text: str, variables: dict[str, str]) -> str:
+def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
     """Return a text with the known variables filled in; unknown ones stay as they are."""
 
     def value(match: re.Match[str]) -> str:
         if match["math"] is not None or match["bc"] is not None or match["expr"] is not None:
-            inner = expand(match["math"] or match["bc"] or match["expr"], variables)
+            inner = expand(
+                match["math"] or match["bc"] or match["expr"] or "", variables, depth + 1
+            )
             inner = re.sub(r"[A-Za-z_]\w*", lambda name: variables.get(name[0], name[0]), inner)
             whole = match["bc"] is None
             result = arithmetic(
@@ -231,11 +235,13 @@ def expand(text: str, variables: dict[str, str]) -> str:
             return found
         fallback = re.match(r":?[-=](.*)", rest)
         return (
-            expand(fallback[1].strip("\"'"), variables)
+            expand(fallback[1].strip("\"'"), variables, depth + 1)
             if fallback and name not in variables
             else match[0]
         )
 
+    if depth > MAX_DEPTH:  # a variable that holds itself
+        return text
     for _ in range(6):
         grown = VARIABLE.sub(value, text)
         if grown == text or len(grown) > MAX_EXPANSION:

@@ -11,7 +11,9 @@ __all__ = [
     "NO",
     "YES",
     "arithmetic",
+    "calculate",
     "duration",
+    "finite",
     "flag",
     "number",
     "pair",
@@ -73,6 +75,12 @@ def number(value: Any) -> float | int | None:
     if len(text) < 80 and re.fullmatch(r"[\d\s.eE_+*/()-]+", text) and re.search(r"\d", text):
         return arithmetic(text)
     return None
+
+
+def finite(value: Any) -> float | int | None:
+    """Return a value as a finite number, or None."""
+    found = number(value)
+    return found if found is not None and math.isfinite(found) else None
 
 
 def arithmetic(text: str, names: Mapping[str, Any] | None = None) -> float | int | None:
@@ -147,13 +155,15 @@ def duration(value: Any) -> tuple[float, str] | None:
     `100ba`, `0.01dur`, `375e6tok`, `2e12T`, `3%`; a plain number has the unit "".
     """
     if isinstance(value, Mapping) and "value" in value:
-        amount = number(value["value"])
+        amount = finite(value["value"])
         unit = str(value.get("unit", ""))
         return None if amount is None else (float(amount), unit_of(unit))
     if isinstance(value, str) and (found := DURATION.fullmatch(value.strip())):
         amount = float(found[1].replace("_", ""))
+        if not math.isfinite(amount):
+            return None
         return (amount / 100, "ratio") if found[2] == "%" else (amount, unit_of(found[2]))
-    plain = number(value)
+    plain = finite(value)
     return None if plain is None else (float(plain), "")
 
 
