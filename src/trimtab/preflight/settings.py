@@ -28,6 +28,7 @@ NAMES: Mapping[str, str] = {
     "experts": "routed experts",
     "tied_embeddings": "whether input and output embedding share their weights",
     "params": "parameters, stated or computed from the shape",
+    "active_params": "of a mixture of experts: parameters that one token uses",
     # architecture
     "qk_norm": "whether queries and keys are normalised",
     "embed_norm": "whether the embedding output is normalised",
@@ -39,7 +40,8 @@ NAMES: Mapping[str, str] = {
     "embedding_dropout": "",
     "softcap_attention": "",
     "softcap_final": "",
-    "z_loss": "coefficient of the z-loss; 0 where it is off",
+    "z_loss": "coefficient of the z-loss on the output logits; 0 where it is off",
+    "router_z_loss": "the same for the router of a mixture of experts",
     # init
     "init_std": "standard deviation of the weight init; text where it is a named scheme",
     "init_std_output": "the same for the layers that write to the residual stream",
@@ -52,6 +54,7 @@ NAMES: Mapping[str, str] = {
     "warmup_steps": "",
     "warmup_samples": "",
     "warmup_tokens": "",
+    "warmup_ratio": "warm-up as a share of the run, where the file gives it so",
     "decay_steps": "",
     "beta1": "",
     "beta2": "",
@@ -63,6 +66,7 @@ NAMES: Mapping[str, str] = {
     # batch and length
     "batch_samples": "sequences of one optimizer step",
     "batch_tokens": "tokens of one optimizer step",
+    "micro_batch": "sequences of one device's forward pass",
     "batch_start_samples": "where a ramp begins",
     "train_steps": "",
     "train_samples": "",
@@ -87,6 +91,7 @@ NAMES: Mapping[str, str] = {
     "eval_steps": "",
     "seed": "",
     "pretrained": "whether training starts from given weights (fine-tuning)",
+    "adapter": "whether only an adapter (LoRA, QLoRA) is trained",
     "objective": "pretrain, sft, dpo, rl, …",
 }
 """Canonical names, with their meaning where the name does not say it."""

@@ -1,0 +1,5 @@
+"""Reads the training configs of any framework into one `Settings` record each. Nothing in a config is ever run."""
+
+from trimtab.preflight.reading.read import read_config
+
+__all__ = ["read_config"]

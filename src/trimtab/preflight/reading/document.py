@@ -1,0 +1,59 @@
+"""What every syntax is turned into before anything is understood: a tree, and where it stands."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Document", "Leaf", "PathKey", "leaves", "squash"]
+
+PathKey = tuple[str, ...]
+
+MAX_LEAVES = 100_000
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One value of a config and the way to it."""
+
+    path: PathKey
+    value: Any
+    line: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The path as a person would write it."""
+        return ".".join(self.path)
+
+
+@dataclass(frozen=True)
+class Document:
+    """One config as its syntax gives it: nested dicts and lists of plain values."""
+
+    tree: Mapping[str, Any]
+    syntax: str
+    lines: Mapping[PathKey, int] = field(default_factory=dict)
+    note: tuple[str, ...] = ()
+
+    def leaves(self) -> list[Leaf]:
+        """Every value with its path; lists of plain values are one value."""
+        return list(leaves(self.tree, self.lines))
+
+
+def leaves(tree: Any, lines: Mapping[PathKey, int], path: PathKey = ()) -> Iterator[Leaf]:
+    """Walk a tree depth first. Lists of dicts give their index as a key; depth is bounded."""
+    if len(path) > 60:
+        return
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, lines, (*path, str(key)))
+    elif isinstance(tree, list) and any(isinstance(item, Mapping) for item in tree):
+        for index, item in enumerate(tree[:50]):
+            yield from leaves(item, lines, (*path, str(index)))
+    elif path:
+        yield Leaf(path, tree, lines.get(path))
+
+
+def squash(key: str) -> str:
+    """Return a key without case and separators: `--num-layers`, `numLayers` → `numlayers`."""
+    return re.sub(r"[^a-z0-9]", "", key.lower())

@@ -1,0 +1,196 @@
+"""From a path to settings: read the text, tell the syntax, tell the framework, bring it to canonical units."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ReadError
+from trimtab.preflight.reading.derive import Facts, settings_of
+from trimtab.preflight.reading.document import Document, Leaf, squash
+from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.preflight.reading.names import FACTS
+from trimtab.preflight.reading.python_source import FUNCTION_NOTE
+from trimtab.preflight.reading.recognise import accepted, left_open, recognise
+from trimtab.preflight.reading.segments import segment_facts
+from trimtab.preflight.reading.sources import SUFFIXES, documents
+from trimtab.preflight.settings import Setting, Settings
+
+__all__ = ["read_config"]
+
+MAX_BYTES = 8_000_000
+MIN_IN_DIRECTORY = 3
+"""Settings below which a file met in a directory is not taken for a config."""
+TRAINING = (
+    "lr",
+    "train_steps",
+    "weight_decay",
+    "betas",
+    "beta2",
+    "batch_global",
+    "micro_batch",
+    "warmup_steps",
+    "precision",
+    "bf16",
+)
+
+
+def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) -> list[Settings]:
+    """Read one config file, or every config of a directory, into settings by canonical name.
+
+    Command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python config files, and arguments
+    or settings stored as JSON (`{"args": […]}`, `{"config": {…}}`). The framework is told by its keys; what
+    is not one of `frameworks` is read by the common names of settings alone, as framework "generic".
+
+    Args:
+        path: A file or a directory. In a directory, files without a config's ending, and files that
+            cannot be read, are passed over; a file named by itself must be readable.
+        frameworks: Whose own keys and defaults are known; () reads everything by common names.
+
+    Returns:
+        One record for each config: mostly one, several for YAML with several documents and for Python with
+        several functions that return a config. `path` is as given.
+
+    Raises:
+        ReadError: The file is missing, too large, not valid in its syntax (with the line), or holds no setting.
+
+    Non-finite: NaN and Inf in a file are kept as values, for a rule to speak of.
+    Cost: O(size of the file), at most 8 MB of it and 100 000 values after aliases.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return read_directory(path, frameworks)
+    found = [
+        settings
+        for document in load(path)
+        if (settings := understood(str(path), document, frameworks)).values
+    ]
+    if not found:
+        raise ReadError(
+            f"{path}: no setting of a training run was found in it; "
+            "give the file that holds the learning rate, the batch or the model's shape"
+        )
+    return richest(found)
+
+
+def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings]:
+    """Read the files of a directory, in order of their names; raise where none is a config."""
+    found: list[Settings] = []
+    failed: list[str] = []
+    for file in sorted(path.rglob("*")):
+        if (
+            file.is_file()
+            and file.suffix.lower() in SUFFIXES
+            and not any(p.startswith(".") for p in file.relative_to(path).parts)
+        ):
+            try:
+                found.extend(
+                    s for s in read_config(file, frameworks) if len(s.values) >= MIN_IN_DIRECTORY
+                )
+            except ReadError as error:
+                failed.append(str(error))
+    if not found:
+        why = f" ({failed[0]})" if failed else ""
+        raise ReadError(f"{path}: no training config among its files{why}; name the file itself")
+    return found
+
+
+def load(path: Path) -> list[Document]:
+    """Return the documents of a file.
+
+    Raises:
+        ReadError: It is missing, too large, or not valid.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ReadError(
+                f"{path}: {size} bytes is more than a config has (at most {MAX_BYTES}); is it the data or a log?"
+            )
+        text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+    if "\0" in text:
+        raise ReadError(f"{path}: is binary, not a config; give the text file it was made from")
+    try:
+        return list(documents(path.name, text))
+    except ValueError as error:
+        raise ReadError(
+            f"{path}: {error}; correct the file, or give the command line instead"
+        ) from error
+
+
+def understood(path: str, document: Document, frameworks: Sequence[Framework]) -> Settings:
+    """Return the settings of one document."""
+    leaves = document.leaves()
+    framework = detect(document, leaves, frameworks)
+    stated = {} if framework is None else own_keys(framework, leaves)
+    rest = leaves if framework is None else list(without(framework, leaves))
+    for name, found in recognise(rest).items():
+        stated.setdefault(name, Setting(found.value, "stated", found.leaf.key, found.leaf.line))
+    stated.update(segment_facts(document.tree))
+    facts = Facts(stated, note=list(document.note))
+    if framework is not None:
+        facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
+        facts.defaults = defaults_for(framework, stated, leaves)
+    values = settings_of(facts)
+    return Settings(path, framework.name if framework else "generic", values, tuple(facts.note))
+
+
+def defaults_for(
+    framework: Framework, stated: Mapping[str, Setting], leaves: Iterable[Leaf]
+) -> dict[str, Any]:
+    """Return the framework's defaults that hold here: none for a model part alone, none for what is left open."""
+    if not any(name in stated for name in TRAINING):
+        return {}
+    unset = left_open(leaves)
+    warmup_named = any(name.startswith("warmup") for name in (*stated, *unset))
+    return {
+        name: value
+        for name, value in framework.defaults.items()
+        if name not in unset and not (name == "warmup_steps" and warmup_named)
+    }
+
+
+def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]:
+    """Return the facts that a framework's own keys state; the longer path wins over the key alone."""
+    found: dict[str, tuple[int, Setting]] = {}
+    for leaf in leaves:
+        parts = [squash(part) for part in leaf.path]
+        for start in range(len(parts)):
+            fact = framework.keys.get(".".join(parts[start:]))
+            if fact is None or (start and start < len(parts) - 1):
+                continue
+            if fact in FACTS and (value := accepted(FACTS[fact], leaf.value)) is not None:
+                weight = (len(parts) if start == 0 else 0) * 10 - len(parts)
+                if fact not in found or weight > found[fact][0]:
+                    found[fact] = (weight, Setting(value, "stated", leaf.key, leaf.line))
+            break
+    return {name: setting for name, (_, setting) in found.items()}
+
+
+def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
+    """Leave out what the framework's table speaks for, and what it says to ignore."""
+    ignored = set(framework.ignore)
+    for leaf in leaves:
+        parts = [squash(part) for part in leaf.path]
+        if ignored & set(parts) or ".".join(parts) in ignored:
+            continue
+        if ".".join(parts) in framework.keys or parts[-1] in framework.keys:
+            continue
+        yield leaf
+
+
+def richest(found: list[Settings]) -> list[Settings]:
+    """Leave out records that say next to nothing beside one that says much.
+
+    Where a Python file's own level says as much as its best function, its functions only use what it sets.
+    """
+    most = max(len(settings.values) for settings in found)
+    if len(found[0].values) >= 0.8 * most:
+        own = [
+            settings
+            for settings in found
+            if not any(note.startswith(FUNCTION_NOTE) for note in settings.note)
+        ]
+        found = own or found
+    return [settings for settings in found if len(settings.values) >= max(3, most / 3)] or found[:1]

@@ -1,0 +1,25 @@
+"""One way to write a config and read it back."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from trimtab.preflight.reading import read_config
+from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework
+from trimtab.preflight.settings import Settings
+
+Read = Callable[..., Settings]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Write a text under a name and return the one record read from it."""
+
+    def from_text(name: str, text: str, frameworks: Sequence[Framework] = FRAMEWORKS) -> Settings:
+        path = tmp_path / name
+        path.write_text(text)
+        (settings,) = read_config(path, frameworks)
+        return settings
+
+    return from_text
