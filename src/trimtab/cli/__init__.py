@@ -11,13 +11,27 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trimtab.cli import bench, chronicle, inspect, lab, report
+from trimtab.cli import (
+    bench,
+    chronicle,
+    inspect,
+    lab,
+    preflight,
+    report,
+)
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
 __all__ = ["build_parser", "main"]
 
-_COMMANDS = (inspect, chronicle, report, lab, bench)
+_COMMANDS = (
+    inspect,
+    preflight,
+    chronicle,
+    report,
+    lab,
+    bench,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -286,6 +286,15 @@ REMEDIES: tuple[Remedy, ...] = (
         failed=(Ev("104B", _LESSONS, "did not help"),),
     ),
     Remedy(
+        id="double-batch",
+        title="double the batch",
+        changes="the tokens of each update",
+        cost="twice the tokens for each update: the same corpus gives half the updates, and each token teaches less",
+        undo="halve it again",
+        when="mid-run",
+        failed=(Ev("OPT-175B", _OPT, "not much difference, and less efficient per sample"),),
+    ),
+    Remedy(
         id="width-depth-ratio",
         title="change the ratio of width to depth",
         changes="the architecture",

@@ -1,0 +1,293 @@
+"""`trimtab preflight CONFIG...`: what went wrong elsewhere with such settings, before the first device hour."""
+
+import argparse
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError, ReadError
+from trimtab.preflight.advice import advise, consider, menu, points, reach
+from trimtab.preflight.budget import Machine, plan_config, plan_lines
+from trimtab.preflight.lint import Finding, in_phase, lint, phase_of
+from trimtab.preflight.planning import gain_trend
+from trimtab.preflight.presets import difference, find_preset
+from trimtab.preflight.reading import read_config
+from trimtab.preflight.settings import Settings
+from trimtab.preflight.terminal import (
+    render_advice,
+    render_config,
+    render_difference,
+    render_points,
+    render_remedies,
+)  # fmt: skip
+
+__all__ = ["add", "run"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "preflight", help="check a training config for what went wrong elsewhere, before the run"
+    )
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        metavar="CONFIG",
+        help="a config of any framework, a launch script, or a directory of them",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also remarks, satisfied rules, and those that are checked elsewhere",
+    )
+    parser.add_argument(
+        "--phase",
+        choices=("start", "mid"),
+        help="start: what is settled before the run; mid: what a run in trouble can still change",
+    )
+    parser.add_argument(
+        "--like",
+        metavar="PRESET",
+        help="show the difference to a published run: gpt3-175b, opt, bloom, llama3, olmo2, pythia",
+    )
+    parser.add_argument("--against", metavar="CONFIG", help="show the difference to another config")
+    _add_questions(parser)
+    _add_machine(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_questions(parser: argparse.ArgumentParser) -> None:
+    asked = parser.add_argument_group("without a config")
+    asked.add_argument(
+        "--advise",
+        action="store_true",
+        help="settings for --hidden, --layers or --params; with --phase, the remedies of that phase",
+    )
+    asked.add_argument("--hidden", type=_positive, metavar="N")
+    asked.add_argument("--layers", type=_positive, metavar="N")
+    asked.add_argument(
+        "--points",
+        action="store_true",
+        help="the published rates, batches and warm-ups that are interpolated",
+    )
+    asked.add_argument(
+        "--consider",
+        metavar="REMEDY",
+        help="what a remedy costs, where it worked and where not, such as double-batch",
+    )
+    asked.add_argument(
+        "--gain",
+        action="append",
+        type=_gain,
+        metavar="PARAMS:GAIN",
+        help="gain of a change at a size, three times or more: does it persist as models grow?",
+    )
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
+    known = parser.add_argument_group("what a config does not state")
+    for flag, text in (
+        ("--params", "parameters, such as 175e9"), ("--corpus-tokens", "tokens before any repeat"),
+        ("--train-tokens", "tokens to train"), ("--tokens-per-second", "of the whole job"),
+        ("--deadline-days", "days the effort has"), ("--spent-days", "days of them that are gone"),
+        ("--devices", "accelerators"), ("--device-gib", "memory of one"), ("--save-seconds", "for which a save holds training up"),
+    ):  # fmt: skip
+        known.add_argument(flag, type=_positive, metavar="N", help=text)
+
+
+def _positive(text: str) -> float:
+    """Return a positive number; `175B`, `2M` and the like are numbers."""
+    units = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+    plain, factor = (
+        (text[:-1], units[text[-1:].lower()]) if text[-1:].lower() in units else (text, 1.0)
+    )
+    try:
+        value = float(plain) * factor
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r}: expected a positive number, such as 175e9 or 175B"
+        )
+    return value
+
+
+def _gain(text: str) -> tuple[float, float]:
+    size, _, gain = text.partition(":")
+    try:
+        return _positive(size), float(gain)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]!r}: expected PARAMS:GAIN, such as 1.3e9:0.02"
+        ) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Answer what is asked without a config, then read, judge and tell every config."""
+    document: dict[str, Any] = {"schema": 1}
+    console = Console(stderr=arguments.json, highlight=False)
+    answered = _answer(arguments, document, console)
+    if not arguments.paths and not answered:
+        raise ConfigError(
+            "nothing to check; give a CONFIG, or --advise --hidden N, --points, --consider REMEDY"
+        )
+    worst = False
+    if arguments.paths or not answered:
+        document |= {"configs": [], "errors": []}
+        for settings in _read(arguments, document["errors"]):
+            worst |= _tell(settings, arguments, document["configs"], console)
+    if arguments.json:
+        print_json(document)
+    return 2 if document.get("errors") else int(worst)
+
+
+def _read(arguments: argparse.Namespace, errors: list[dict[str, str]]) -> Iterator[Settings]:
+    for path in arguments.paths:
+        try:
+            yield from read_config(path)
+        except ReadError as error:
+            errors.append({"path": path, "error": str(error)})
+            print(f"trimtab: {error}", file=sys.stderr)
+
+
+def _machine(arguments: argparse.Namespace) -> Machine:
+    return Machine(
+        params=arguments.params, corpus_tokens=arguments.corpus_tokens, train_tokens=arguments.train_tokens,
+        tokens_per_second=arguments.tokens_per_second, deadline_days=arguments.deadline_days,
+        spent_days=arguments.spent_days or 0.0, devices=arguments.devices, device_gib=arguments.device_gib,
+        save_seconds=arguments.save_seconds,
+    )  # fmt: skip
+
+
+def _tell(
+    settings: Settings,
+    arguments: argparse.Namespace,
+    configs: list[dict[str, Any]],
+    console: Console,
+) -> bool:
+    """Judge one config; return whether an error was found."""
+    findings = lint(settings, params=arguments.params, corpus_tokens=arguments.corpus_tokens)
+    if arguments.phase:
+        findings = in_phase(findings, arguments.phase)
+    plan = plan_config(settings, _machine(arguments))
+    other, source = _other(arguments, settings)
+    differences = (
+        difference(settings, other, absent=bool(arguments.against)) if other is not None else ()
+    )
+    if arguments.json:
+        configs.append(_document(settings, findings, plan, arguments))
+        if other is not None:
+            configs[-1]["difference"] = {
+                "to": other.path,
+                "source": source,
+                "settings": [asdict(d) for d in differences],
+            }
+    else:
+        console.print(
+            render_config(
+                settings,
+                findings,
+                params=arguments.params,
+                everything=arguments.all,
+                width=console.width,
+            )
+        )
+        for line in plan_lines(plan):
+            console.print(Text(line))
+        if other is not None:
+            console.print(render_difference(other.path, source, differences))
+        console.print()
+    return any(f.severity == "error" for f in findings) or bool(plan.get("eta", {}).get("late"))
+
+
+def _other(arguments: argparse.Namespace, settings: Settings) -> tuple[Settings | None, str]:
+    """Return what a config is to be compared with, and where that comes from."""
+    if arguments.like:
+        preset = find_preset(arguments.like, settings)
+        return preset.as_settings(), preset.source
+    if arguments.against:
+        others = read_config(arguments.against)
+        return (others[0], "") if others else (None, "")
+    return None, ""
+
+
+def _document(
+    settings: Settings,
+    findings: tuple[Finding, ...],
+    plan: dict[str, Any],
+    arguments: argparse.Namespace,
+) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "path": settings.path,
+        "framework": settings.framework,
+        "settings": {name: settings.get(name) for name in settings},
+        "findings": [
+            {**asdict(f), "values": dict(f.values), "phase": phase_of(f.when)} for f in findings
+        ],
+        "notes": list(settings.note),
+        "verified_at": dict(reach(settings, arguments.params)),
+    }
+    if plan:
+        document["plan"] = plan
+    return document
+
+
+def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> bool:
+    """Answer the questions that need no config; return whether there was one."""
+    asked = False
+    if arguments.points:
+        asked = True
+        tables = points(arguments.params)
+        document["tables"] = [{**asdict(t), "at": value} for t, value in tables]
+        if not arguments.json:
+            console.print(render_points(tables))
+    if arguments.consider:
+        asked = True
+        found = [
+            consider(arguments.consider, s) for p in arguments.paths for s in read_config(p)
+        ] or [consider(arguments.consider)]
+        document["remedies"] = [
+            {**asdict(remedy), "price_here": price or None} for remedy, price in found
+        ]
+        if not arguments.json:
+            for remedy, price in found:
+                console.print(render_remedies([remedy]))
+                console.print(Text(f"  here    {price}" if price else ""))
+    if arguments.gain:
+        asked = True
+        trend = gain_trend(arguments.gain, arguments.params)
+        document["trend"] = {**asdict(trend), "adopt": trend.adopt}
+        if not arguments.json:
+            console.print(
+                Text(
+                    f"the gain {trend.verdict}: {trend.per_decade:+.3g} for ten times the parameters, {trend.at_target:.3g} left at the target; {'adopt it' if trend.adopt else 'do not adopt it on this evidence'}"
+                )
+            )
+    if arguments.advise:
+        asked = True
+        _advise(arguments, document, console)
+    return asked
+
+
+def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> None:
+    """Print settings by rule, before the start; and the remedies of a phase."""
+    given = (
+        []
+        if arguments.phase == "mid"
+        else list(advise(arguments.hidden, arguments.layers, arguments.params))
+    )
+    remedies = menu(arguments.phase) if arguments.phase else ()
+    document["advice"] = [{**asdict(a), "phase": "start"} for a in given]
+    document["remedies"] = [{**asdict(r), "phase": phase_of(r.when)} for r in remedies]
+    if not arguments.json:
+        console.print(render_advice(given))
+        console.print(render_remedies(remedies))

@@ -1,0 +1,110 @@
+"""The arithmetic of `planning`, put to one config and what the user knows of the machine."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trimtab.preflight.facts import Facts
+from trimtab.preflight.planning import epoch_ledger, goodput, memory, time_needed
+from trimtab.preflight.rules.rule import compact
+from trimtab.preflight.settings import Settings
+
+__all__ = ["Machine", "plan_config", "plan_lines"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What no config states. None where it is not known."""
+
+    params: float | None = None
+    corpus_tokens: float | None = None
+    train_tokens: float | None = None
+    tokens_per_second: float | None = None
+    deadline_days: float | None = None
+    spent_days: float = 0.0
+    devices: float | None = None
+    device_gib: float | None = None
+    save_seconds: float | None = None
+
+
+def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
+    """Return time, memory, checkpoints and epochs, as far as they are determined.
+
+    Raises:
+        ConfigError: A number of the machine is not positive.
+    """
+    run = Facts(settings, params=machine.params, corpus=machine.corpus_tokens)
+    total = machine.train_tokens or run.train_tokens
+    plan: dict[str, Any] = {}
+    if total and run.corpus_tokens and run.batch_tokens:
+        ledger = epoch_ledger(run.corpus_tokens, run.batch_tokens, total)
+        plan["epochs"] = {"epochs": ledger.epochs, "begin_at_step": list(ledger.steps)}
+    reliable = (
+        goodput(machine.devices, machine.save_seconds)
+        if machine.devices and machine.save_seconds
+        else None
+    )
+    if total and machine.tokens_per_second is not None:
+        share = 1 - reliable.lost_share if reliable is not None and reliable.lost_share < 1 else 1.0
+        eta = time_needed(
+            total,
+            machine.tokens_per_second,
+            deadline_days=machine.deadline_days,
+            spent_days=machine.spent_days,
+            goodput_share=share,
+        )
+        plan["eta"] = {
+            "tokens": total,
+            "days": eta.days,
+            "days_left": eta.left_days,
+            "late": eta.is_late,
+        }
+    if run.params is not None and (machine.devices or machine.device_gib):
+        plan["memory"] = asdict(
+            memory(run.params, devices=machine.devices, device_gib=machine.device_gib)
+        )
+    if reliable is not None:
+        plan["checkpoints"] = asdict(reliable)
+        step_s = (
+            run.batch_tokens / machine.tokens_per_second
+            if run.batch_tokens and machine.tokens_per_second
+            else None
+        )
+        plan["checkpoints"]["interval_steps"] = (
+            max(1, round(reliable.interval_s / step_s)) if step_s else None
+        )
+    return plan
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[str]:
+    """Return the plan as lines for people."""
+    lines: list[str] = []
+    if eta := plan.get("eta"):
+        late = " · LATE: fewer tokens, a smaller model, or more devices" if eta["late"] else ""
+        left = (
+            f", {eta['days_left']:.1f} days are left{late}" if eta["days_left"] is not None else ""
+        )
+        lines.append(
+            f"time        {eta['days']:.1f} days for {compact(eta['tokens'])} tokens{left}"
+        )
+    if epochs := plan.get("epochs"):
+        begins = ", ".join(f"{n} at step {s}" for n, s in enumerate(epochs["begin_at_step"][:5], 2))
+        lines.append(
+            f"epochs      {epochs['epochs']:.2f}" + (f"; epoch {begins}" if begins else "")
+        )
+    if saved := plan.get("checkpoints"):
+        steps = f" = {saved['interval_steps']} steps" if saved["interval_steps"] else ""
+        lines.append(
+            f"checkpoints every {saved['interval_s'] / 60:.0f} min{steps}, {saved['lost_share']:.1%} of the time lost; a failure every {saved['failure_hours']:.0f} h; {saved['spare_nodes']} spare nodes"
+        )
+    if kept := plan.get("memory"):
+        each = f", {kept['per_device_gib']:.1f} GiB per device" if kept["per_device_gib"] else ""
+        fits = {True: ": fits, before activations", False: ": does not fit", None: ""}[kept["fits"]]
+        lines.append(
+            f"memory      {kept['gib']:,.0f} GiB{each}{fits}; give up precision in this order:"
+        )
+        lines += [
+            f"            {n}  {p['name']}  {p['gib']:,.0f} GiB — {p['give_up']}"
+            for n, p in enumerate(kept["parts"], 1)
+        ]
+    return lines

@@ -1,0 +1,90 @@
+"""Apply every rule to one config, and put what it found in order."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trimtab.errors import ConfigError
+from trimtab.plan.remedies import When
+from trimtab.preflight.facts import Facts
+from trimtab.preflight.rules import RULES, Rule, Severity
+from trimtab.preflight.settings import Settings
+from trimtab.preflight.spelling import spell
+
+__all__ = ["Finding", "Phase", "in_phase", "lint", "phase_of", "satisfied"]
+
+Phase = Literal["start", "mid"]
+_RANK: Mapping[str, int] = {"error": 0, "warning": 1, "info": 2}
+_HINDSIGHT = ("data", "precision", "init")
+"""What OPT named first in hindsight: more data, bf16, init."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one rule says of one config."""
+
+    rule: str
+    title: str
+    topic: str
+    severity: Severity
+    message: str
+    values: Mapping[str, Any]
+    why: str
+    source: str
+    instead: str
+    cost: str
+    when: When
+
+
+def lint(
+    settings: Settings, *, params: float | None = None, corpus_tokens: float | None = None
+) -> tuple[Finding, ...]:
+    """Return what the rules find, by severity, then data, precision and init first, then by rule.
+
+    Args:
+        settings: One config.
+        params: Parameters, where the config does not determine them.
+        corpus_tokens: Tokens of the corpus before any repeats.
+
+    Raises:
+        ConfigError: `params` or `corpus_tokens` is not a positive number.
+    """
+    for name, value in (("params", params), ("corpus_tokens", corpus_tokens)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ConfigError(f"{name} is {value}; give a positive number")
+    run = Facts(settings, params=params, corpus=corpus_tokens)
+    found = [f for rule in RULES if (f := _apply(rule, run)) is not None]
+    return tuple(sorted(found, key=_order))
+
+
+def _apply(rule: Rule, run: Facts) -> Finding | None:
+    verdict = rule.check(run) if rule.check is not None and rule.applies(run) else None
+    if verdict is None:
+        return None
+    return Finding(
+        rule=rule.id, title=rule.title, topic=rule.topic, severity=verdict.severity,
+        message=verdict.message, values=dict(verdict.values), why=rule.why, source=rule.source,
+        instead=spell(run.settings, verdict.change, verdict.words),
+        cost=rule.cost, when=rule.when or "unsure",
+    )  # fmt: skip
+
+
+def _order(finding: Finding) -> tuple[int, int, str]:
+    topic = _HINDSIGHT.index(finding.topic) if finding.topic in _HINDSIGHT else len(_HINDSIGHT)
+    return _RANK[finding.severity], topic, finding.rule
+
+
+def phase_of(when: When) -> Phase:
+    """Return when advice is of use: what may change in mid-run is for a run in trouble, the rest for before the start."""
+    return "mid" if when == "mid-run" else "start"
+
+
+def in_phase(findings: Iterable[Finding], phase: Phase) -> tuple[Finding, ...]:
+    """Return the findings of one phase; the two phases share none."""
+    return tuple(f for f in findings if phase_of(f.when) == phase)
+
+
+def satisfied(settings: Settings, findings: Iterable[Finding]) -> tuple[Rule, ...]:
+    """Return the rules that this config could answer and that found nothing."""
+    spoke, run = {f.rule for f in findings}, Facts(settings)
+    return tuple(r for r in RULES if r.id not in spoke and r.needs and r.applies(run))
