@@ -175,7 +175,12 @@ def _tell(
     console: Console,
 ) -> bool:
     """Judge one config; return whether an error was found."""
-    findings = lint(settings, params=arguments.params, corpus_tokens=arguments.corpus_tokens)
+    findings = lint(
+        settings,
+        params=arguments.params,
+        corpus_tokens=arguments.corpus_tokens,
+        train_tokens=arguments.train_tokens,
+    )
     if arguments.phase:
         findings = in_phase(findings, arguments.phase)
     plan = plan_config(settings, _machine(arguments))
@@ -202,7 +207,7 @@ def _tell(
             )
         )
         for line in plan_lines(plan):
-            console.print(Text(line))
+            console.print(Text(line), soft_wrap=True)
         if other is not None:
             console.print(render_difference(other.path, source, differences))
         console.print()

@@ -33,8 +33,13 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
     Raises:
         ConfigError: A number of the machine is not positive.
     """
-    run = Facts(settings, params=machine.params, corpus=machine.corpus_tokens)
-    total = machine.train_tokens or run.train_tokens
+    run = Facts(
+        settings,
+        params=machine.params,
+        corpus_tokens=machine.corpus_tokens,
+        train_tokens=machine.train_tokens,
+    )
+    total = run.train_tokens
     plan: dict[str, Any] = {}
     if total and run.corpus_tokens and run.batch_tokens:
         ledger = epoch_ledger(run.corpus_tokens, run.batch_tokens, total)

@@ -29,6 +29,38 @@ _DERIVED = (
     "train_tokens",
     "corpus_tokens",
 )
+_TUNING_NAMES = frozenset(
+    {
+        "sft",
+        "dpo",
+        "orpo",
+        "kto",
+        "grpo",
+        "ppo",
+        "rlhf",
+        "lora",
+        "qlora",
+        "ft",
+        "finetune",
+        "finetuning",
+        "instruct",
+    }
+)
+"""Words of a file's name that say so where the file does not."""
+_PRETRAINERS = (
+    "megatron",
+    "neox",
+    "titan",
+    "olmo",
+    "nanotron",
+    "lingua",
+    "levanter",
+    "maxtext",
+    "metaseq",
+    "flagscale",
+    "internevo",
+    "kempner",
+)
 _ADAPTER = re.compile(r"q?lora|peft|adapter|prefix|prompt.?tuning", re.IGNORECASE)
 
 
@@ -56,12 +88,18 @@ class Facts:
     """Settings with what follows from them. A number is finite here; NaN and Inf count as absent."""
 
     def __init__(
-        self, settings: Settings, *, params: float | None = None, corpus: float | None = None
+        self,
+        settings: Settings,
+        *,
+        params: float | None = None,
+        corpus_tokens: float | None = None,
+        train_tokens: float | None = None,
     ) -> None:
-        """Take the settings, and optionally parameters and tokens of the corpus from the user."""
+        """Take the settings, and what the user knows beyond them, which then holds."""
         self.settings = settings
         self._params = params
-        self._corpus = corpus
+        self._corpus_tokens = corpus_tokens
+        self._train_tokens = train_tokens
 
     def get(self, name: str) -> Any:
         """Return a setting as it stands."""
@@ -100,20 +138,43 @@ class Facts:
     @cached_property
     def is_adapter(self) -> bool:
         """Whether only adapters are trained (LoRA and its kin)."""
-        return bool(_ADAPTER.search(self.text("objective")))
+        return self.get("adapter") is True or bool(_ADAPTER.search(self.text("objective")))
+
+    @cached_property
+    def _starts_from_weights(self) -> bool:
+        """Whether weights are given. A pre-training framework's `model` names an architecture."""
+        found = self.setting("pretrained")
+        if found is None or found.value is not True:
+            return False
+        pretrainer = any(part in self.settings.framework.lower() for part in _PRETRAINERS)
+        return not (
+            pretrainer and found.key.lower().rsplit(".", 1)[-1] in ("model", "model_name", "name")
+        )
 
     @cached_property
     def is_tuning(self) -> bool:
         """Whether given weights are tuned: sft, preferences, rl, adapters."""
         objective = self.text("objective")
-        if any(part in objective for part in _TUNING):
+        if self.is_adapter or any(part in objective for part in _TUNING):
             return True
-        return self.get("pretrained") is True and "pretrain" not in objective
+        if not objective and self.setting("pretrained") is None:
+            return not _TUNING_NAMES.isdisjoint(re.split(r"[^a-z]+", self._file_name))
+        return self._starts_from_weights and "pretrain" not in objective
+
+    @cached_property
+    def _file_name(self) -> str:
+        return self.settings.path.replace("\\", "/").rsplit("/", 1)[-1].lower()
 
     @cached_property
     def is_continued(self) -> bool:
         """Whether pre-training goes on from given weights."""
-        return self.get("pretrained") is True and not self.is_tuning
+        return self._starts_from_weights and not self.is_tuning
+
+    @cached_property
+    def is_ngpt(self) -> bool:
+        """Whether weights are kept on the sphere (nGPT), which needs neither warm-up nor decay; also by its name."""
+        named = (self.text("norm"), self._file_name, *self.settings.note)
+        return any("ngpt" in text.lower() for text in named)
 
     @cached_property
     def is_description(self) -> bool:
@@ -212,6 +273,8 @@ class Facts:
     @cached_property
     def train_steps(self) -> float | None:
         """Length of the run in optimizer steps."""
+        if self._train_tokens is not None:
+            return self._train_tokens / self.batch_tokens if self.batch_tokens else None
         if steps := self.positive("train_steps"):
             return steps
         samples, batch = self.positive("train_samples"), self.positive("batch_samples")
@@ -223,6 +286,8 @@ class Facts:
     @cached_property
     def train_tokens(self) -> float | None:
         """Length of the run in tokens."""
+        if self._train_tokens is not None:
+            return self._train_tokens
         if tokens := self.positive("train_tokens"):
             return tokens
         samples, seq = self.positive("train_samples"), self.positive("seq")
@@ -234,4 +299,8 @@ class Facts:
     @cached_property
     def corpus_tokens(self) -> float | None:
         """Tokens of the corpus: given by the user, or stated."""
-        return self._corpus if self._corpus is not None else self.positive("corpus_tokens")
+        return (
+            self._corpus_tokens
+            if self._corpus_tokens is not None
+            else self.positive("corpus_tokens")
+        )

@@ -37,7 +37,11 @@ class Finding:
 
 
 def lint(
-    settings: Settings, *, params: float | None = None, corpus_tokens: float | None = None
+    settings: Settings,
+    *,
+    params: float | None = None,
+    corpus_tokens: float | None = None,
+    train_tokens: float | None = None,
 ) -> tuple[Finding, ...]:
     """Return what the rules find, by severity, then data, precision and init first, then by rule.
 
@@ -45,14 +49,16 @@ def lint(
         settings: One config.
         params: Parameters, where the config does not determine them.
         corpus_tokens: Tokens of the corpus before any repeats.
+        train_tokens: Tokens to train.
 
     Raises:
-        ConfigError: `params` or `corpus_tokens` is not a positive number.
+        ConfigError: One of them is not a positive number.
     """
-    for name, value in (("params", params), ("corpus_tokens", corpus_tokens)):
+    given = {"params": params, "corpus_tokens": corpus_tokens, "train_tokens": train_tokens}
+    for name, value in given.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value}; give a positive number")
-    run = Facts(settings, params=params, corpus=corpus_tokens)
+    run = Facts(settings, **given)
     found = [f for rule in RULES if (f := _apply(rule, run)) is not None]
     return tuple(sorted(found, key=_order))
 

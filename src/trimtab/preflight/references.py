@@ -56,7 +56,7 @@ class Table:
                 return high.value
             if params < high.params:
                 part = math.log(params / low.params) / math.log(high.params / low.params)
-                return low.value * (high.value / low.value) ** part
+                return low.value * math.exp(part * math.log(high.value / low.value))
         return points[-1].value
 
     def around(self, params: float) -> tuple[Point, ...]:

@@ -102,30 +102,27 @@ def spell(settings: Settings, change: Mapping[str, Any], words: str = "") -> str
 
 def _one(settings: Settings, name: str, value: Any) -> str:
     text = _plain(value)
-    found = settings.values.get(name)
-    template = next(
-        (t.get(name, "") for part, t in _FRAMEWORKS if part in settings.framework.lower()), ""
-    )
-    own = found.key if found is not None and _is_one_key(found.key) else ""
-    if (
-        own
-        and found is not None
-        and found.origin == "stated"
-        and not isinstance(value, bool)
-        and name not in ("dtype", "loss_scale")
-    ):
-        if own.startswith("-"):
-            return f"{own} {text}"
-        if "[" not in own:
-            return f"{own}: {text}"
-    if template:
+    table = next((t for part, t in _FRAMEWORKS if part in settings.framework.lower()), {})
+    own = _own_key(settings, name, value)
+    if own.startswith("-"):
+        return f"{own} {text}"
+    if own and not (table.get("lr", "").startswith("--") and "." not in own):
+        return f"{own}: {text}"
+    if template := table.get(name, ""):
         return template.format(text)
+    if own:
+        return f"--{own.replace('_', '-')} {text}"
     return f"set {_WORDS.get(name) or name.replace('_', ' ')} to {text}"
 
 
-def _is_one_key(key: str) -> bool:
-    """Whether a key can be typed as it stands: no list of alternatives, no sentence."""
-    return bool(re.fullmatch(r"-{0,2}[\w.\[\]/-]+", key))
+def _own_key(settings: Settings, name: str, value: Any) -> str:
+    """Return the config's own key of a setting, where a value can be typed after it."""
+    found = settings.values.get(name)
+    if found is None or found.origin != "stated" or isinstance(value, bool):
+        return ""
+    if name in ("dtype", "loss_scale"):  # several keys, or one that must go
+        return ""
+    return found.key if re.fullmatch(r"-{0,2}[\w./-]+", found.key) else ""
 
 
 def _plain(value: Any) -> str:

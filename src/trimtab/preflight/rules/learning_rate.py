@@ -2,7 +2,7 @@
 
 from trimtab.preflight.facts import OTHER_OPTIMIZERS, Facts
 from trimtab.preflight.references import GPT3_LR, LLAMA_LR, WORKED_LR
-from trimtab.preflight.rules.rule import Rule, Verdict, compact
+from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact
 
 __all__ = ["LEARNING_RATE_RULES"]
 
@@ -25,7 +25,7 @@ def learning_rate(run: Facts) -> Verdict | None:
 def _pretraining(run: Facts, lr: float) -> Verdict | None:
     params = run.lookup_params
     if params is None:
-        return None
+        return _of_unknown_size(run, lr)
     usual, llama, worked = GPT3_LR.at(params), LLAMA_LR.at(params), WORKED_LR.at(params)
     ratio = lr / usual
     points = ", ".join(f"{p.run} {compact(p.value)}" for p in GPT3_LR.around(params))
@@ -51,7 +51,7 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
         known = f"; the highest known to have worked there is {compact(worked)}"
         return Verdict("error", message + known, values, change)
     if ratio > 1.5 and lr > 1.05 * llama:
-        severity = "info" if run.get("qk_norm") is True else "warning"
+        severity: Severity = "info" if run.get("qk_norm") is True else "warning"
         return Verdict(
             severity,
             f"{message}, and above Llama's ({compact(llama)}); up to {compact(worked)} has worked",
@@ -71,6 +71,20 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
     return None
 
 
+def _of_unknown_size(run: Facts, lr: float) -> Verdict | None:
+    highest = max(WORKED_LR.points, key=lambda p: p.value)
+    if lr <= 1.05 * highest.value or run.is_continued or run.setting("optimizer") is None:
+        return None
+    experts = run.number("experts") or 0
+    return Verdict(
+        "error" if experts >= 16 else "warning",  # so many experts make no small model
+        f"peak rate {compact(lr)}: the highest known to have worked for a language model of any size is {compact(highest.value)} ({highest.run})",
+        {"lr": lr, "highest_that_worked": highest.value},
+        {},
+        "give --params for the rate of this size",
+    )
+
+
 def _tuning(run: Facts, lr: float) -> Verdict | None:
     if run.params is not None and run.params < 1e9:
         return None
@@ -78,7 +92,7 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
     preference = any(o in objective for o in ("dpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl"))
     usual = _PREFERENCE_LR if preference else _TUNING_LR
     ratio = lr / usual
-    if ratio <= (10.5 if preference else 5.5):
+    if ratio <= (10.5 if preference else 4.5):
         return None
     samples = run.positive("batch_samples")
     small = (
@@ -86,8 +100,9 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
         if samples and samples <= 8
         else ""
     )
-    # an unknown size may be a small model, for which such rates are ordinary
-    severe = ratio >= (90 if preference else 9.5) and run.params is not None
+    # a model of unknown size may be small, unless its optimizer is there to save memory
+    saving = any(part in run.text("optimizer") for part in ("8bit", "4bit", "paged", "galore"))
+    severe = ratio >= (90 if preference else 9.5) and (run.params is not None or saving)
     return Verdict(
         "error" if severe else "warning",
         f"rate {compact(lr)} for {'preference tuning' if preference else 'full fine-tuning'}{small}: {ratio:.2g} × the usual {compact(usual)}",

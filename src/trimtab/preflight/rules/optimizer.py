@@ -37,8 +37,8 @@ def beta2(run: Facts) -> Verdict | None:
 
 def epsilon(run: Facts) -> Verdict | None:
     """Epsilon that is large against small gradients, or too small for 16-bit states."""
-    eps, name = run.positive("eps"), run.text("optimizer")
-    if eps is None or not run.has_adam or "adafactor" in name:
+    eps = run.positive("eps")
+    if eps is None or not run.has_adam:
         return None
     values = {"eps": eps}
     if eps >= 1e-6:
@@ -62,7 +62,7 @@ def epsilon(run: Facts) -> Verdict | None:
 
 def weight_decay(run: Facts) -> Verdict | None:
     """Weight decay that looks like a slip, or is off."""
-    value, name = run.number("weight_decay"), run.text("optimizer")
+    value = run.number("weight_decay")
     if value is None or not run.has_adam:
         return None
     values = {"weight_decay": value}
@@ -76,7 +76,7 @@ def weight_decay(run: Facts) -> Verdict | None:
     if run.is_tuning or run.is_continued or run.is_description:
         return None
     if value == 0 and run.setting("lr") is not None:
-        if "ngpt" in run.text("norm") or "normalized" in name:
+        if run.is_ngpt:
             return None
         return Verdict(
             "warning",
@@ -99,7 +99,7 @@ def decay_groups(run: Facts) -> Verdict | None:
     if run.number("weight_decay") in (None, 0.0) or run.is_tuning:
         return None
     if run.get("decay_norms_and_biases") is True:
-        severity = "info" if run.get("qk_norm") is True else "warning"
+        severity: Severity = "info" if run.get("qk_norm") is True else "warning"
         return Verdict(
             severity,
             "weight decay acts on norms and biases",

@@ -14,12 +14,11 @@ def warm_up(run: Facts) -> Verdict | None:
         return _other_warm_up(run, steps)
     if steps is None:
         return None
-    normalised = "ngpt" in run.text("norm")
     values = {"warmup_steps": steps, "warmup_tokens": covered}
     change: dict[str, float] = {"warmup_steps": 2000}
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
-    if steps <= 2 and not normalised:
+    if steps <= 2 and not run.is_ngpt:
         return Verdict(
             _severity_without_warm_up(run),
             f"no warm-up ({steps:.0f} steps): Adam's first updates are at the full rate",
@@ -28,7 +27,7 @@ def warm_up(run: Facts) -> Verdict | None:
         )
     share = steps / run.train_steps if run.train_steps else 0.0
     by_tokens = run.number("warmup_steps") is None and (covered or 0) >= 3e8
-    if steps < 500 and not by_tokens and not normalised:
+    if steps < 500 and not by_tokens and not run.is_ngpt:
         enough = (covered or 0) >= 1e9 or share >= 0.1
         return Verdict(
             "info" if enough else "warning",
@@ -38,7 +37,7 @@ def warm_up(run: Facts) -> Verdict | None:
         )
     b2 = run.number("beta2")
     bound = 2 / (1 - b2) if b2 is not None and 0 <= b2 < 1 else 0.0
-    if steps < bound and not normalised:
+    if steps < bound and not run.is_ngpt:
         return Verdict(
             "info",
             f"{few} is shorter than 2/(1-β2) = {bound:.0f} steps, so β2 {b2:g} has not settled at the peak",
@@ -66,7 +65,7 @@ def _other_warm_up(run: Facts, steps: float | None) -> Verdict | None:
         return None
     if not tuned and "muon" not in run.text("optimizer"):
         return None
-    severity = "info" if tuned and lr < 1e-4 else "warning"
+    severity: Severity = "info" if tuned and lr < 1e-4 else "warning"
     return Verdict(
         severity, f"warm-up of {steps:.0f} steps", {"warmup_steps": steps}, {"warmup_steps": 100}
     )

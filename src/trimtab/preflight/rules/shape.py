@@ -25,7 +25,12 @@ def ffn_width(run: Facts) -> Verdict | None:
     """Hold the FFN's inner width against the hidden width."""
     hidden = run.positive("hidden")
     ffn = run.positive("ffn_effective") or run.positive("ffn")
-    if hidden is None or ffn is None or (run.number("experts") or 0) > 1:
+    if (
+        hidden is None
+        or ffn is None
+        or not run.is_stated("ffn")
+        or (run.number("experts") or 0) > 1
+    ):
         return None
     ratio = ffn / hidden
     values = {"hidden": hidden, "ffn": ffn, "ratio": ratio}
