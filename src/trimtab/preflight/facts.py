@@ -12,7 +12,7 @@ from trimtab.preflight.settings import Setting, Settings
 
 __all__ = ["ADAM_LIKE", "OTHER_OPTIMIZERS", "Facts", "small_init", "wide_init"]
 
-ADAM_LIKE = ("adam", "zero")
+ADAM_LIKE = ("adam", "distributed_optim")
 """Parts of names of optimizers whose rate is on Adam's scale."""
 OTHER_OPTIMIZERS = (
     "muon", "lion", "lamb", "sgd", "adafactor", "sophia", "shampoo", "soap", "novograd", "lars",
@@ -224,9 +224,9 @@ class Facts:
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it has 10 B parameters; by its width where the size is not known."""
-        if self.params is not None:
-            return self.params >= 1e10
+        """Whether it has 10 B parameters; a mixture counts as its dense shape, and width where no size is known."""
+        if self.lookup_params is not None:
+            return self.lookup_params >= 1e10
         return (self.positive("hidden") or 0) >= 5120
 
     @cached_property
@@ -238,7 +238,9 @@ class Facts:
     # batch and warm-up
     @cached_property
     def batch_tokens(self) -> float | None:
-        """Tokens of one optimizer step."""
+        """Tokens of one optimizer step; None where only one device's share of it is known."""
+        if any("batch is that of one device" in note for note in self.settings.note):
+            return None
         if stated := self.positive("batch_tokens"):
             return stated
         samples, seq = self.positive("batch_samples"), self.positive("seq")

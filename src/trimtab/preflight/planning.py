@@ -54,7 +54,7 @@ def time_needed(
         ConfigError: A number is not positive, or the share is above 1.
 
     Example:
-        >>> eta = time_needed(300e9, 1.05e5, deadline_days=90, spent_days=60)
+        >>> eta = time_needed(300e9, 1.05e5, deadline_days=90.0, spent_days=60.0)
         >>> round(eta.days, 1), eta.left_days, eta.is_late
         (33.1, 30.0, True)
     """
@@ -211,7 +211,7 @@ def epoch_ledger(corpus_tokens: float, batch_tokens: float, train_tokens: float)
 
     Example:
         >>> epoch_ledger(180e9, 2**21, 300e9).steps
-        (85832,)
+        (85831,)
     """
     _require(corpus_tokens=corpus_tokens, batch_tokens=batch_tokens, train_tokens=train_tokens)
     epochs = train_tokens / corpus_tokens

@@ -44,7 +44,7 @@ class Table:
 
         Example:
             >>> GPT3_LR.at(175e9), round(GPT3_LR.at(1e9), 6)
-            (6e-05, 0.000226)
+            (6e-05, 0.000223)
         """
         points = self.points
         if math.isnan(params):

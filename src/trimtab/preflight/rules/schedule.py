@@ -26,7 +26,10 @@ def warm_up(run: Facts) -> Verdict | None:
             change,
         )
     share = steps / run.train_steps if run.train_steps else 0.0
-    by_tokens = run.number("warmup_steps") is None and (covered or 0) >= 3e8
+    by_tokens = (
+        bool(run.setting("warmup_tokens") or run.setting("warmup_samples"))
+        and (covered or 0) >= 3e8
+    )
     if steps < 500 and not by_tokens and not run.is_ngpt:
         enough = (covered or 0) >= 1e9 or share >= 0.1
         return Verdict(

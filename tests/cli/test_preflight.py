@@ -1,0 +1,156 @@
+"""`trimtab preflight`, run as a person runs it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.cli import main
+
+_SCRIPT = """#!/bin/bash
+torchrun --nproc_per_node 8 pretrain_gpt.py \\
+  --num-layers 64 --hidden-size 11600 --num-attention-heads 80 --seq-length 2048 --max-position-embeddings 2048 \\
+  --lr 6.0e-5 --min-lr 6.0e-6 --lr-warmup-iters 2000 --train-iters 100000 --global-batch-size 2048 --micro-batch-size 1 \\
+  --adam-beta1 0.9 --adam-beta2 {beta2} --adam-eps 1e-8 --weight-decay 0.1 --clip-grad 1.0 --init-method-std {std} \\
+  --{dtype} --save-interval 300
+"""
+
+
+@pytest.fixture
+def bad(tmp_path: Path) -> Path:
+    path = tmp_path / "pretrain_104b.sh"
+    path.write_text(_SCRIPT.format(beta2=0.999, std=0.02, dtype="fp16"))
+    return path
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.sh"
+    path.write_text(_SCRIPT.format(beta2=0.95, std=0.0055, dtype="bf16"))
+    return path
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code = main(["preflight", *arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_json_of_a_bad_config(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = document(capsys, str(bad))
+    assert code == 1
+    assert told["schema"] == 1
+    assert told["errors"] == []
+    (config,) = told["configs"]
+    assert config["path"].endswith("pretrain_104b.sh")
+    assert config["settings"]["init_std"] == 0.02
+    findings = {f["rule"]: f for f in config["findings"]}
+    assert findings["L01"]["severity"] == "error"
+    assert findings["L01"]["instead"] == "--init-method-std 0.00587"
+    assert {
+        "rule",
+        "severity",
+        "message",
+        "values",
+        "why",
+        "source",
+        "instead",
+        "cost",
+        "when",
+    } <= set(findings["L01"])
+    assert findings["L24"]["severity"] == findings["L09"]["severity"] == "warning"
+
+
+def test_a_good_config_exits_0_and_an_unreadable_path_2(
+    good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = document(capsys, str(good))
+    assert code == 0
+    assert not [f for f in told["configs"][0]["findings"] if f["severity"] != "info"]
+    code, told = document(capsys, str(good), str(tmp_path / "absent.yaml"))
+    assert code == 2
+    assert len(told["configs"]) == len(told["errors"]) == 1
+    assert "absent.yaml" in told["errors"][0]["path"]
+
+
+def test_what_a_person_sees(bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", str(bad)]) == 1
+    text = capsys.readouterr().out
+    assert (
+        text.index("✗ init std 0.02 is 3.4 × too big")
+        < text.index("! fp16 at")
+        < text.index("! β2 0.999")
+    )
+    assert "rules satisfied" in text
+    assert "--init-method-std 0.00587" in text
+    assert main(["preflight", str(bad), "--all"]) == 1
+    text = capsys.readouterr().out
+    assert "checked elsewhere" in text
+    assert "L34" in text
+    assert "Price:" in text
+
+
+def test_text_of_a_config_is_not_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "[bold]a.sh"
+    path.write_text(_SCRIPT.format(beta2=0.95, std=0.0055, dtype="bf16"))
+    assert main(["preflight", str(path)]) == 0
+    assert "[bold]a.sh" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.covers("S256")
+def test_advise(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preflight", "--advise", "--hidden", "14336"]) == 0
+    text = capsys.readouterr().out
+    assert "0.00482" in text
+    assert "arXiv:2201.11990" in text.replace("\n", "")
+
+
+def test_advise_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    names = {}
+    for phase in ("start", "mid"):
+        code, told = document(capsys, "--advise", "--hidden", "4096", "--phase", phase)
+        assert code == 0
+        names[phase] = {r["id"] for r in told["remedies"]} | {a["setting"] for a in told["advice"]}
+    assert names["start"]
+    assert names["mid"]
+    assert names["start"].isdisjoint(names["mid"])
+
+
+def test_machine_and_deadline(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = document(
+        capsys, str(good), "--tokens-per-second", "1e5", "--deadline-days", "90", "--devices", "384",
+        "--save-seconds", "60", "--device-gib", "80", "--corpus-tokens", "180B", "--train-tokens", "300B",
+    )  # fmt: skip
+    plan = told["configs"][0]["plan"]
+    assert code == 0
+    assert plan["eta"]["days"] == pytest.approx(300e9 / 1e5 / 86400, rel=0.05)
+    assert plan["epochs"]["begin_at_step"] == [42916]
+    assert plan["checkpoints"]["interval_steps"] > 10
+    assert plan["memory"]["fits"] is True
+    code, _ = document(capsys, str(good), "--tokens-per-second", "1e4", "--deadline-days", "90")
+    assert code == 1, "too late is an alarm"
+
+
+def test_like_and_against(good: Path, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, told = document(capsys, str(bad), "--like", "bloom")
+    differs = {d["setting"] for d in told["configs"][0]["difference"]["settings"]}
+    assert {"init_std", "beta2", "dtype"} <= differs
+    _, told = document(capsys, str(bad), "--against", str(good))
+    differs = {d["setting"] for d in told["configs"][0]["difference"]["settings"]}
+    assert {"init_std", "beta2", "dtype"} <= differs
+    assert "lr" not in differs
+    assert main(["preflight", str(bad), "--like", "nobody"]) == 2
+
+
+def test_questions_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = document(capsys, "--points", "--params", "175e9")
+    assert code == 0
+    assert told["tables"][0]["at"] == pytest.approx(6e-5)
+    code, told = document(
+        capsys, "--gain", "125e6:0.06", "--gain", "1.3e9:0.03", "--gain", "13e9:0.0"
+    )
+    assert told["trend"]["adopt"] is False
+    assert main(["preflight", "--consider", "double-batch"]) == 0
+    assert "not much difference" in capsys.readouterr().out
+    assert main(["preflight"]) == 2
+    assert "nothing to check" in capsys.readouterr().err
