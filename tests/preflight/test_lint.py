@@ -1,6 +1,7 @@
 """Order, phases and wording of what is found; presets, tables, advice."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -10,14 +11,14 @@ from trimtab.plan.remedy_table import REMEDIES
 from trimtab.preflight.advice import advise, consider, menu, reach
 from trimtab.preflight.facts import Facts, small_init, wide_init
 from trimtab.preflight.lint import in_phase, lint, satisfied
-from trimtab.preflight.presets import PRESETS, difference, find_preset
+from trimtab.preflight.presets import PRESETS, Preset, difference, find_preset
 from trimtab.preflight.references import GPT3_LR, TABLES
 from trimtab.preflight.rules import RULES
 from trimtab.preflight.rules.shape import depth_risk
 from trimtab.preflight.settings import Setting, Settings
 from trimtab.preflight.spelling import spell
 
-_BAD = {
+_BAD: dict[str, Any] = {
     "hidden": 11600, "layers": 64, "heads": 80, "ffn": 46400, "init_std": 0.02, "dtype": "fp16", "beta2": 0.999, "eps": 1e-6,
     "batch_tokens": 1.6e6, "lr": 6e-5, "clip": 3.0, "corpus_tokens": 100e9, "train_tokens": 300e9, "weight_decay": 1.0,
     "warmup_steps": 100,
@@ -100,8 +101,8 @@ def test_a_config_is_answered_with_its_own_key() -> None:
 
 
 @pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.name)
-def test_published_settings_are_no_errors(preset: object) -> None:
-    settings = find_preset(getattr(preset, "name")).as_settings()  # noqa: B009
+def test_published_settings_are_no_errors(preset: Preset) -> None:
+    settings = preset.as_settings()
     assert not [f.message for f in lint(settings) if f.severity == "error"]
 
 

@@ -172,6 +172,22 @@ def test_published_runs_above_the_table_are_no_errors() -> None:
     assert judged(params=8e9, lr=2.1e-3)["L06"].severity == "error"  # Marin 8B was unstable at 2e-3
 
 
+def test_small_models_are_given_more_room() -> None:
+    assert judged(params=2e7, lr=2e-2)["L06"].severity == "warning"
+    assert judged(params=2e8, lr=2e-2)["L06"].severity == "error"
+
+
+def test_the_kind_of_training_is_taken_from_the_name_where_the_file_is_silent() -> None:
+    assert "L06" not in judged(
+        path="8B_lora_single_device.yaml", params=8e9, lr=3e-4, pretrained=True
+    )
+    assert judged(path="8b-sft.yaml", params=8e9, lr=2e-4)["L06"].severity == "error"
+    assert (
+        judged(path="exploration.yaml", params=8e9, lr=2e-4, pretrained=True)["L06"].severity
+        == "error"
+    )
+
+
 def test_rates_of_tuning_are_held_against_tuning() -> None:
     assert "L06" not in judged(params=7e9, lr=2e-5, pretrained=True)
     assert "L06" not in judged(params=7e9, lr=2e-4, adapter=True, pretrained=True)
@@ -198,6 +214,7 @@ def test_short_warm_up_is_flagged_with_what_longer_brought() -> None:
     assert "below 500" in said.message
     assert "A longer warm-up did not help the 104B" in said.why
     assert found(warmup_steps=0)["L07"].severity == "error"
+    assert found(warmup_steps=0, lr=1e-5)["L07"].severity == "warning"
     assert found(warmup_steps=430)["L07"].severity == "info"  # 1.4 B tokens
 
 
@@ -322,4 +339,6 @@ def test_impossible_values() -> None:
     assert judged(beta2=1.5)["KEY"].severity == "error"
     assert judged(lr=-1e-4)["KEY"].severity == "error"
     assert judged(eps=math.nan)["KEY"].severity == "error"
-    assert "KEY" not in judged(lr=0)
+    assert "KEY" not in judged(lr=0, vocab=-1, layers=-1), "placeholders"
+    assert judged(lr=1e-4, min_lr=1e-3)["SCHED"].severity == "error"
+    assert judged(lr=1e-4, min_lr=0.1)["SCHED"].severity == "warning"

@@ -61,7 +61,9 @@ _PRETRAINERS = (
     "internevo",
     "kempner",
 )
-_ADAPTER = re.compile(r"q?lora|peft|adapter|prefix|prompt.?tuning", re.IGNORECASE)
+_ADAPTER = re.compile(
+    r"(?<![a-z])(q?lora|peft|adapters?|prefix.?tuning|prompt.?tuning)(?![a-z])", re.IGNORECASE
+)
 
 
 def small_init(hidden: float) -> float:
@@ -138,7 +140,9 @@ class Facts:
     @cached_property
     def is_adapter(self) -> bool:
         """Whether only adapters are trained (LoRA and its kin)."""
-        return self.get("adapter") is True or bool(_ADAPTER.search(self.text("objective")))
+        if self.get("adapter") is not None:
+            return self.get("adapter") is True
+        return bool(_ADAPTER.search(self.text("objective")) or _ADAPTER.search(self._file_name))
 
     @cached_property
     def _starts_from_weights(self) -> bool:

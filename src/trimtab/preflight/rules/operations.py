@@ -15,7 +15,6 @@ _NUMBERS = (
 )  # fmt: skip
 _LIKE_A_NUMBER = re.compile(r"[+-]?\.?\d[\d._eE+-]*")
 _BELOW_ONE = ("beta1", "beta2", "dropout", "attention_dropout", "embedding_dropout")
-_ABOVE_ZERO = ("lr", "eps", "hidden", "layers", "heads", "seq", "vocab")
 
 
 def spelled(run: Facts) -> Verdict | None:
@@ -49,20 +48,12 @@ def _guess(value: str) -> float | None:
 
 
 def possible(run: Facts) -> Verdict | None:
-    """A value that cannot be."""
-    for name in (*_BELOW_ONE, *_ABOVE_ZERO, "weight_decay", "min_lr"):
+    """A value that cannot be. Sizes are left out: -1 stands for "from the tokenizer" and the like."""
+    for name in (*_BELOW_ONE, "lr", "min_lr", "weight_decay", "eps", "init_std"):
         value = run.settings.number(name)
         if value is None:
             continue
-        wrong = (
-            not math.isfinite(value)
-            or value < 0
-            or (name in _BELOW_ONE and value >= 1)
-            or (name in _ABOVE_ZERO and value == 0 and run.is_stated(name))
-        )
-        if name == "lr" and value == 0:  # a placeholder that the command line fills
-            continue
-        if wrong:
+        if not math.isfinite(value) or value < 0 or (name in _BELOW_ONE and value >= 1):
             return Verdict(
                 "error",
                 f"{name} is {value:g}, which cannot be",

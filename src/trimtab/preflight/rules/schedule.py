@@ -1,7 +1,7 @@
 """Warm-up, decay, batch ramps, and how often the corpus is seen."""
 
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.references import BATCH_TOKENS
+from trimtab.preflight.references import BATCH_TOKENS, GPT3_LR
 from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact, tokens
 
 __all__ = ["SCHEDULE_RULES"]
@@ -51,7 +51,13 @@ def warm_up(run: Facts) -> Verdict | None:
 
 
 def _severity_without_warm_up(run: Facts) -> Severity:
-    """Without a warm-up: an error from 1 B on; of unknown size, a word where nobody stated it."""
+    """Without a warm-up: an error from 1 B on; of unknown size, a word where nobody stated it.
+
+    A third of GPT-3's rate is what a warm-up passes on its way, so below it nothing breaks.
+    """
+    lr = run.positive("lr")
+    if lr is not None and run.lookup_params is not None and lr < GPT3_LR.at(run.lookup_params) / 3:
+        return "warning"
     if run.params is not None or run.setting("hidden") is not None:
         return (
             "error"
@@ -103,7 +109,9 @@ def schedule(run: Facts) -> Verdict | None:
         )
     if lr and low is not None and low > lr * 1.001:
         return Verdict(
-            "error",
+            "error"
+            if low < 0.01
+            else "warning",  # from a hundredth on it may be a share of the peak
             f"minimum rate {compact(low)} is above the peak {compact(lr)}",
             {"lr": lr, "min_lr": low},
             {"min_lr": float(f"{lr / 10:.3g}")},
