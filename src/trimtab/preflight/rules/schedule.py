@@ -21,7 +21,7 @@ def warm_up(run: Facts) -> Verdict | None:
     if steps <= 2 and not run.is_ngpt:
         return Verdict(
             _severity_without_warm_up(run),
-            f"no warm-up ({steps:.0f} steps): Adam's first updates are at the full rate",
+            f"no warm-up ({steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates are at the full rate",
             values,
             change,
         )

@@ -48,7 +48,7 @@ def ffn_width(run: Facts) -> Verdict | None:
             f"FFN width {ffn:.0f}{built} is {ratio:.3g} × hidden {hidden:.0f}, usual is {'4' if plain else '8/3 to 4'} ×{left}",
             values,
             {} if built else {"ffn": round(target / 128) * 128},
-            f"state the FFN width so that {target:.0f} come of it" if built else "",
+            f"state a width from which {round(target / 128) * 128} comes" if built else "",
         )
     if plain and ratio > 8.5 and run.is_large:
         return Verdict(
