@@ -142,6 +142,17 @@ def test_like_and_against(good: Path, bad: Path, capsys: pytest.CaptureFixture[s
     assert main(["preflight", str(bad), "--like", "nobody"]) == 2
 
 
+def test_every_rule_is_listed_with_where_it_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = document(capsys, "--all")
+    assert code == 0
+    where = {r["id"]: r["elsewhere"] for r in told["rules"]}
+    assert where["L01"] is None
+    assert where["L34"] == "guard"
+    assert where["L38"] == "scan"
+    assert main(["preflight", "--all"]) == 0
+    assert "by smoke" in capsys.readouterr().out
+
+
 def test_questions_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = document(capsys, "--points", "--params", "175e9")
     assert code == 0

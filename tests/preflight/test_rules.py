@@ -181,6 +181,8 @@ def test_the_kind_of_training_is_taken_from_the_name_where_the_file_is_silent() 
     assert "L06" not in judged(
         path="8B_lora_single_device.yaml", params=8e9, lr=3e-4, pretrained=True
     )
+    projector = judged(path="v1_5_pretrain.sh", params=13e9, lr=1e-3, pretrained=True)["L06"]
+    assert projector.severity == "warning"
     assert judged(path="8b-sft.yaml", params=8e9, lr=2e-4)["L06"].severity == "error"
     assert (
         judged(path="exploration.yaml", params=8e9, lr=2e-4, pretrained=True)["L06"].severity

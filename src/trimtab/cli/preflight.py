@@ -1,6 +1,7 @@
 """`trimtab preflight CONFIG...`: what went wrong elsewhere with such settings, before the first device hour."""
 
 import argparse
+import dataclasses
 import math
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from trimtab.preflight.lint import Finding, in_phase, lint, phase_of
 from trimtab.preflight.planning import gain_trend
 from trimtab.preflight.presets import difference, find_preset
 from trimtab.preflight.reading import read_config
+from trimtab.preflight.rules import RULES, Rule
 from trimtab.preflight.settings import Settings
 from trimtab.preflight.terminal import (
     render_advice,
@@ -25,6 +27,7 @@ from trimtab.preflight.terminal import (
     render_difference,
     render_points,
     render_remedies,
+    render_rules,
 )  # fmt: skip
 
 __all__ = ["add", "run"]
@@ -47,7 +50,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also remarks, satisfied rules, and those that are checked elsewhere",
+        help="also remarks, satisfied rules, and those that are checked elsewhere; without a CONFIG, every rule",
     )
     parser.add_argument(
         "--phase",
@@ -249,6 +252,11 @@ def _document(
 def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> bool:
     """Answer the questions that need no config; return whether there was one."""
     asked = False
+    if arguments.all and not arguments.paths:
+        asked = True
+        document["rules"] = [_rule(rule) for rule in RULES]
+        if not arguments.json:
+            console.print(render_rules())
     if arguments.points:
         asked = True
         tables = points(arguments.params)
@@ -281,6 +289,11 @@ def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Co
         asked = True
         _advise(arguments, document, console)
     return asked
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
+    return {k: v for k, v in fields.items() if k != "check"} | {"elsewhere": rule.elsewhere}
 
 
 def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> None:

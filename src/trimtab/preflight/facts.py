@@ -163,7 +163,8 @@ class Facts:
             return True
         if not objective and self.setting("pretrained") is None:
             return not _TUNING_NAMES.isdisjoint(re.split(r"[^a-z]+", self._file_name))
-        return self._starts_from_weights and "pretrain" not in objective
+        named_pretraining = not objective and "pretrain" in self._file_name
+        return self._starts_from_weights and not named_pretraining and "pretrain" not in objective
 
     @cached_property
     def _file_name(self) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "render_difference",
     "render_points",
     "render_remedies",
+    "render_rules",
 ]
 
 _MARK = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "info": ("·", "dim")}
@@ -115,6 +116,20 @@ def _everything(
         rows.append(Text("\nassumed while reading", style="bold"))
         rows += [Text(f"  {note}") for note in settings.note]
     return Group(*rows)
+
+
+def render_rules() -> RenderableType:
+    """Return every rule with its source, and where it is checked."""
+    grid = Grid.grid(padding=(0, 2))
+    for rule in RULES:
+        where = f"by {rule.elsewhere}" if rule.elsewhere is not None else "from the config"
+        grid.add_row(
+            Text(rule.id),
+            Group(Text(rule.title), Text(rule.source, style="dim")),
+            Text(where),
+            Text(rule.when or ""),
+        )
+    return grid
 
 
 def render_difference(
