@@ -87,7 +87,7 @@ def wide_init(hidden: float) -> float:
 
 
 class Facts:
-    """Settings with what follows from them. A number is finite here; NaN and Inf count as absent."""
+    """Settings with what follows from them. A number is finite here; NaN, Inf and the absurd count as absent."""
 
     def __init__(
         self,
@@ -107,10 +107,19 @@ class Facts:
         """Return a setting as it stands."""
         return self.settings.get(name)
 
+    def raw_number(self, name: str) -> float | None:
+        """Return a number as it stands, NaN and Inf included; an integer beyond all floats is Inf."""
+        try:
+            return self.settings.number(name)
+        except OverflowError:
+            return math.inf
+
     def number(self, name: str) -> float | None:
-        """Return a finite number, or None."""
-        value = self.settings.number(name)
-        return value if value is not None and math.isfinite(value) else None
+        """Return a number, or None. What lies beyond 1e30 or is closer to 0 than 1e-30 is no setting."""
+        value = self.raw_number(name)
+        if value is None or not math.isfinite(value):
+            return None
+        return value if value == 0 or 1e-30 < abs(value) < 1e30 else None
 
     def positive(self, name: str) -> float | None:
         """Return a finite number above 0, or None."""

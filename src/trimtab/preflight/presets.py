@@ -3,6 +3,7 @@
 Taking one value from one paper and one from another is how OPT's first runs were set up.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -154,6 +155,9 @@ def difference(ours: Settings, theirs: Settings, *, absent: bool = False) -> tup
 
 def _same(one: Any, other: Any) -> bool:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (one, other))
-    if numbers:
-        return bool(abs(one - other) <= 0.01 * max(abs(one), abs(other)))
-    return str(one).lower() == str(other).lower()
+    if not numbers:
+        return str(one).lower() == str(other).lower()
+    try:
+        return math.isclose(one, other, rel_tol=0.01)
+    except OverflowError:  # an integer beyond all floats
+        return bool(one == other)

@@ -153,9 +153,9 @@ def render_difference(
 def _value(value: object) -> str:
     if value is None:
         return "not stated"
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
         return compact(value)
-    return str(value)
+    return str(value)[:60]
 
 
 def render_advice(advice: Sequence[Advice]) -> RenderableType:

@@ -50,7 +50,7 @@ def _guess(value: str) -> float | None:
 def possible(run: Facts) -> Verdict | None:
     """A value that cannot be. Sizes are left out: -1 stands for "from the tokenizer" and the like."""
     for name in (*_BELOW_ONE, "lr", "min_lr", "weight_decay", "eps", "init_std"):
-        value = run.settings.number(name)
+        value = run.raw_number(name)
         if value is None:
             continue
         if not math.isfinite(value) or value < 0 or (name in _BELOW_ONE and value >= 1):
