@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from rich.console import Console
-from tests.preflight.settings_by_hand import make_settings
 
+from tests.preflight.settings_by_hand import make_settings
 from trimtab.preflight.advice import reach
 from trimtab.preflight.budget import Machine, plan_config, plan_lines
 from trimtab.preflight.lint import lint

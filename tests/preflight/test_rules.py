@@ -136,6 +136,18 @@ def test_norms_on_queries_and_keys_tame_a_large_init() -> None:
     assert found(init_std=0.02, qk_norm=True)["L01"].severity == "info"
 
 
+def test_a_default_init_of_a_llama_like_model_is_no_error() -> None:
+    shape = {"hidden": 8192, "layers": 80, "init_std": 0.02, "lr": 1.5e-4, "gated_ffn": True}
+    assert judged(**shape)["L01"].severity == "error"
+    assert judged(**shape, default=("init_std",))["L01"].severity == "warning"
+    assert (
+        judged(hidden=12288, layers=96, init_std=0.02, lr=6e-5, default=("init_std",))[
+            "L01"
+        ].severity
+        == "error"
+    )
+
+
 def test_a_model_that_nobody_trains_here_is_no_error() -> None:
     only_shape = judged(framework="hf", hidden=16384, layers=126, init_std=0.02)
     assert only_shape["L01"].severity == "info"

@@ -45,7 +45,8 @@ def init_std(run: Facts) -> Verdict | None:
         return Verdict(
             "info", f"{message}; counts only if this model is trained from scratch", values, change
         )
-    if ratio >= 2.5 and run.is_large:
+    llama_like = run.get("gated_ffn") is True or "rms" in run.text("norm")
+    if ratio >= 2.5 and run.is_large and (run.is_stated("init_std") or not llama_like):
         return Verdict("error", message, values, change)
     return Verdict("warning" if ratio >= 1.45 else "info", message, values, change)
 
