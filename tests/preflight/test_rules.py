@@ -299,6 +299,7 @@ def test_the_lopsided_104b() -> None:
     said = judged(hidden=16384, layers=32, ffn=20480, gated_ffn=False)["L18"]
     assert said.severity == "error"
     assert "left over" in said.message
+    assert said.instead == "--ffn-hidden-size 65536"
     gated = judged(hidden=4096, ffn=14336, ffn_effective=4779, gated_ffn=True)["L18"]
     assert gated.severity == "error"
     assert "L18" not in judged(hidden=4096, ffn=11008, gated_ffn=True)

@@ -47,7 +47,9 @@ def render_config(
     quiet = [f for f in findings if f not in shown]
     counts = [f"{len(satisfied(settings, findings))} rules satisfied"]
     if quiet:
-        counts.append(f"{len(quiet)} remarks ({', '.join(f.rule for f in quiet)})")
+        counts.append(
+            f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} ({', '.join(f.rule for f in quiet)})"
+        )
     if not everything:
         counts.append("trimtab preflight --all")
     rows.append(Text("· " + " · ".join(counts), style="dim"))
@@ -106,7 +108,8 @@ def _everything(
         for r in RULES
         if r.elsewhere is not None
     ]
-    rows.append(Text("\nwhy, and at what price", style="bold"))
+    if findings:
+        rows.append(Text("\nwhy, and at what price", style="bold"))
     rows += [Text(f"  {f.rule:<11} {f.why}. Price: {f.cost} ({f.when})") for f in findings]
     known = reach(settings, params)
     if known:

@@ -44,7 +44,7 @@ def epsilon(run: Facts) -> Verdict | None:
     if eps >= 1e-6:
         return Verdict(
             "info" if run.is_tuning else "warning",
-            f"Adam ε {compact(eps)}: a tensor whose gradients are as small learns at half speed, at a tenth of it at 0.09",
+            f"Adam ε {compact(eps)}: a tensor whose gradients are that small learns at half speed, and at 9 % where they are a tenth of it",
             values, {"eps": 1e-8},
         )  # fmt: skip
     if eps <= 1e-12:

@@ -42,13 +42,13 @@ def ffn_width(run: Facts) -> Verdict | None:
         stated = run.positive("ffn")
         built = f" (built from {stated:.0f})" if stated and stated != ffn else ""
         left = f"; {ffn:.0f} is 4 × {ffn / 4:.0f}: left over from another width?" if plain else ""
-        target = 4 * hidden if plain else 8 * hidden / 3
+        target = int(4 * hidden) if plain else round(8 * hidden / 384) * 128
         return Verdict(
             "error",
             f"FFN width {ffn:.0f}{built} is {ratio:.3g} × hidden {hidden:.0f}, usual is {'4' if plain else '8/3 to 4'} ×{left}",
             values,
-            {} if built else {"ffn": round(target / 128) * 128},
-            f"state a width from which {round(target / 128) * 128} comes" if built else "",
+            {} if built else {"ffn": target},
+            f"state a width from which {target} comes" if built else "",
         )
     if plain and ratio > 8.5 and run.is_large:
         return Verdict(
