@@ -12,6 +12,7 @@ from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
 from trimtab.plan.flags import TRAPS, dialect, flags_for
+from trimtab.plan.next_test import next_test_flags
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
@@ -66,6 +67,7 @@ class _Case:
     incident: Incident
     features: Features
     choice: RollbackChoice
+    framework: str
 
 
 def make_plan(
@@ -75,6 +77,7 @@ def make_plan(
     *,
     earlier: Sequence[Incident] = (),
     checkpoints: Sequence[CheckpointInfo] = (),
+    framework: str = "",
 ) -> Plan:
     """Return what to do about one incident, in the order to do it.
 
@@ -84,16 +87,29 @@ def make_plan(
         diagnosis: Its ranked causes.
         earlier: Incidents that came before it, in any attempt of the record.
         checkpoints: What could be gone back to; without any, the plan says before which step.
+        framework: Whose flags to give; empty: that of the log's format.
     """
     features = incident_features(record, incident, earlier=earlier)
-    case = _Case(record, incident, features, _rollback(incident, features, checkpoints))
+    choice = _rollback(incident, features, checkpoints)
+    case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
     for name in _wanted(diagnosis, incident, features):
         planned = _planned(case, name, diagnosis)
         if planned is not None:
             remedies.setdefault(planned.remedy, planned)
     ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
-    return Plan(remedies=tuple(ordered), next_test=diagnosis.next_test)
+    return Plan(
+        remedies=tuple(ordered),
+        next_test=diagnosis.next_test,
+        next_test_flags=next_test_flags(
+            record,
+            incident,
+            features,
+            choice,
+            experiment=diagnosis.experiment,
+            framework=case.framework,
+        ),
+    )
 
 
 def _rollback(
@@ -139,9 +155,8 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
     if built is None:
         return None
     remedy, values, why = built
-    log_format = case.record.format
-    flags = flags_for(log_format, remedy, values)
-    trap = TRAPS.get((dialect(log_format), remedy), "") if flags else ""
+    flags = flags_for(case.framework, remedy, values)
+    trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
     return REMEDY_BY_ID[remedy].planned("; ".join(filter(None, (why, trap))), values, flags=flags)
 
 
