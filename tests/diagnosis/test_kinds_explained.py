@@ -8,7 +8,7 @@ from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis, rank_causes
 from trimtab.diagnosis.experiments import EXPERIMENT_BY_ID
 from trimtab.diagnosis.features import Features
-from trimtab.vocabulary import KINDS as KIND_BY_NAME
+from trimtab.kinds import KIND_BY_NAME
 
 
 def explained(kind: str, **known: object) -> Diagnosis:

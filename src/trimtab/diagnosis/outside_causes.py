@@ -50,7 +50,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         prior=0.015,
         rules=(
             Rule(
-                "short", e.of_kind("stall"), 2.8, "single slow steps, and the old pace after them"
+                "short", e.of_kind("stall"), 3.2, "single slow steps, and the old pace after them"
             ),
             Rule(
                 "slower-for-good",
