@@ -225,6 +225,10 @@ def _lines(event: Event) -> Iterator[str]:
         yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard dropped to observe"
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
+    elif event.event == "dismiss":
+        onset = f"the {_md(words(d.get('kind')))} of {number(d.get('onset'))}"
+        said = f"no longer dismissed: {onset}" if d.get("undo") else f"dismissed: {onset}"
+        yield f"{at} {said}" + _because(d.get("why"))
     elif event.event == "note":
         yield f"{at} note: {_md(values_text(d))}"
 

@@ -1,5 +1,4 @@
-"""What is known of kinds of incident beyond this log, as data: how they look, where they were seen,
-what they are mistaken for.
+"""What is known of kinds of incident beyond this log, as data: looks, runs, look-alikes.
 
 The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs stand in
 `trimtab.plan.remedy_table`, what the sources disagree on in `trimtab.plan.conflicts`.

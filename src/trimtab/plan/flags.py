@@ -1,10 +1,13 @@
 """The command-line flags of a remedy or a test, by the framework that wrote the log."""
 
+import re
+import shlex
 from collections.abc import Mapping
+from pathlib import PurePath
 
 from trimtab.plan.flag_table import DIALECTS, REMEDY_FLAGS, TEST_FLAGS, TRAPS
 
-__all__ = ["TRAPS", "dialect", "experiment_flags", "flags_for"]
+__all__ = ["TRAPS", "dialect", "experiment_flags", "flags_for", "located"]
 
 
 def dialect(log_format: str) -> str:
@@ -44,6 +47,25 @@ def experiment_flags(log_format: str, experiment: str, values: Mapping[str, str]
     """
     own = TEST_FLAGS.get(dialect(log_format), {}).get(experiment, "")
     return _filled(own, values) or _filled(TEST_FLAGS[""].get(experiment, ""), values)
+
+
+def located(flags: str, checkpoint: str) -> str:
+    """Return flags with the place of a known checkpoint for the words that stand for it.
+
+    Example:
+        >>> located("--load CHECKPOINTS --ckpt-step 3000", "/data/tr8/iter_0003000")
+        '--load /data/tr8 --ckpt-step 3000'
+        >>> located("--resume_from_checkpoint OUTPUT/checkpoint-3000", "out/checkpoint-3000")
+        '--resume_from_checkpoint out/checkpoint-3000'
+    """
+    path = PurePath(checkpoint)
+    whole, folder = shlex.quote(str(path)), shlex.quote(str(path.parent))
+    flags = re.sub(_WHOLE, lambda _: whole, flags)
+    return re.sub(_FOLDER, lambda _: folder, flags)
+
+
+_WHOLE = re.compile(r"\b(?:(?:OUTPUT|SAVE_DIR|SAVE_FOLDER)/[^\s)]+|CHECKPOINT_AT_\d+(?:\.ckpt)?)")
+_FOLDER = re.compile(r"\b(?:CHECKPOINTS|DIR)\b")
 
 
 def _filled(template: str, values: Mapping[str, object]) -> str:

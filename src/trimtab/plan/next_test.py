@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from trimtab.diagnosis.features import Features
 from trimtab.incidents import Incident
-from trimtab.plan.flags import experiment_flags
+from trimtab.plan.flags import experiment_flags, located
 from trimtab.plan.rollback import RollbackChoice
 from trimtab.record import RunRecord
 
@@ -30,6 +30,8 @@ def next_test_flags(
     """
     values = _values(record, incident, features, choice)
     flags = experiment_flags(framework, experiment, values)
+    if choice.target is not None and choice.target.path:
+        flags = located(flags, choice.target.path)
     if _EARLIER in flags:
         return f"{flags}  ({_EARLIER}: a checkpoint before the first incident of the series)"
     if _STEP in flags:

@@ -11,7 +11,7 @@ from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
-from trimtab.plan.flags import TRAPS, dialect, flags_for
+from trimtab.plan.flags import TRAPS, dialect, flags_for, located
 from trimtab.plan.next_test import next_test_flags
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
@@ -156,6 +156,8 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
         return None
     remedy, values, why = built
     flags = flags_for(case.framework, remedy, values)
+    if values.get("checkpoint"):
+        flags = located(flags, str(values["checkpoint"]))
     trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
     return REMEDY_BY_ID[remedy].planned("; ".join(filter(None, (why, trap))), values, flags=flags)
 
@@ -187,6 +189,8 @@ def _roll_back(case: _Case) -> Built:
     values: dict[str, float | str | bool | None] = {}
     if choice.target is not None:
         values["to_step"] = choice.target.step
+        if choice.target.path:
+            values["checkpoint"] = choice.target.path
     elif choice.candidates:
         why.append("no checkpoint given lies before it")
     if choice.target is None:
