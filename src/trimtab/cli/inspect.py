@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
+from trimtab.cli import watch
 from trimtab.cli.output import print_json, write_file
 from trimtab.cli.runs import account_of, read_beside
-from trimtab.errors import ReadError
+from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
 from trimtab.report.account import RunAccount
 from trimtab.report.cures import settled
@@ -59,6 +60,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         type=Path,
         help="where its checkpoints lie: the plan names the one to go back to",
     )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on as `trimtab watch` does; one path, no --html"
+    )
+    watch.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -66,6 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, judge and tell every path; a bad one does not stop the others."""
     console = Console()
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    if arguments.follow:
+        if len(arguments.paths) != 1 or arguments.html:
+            raise ConfigError("--follow: takes one path and no --html; give one log")
+        return watch.follow(arguments.paths[0], arguments, beside)
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []

@@ -13,7 +13,7 @@ from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.cures import resolved, settled
 
-__all__ = ["run_to_json"]
+__all__ = ["incident_to_json", "run_to_json"]
 
 
 def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "signals": sorted(record.columns),
         "attempts": [_attempt(record, a) for a in record.attempts],
         "incidents": [
-            _incident(record, a, past=i in past, quiet=i in quiet)
+            incident_to_json(record, a, past=i in past, quiet=i in quiet)
             for i, a in enumerate(account.incidents)
         ],
         "notes": list(account.notes),
@@ -54,10 +54,19 @@ def _attempt(record: RunRecord, a: Attempt) -> dict[str, Any]:
     }
 
 
-def _incident(
-    record: RunRecord, told: IncidentAccount, *, past: bool, quiet: bool
+def incident_to_json(
+    record: RunRecord, told: IncidentAccount, *, past: bool = False, quiet: bool | None = None
 ) -> dict[str, Any]:
+    """Return one incident.
+
+    Args:
+        record: The run.
+        told: The incident with its causes and plan.
+        past: Whether a guard dealt with it.
+        quiet: Whether it is no alarm any more; None: when it was dismissed.
+    """
     i = told.incident
+    quiet = bool(told.dismissed) if quiet is None else quiet
     return {
         "kind": i.kind,
         "also": list(i.also),
