@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trimtab.cli import chronicle, compare, dismiss, explain, inspect, lab, report, watch
+from trimtab.cli import chronicle, compare, dismiss, explain, inspect, lab, report, similar, watch
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
 __all__ = ["build_parser", "main"]
 
-_COMMANDS = (inspect, watch, explain, compare, dismiss, chronicle, report, lab)
+_COMMANDS = (inspect, watch, explain, compare, similar, dismiss, chronicle, report, lab)
 
 
 def build_parser() -> argparse.ArgumentParser:

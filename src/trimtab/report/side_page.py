@@ -19,7 +19,8 @@ _PANELS = (("loss", "Loss", 230.0), ("grad_norm", "Gradient norm", 110.0),
            ("activation_norm", "Activation norm", 110.0), ("loss_scale", "Loss scale", 90.0), ("lr", "Learning rate", 90.0))  # fmt: skip
 _POINTS = 1_600
 _OWN_STYLE = """
-.two { max-width: 980px; margin: 0 auto; padding: 16px; }
+main.two { display: block; max-width: 980px; margin: 0 auto; padding: 16px; }
+.two .fault { stroke: currentColor; stroke-dasharray: 4 3; opacity: 0.6; }
 .two table { border-collapse: collapse; margin: 8px 0 20px; font-size: 14px; }
 .two td, .two th { padding: 3px 14px 3px 0; text-align: left; vertical-align: top; }
 .two .warn { font-weight: 600; }
