@@ -21,8 +21,8 @@ def store(
     with path.open("w") as file:
         for _, step, values, present in record.rows(names):
             cells = {n: float(v) for n, v, p in zip(names, values, present, strict=True) if p}
-            cells = {n: v if np.isfinite(v) else "NaN" for n, v in cells.items()}
-            file.write(json.dumps({"step": step, **cells}) + "\n")
+            known = {n: v for n, v in cells.items() if np.isfinite(v)}
+            file.write(json.dumps({"step": step, **known}) + "\n")
     return path
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.cli import main, watch
-from trimtab.cli.runs import account_of
+from trimtab.cli.runs import Beside, account_of
 from trimtab.readers import read_run
 
 Run = Callable[..., tuple[int, str, str]]
@@ -57,7 +57,7 @@ def follow(path: Path, scene: Scene, *options: str) -> int:
     from trimtab.cli import build_parser
 
     arguments = build_parser().parse_args(["watch", str(path), "--json", *options])
-    return watch.follow(str(path), arguments, watch.Beside(), clock=scene.clock, sleep=scene.sleep)
+    return watch.follow(str(path), arguments, Beside(), clock=scene.clock, sleep=scene.sleep)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:

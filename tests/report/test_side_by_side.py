@@ -16,7 +16,7 @@ from trimtab.report.side_by_side import Comparison, compare_sides, make_side
 
 def run_of(
     loss: Callable[[np.ndarray], np.ndarray], num: int = 3000, **more: np.ndarray
-) -> RunRecord:  # type: ignore[type-arg]
+) -> RunRecord:
     step = np.arange(1.0, num + 1)
     noise = np.random.default_rng(0).normal(0, 0.01, num)
     columns = {"loss": loss(step) + noise, **more}
@@ -30,7 +30,7 @@ def compared(a: RunRecord, b: RunRecord, **options: str) -> Comparison:
     return compare_sides(make_side("13B", a, {}), make_side("104B", b, {}), **options)  # type: ignore[arg-type]
 
 
-def falling(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def falling(x: np.ndarray) -> np.ndarray:
     return 4.0 + 4 * np.exp(-x / 1500)
 
 
@@ -86,7 +86,7 @@ def test_nothing_in_common_is_said() -> None:
 
 
 def test_a_spike_of_one_is_not_the_difference() -> None:
-    def spiky(x: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    def spiky(x: np.ndarray) -> np.ndarray:
         return np.asarray(falling(x) + np.where((x > 2900) & (x < 2906), 9.0, 0.0))
 
     c = compared(run_of(falling), run_of(spiky))
@@ -95,7 +95,7 @@ def test_a_spike_of_one_is_not_the_difference() -> None:
     assert abs(c.widest.gap) < 0.1
 
 
-def calmed(**changes: np.ndarray) -> RunRecord:  # type: ignore[type-arg]
+def calmed(**changes: np.ndarray) -> RunRecord:
     at = np.arange(1.0, 2001) < 1001
     scale = np.where(at, 2.0 ** (16 - np.arange(2000) // 200), 4096.0)
     columns = {

@@ -1,6 +1,7 @@
 """`trimtab compare A B`: two runs or attempts side by side; `compare A --at STEP`: before and after."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ def _summary(c: Comparison) -> str:
     return " · ".join(parts)
 
 
-def _table(console: Console, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _table(console: Console, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     table = Table.grid(padding=(0, 3, 0, 0))
     for _ in head:
         table.add_column(overflow="fold")

@@ -1,10 +1,12 @@
 """What commands share: a run read, judged and told with what stands beside it on this machine."""
 
+import importlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
@@ -14,6 +16,9 @@ from trimtab.readers import read_run
 from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.assemble import events_of, make_account
+
+if TYPE_CHECKING:
+    from trimtab.preflight.settings import Settings
 
 __all__ = ["Beside", "account_of", "read_account", "read_beside", "store"]
 
@@ -64,10 +69,10 @@ def read_beside(*, config: Path | None = None, checkpoints: Path | None = None) 
 
 def _from_config(path: Path) -> Beside:
     try:
-        from trimtab.preflight.reading import read_config
+        reading = importlib.import_module("trimtab.preflight.reading")
     except ImportError as error:
         raise ConfigError(f"{path}: this version reads no configs; leave --config out") from error
-    read = read_config(path)
+    read: Sequence[Settings] = reading.read_config(path)
     if len(read) != 1:
         raise ConfigError(f"{path}: holds {len(read)} configs; give a file with one")
     settings = read[0]

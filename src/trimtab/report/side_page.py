@@ -1,5 +1,6 @@
 """The comparison of two runs as one page that opens offline, without any script."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -114,7 +115,7 @@ def _tables(c: Comparison | None, impact: Impact | None) -> str:
     return "".join(parts)
 
 
-def _table(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     top = "".join(f"<th>{text(h)}</th>" for h in head)

@@ -285,7 +285,8 @@ def _signature(path: Path) -> object:
     try:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix != ".pt" and p.is_file())
-            return tuple((str(p), s.st_size, s.st_mtime_ns) for p in inside if (s := p.stat()))
+            stats = [(str(p), p.stat()) for p in inside]
+            return tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats)
         s = path.stat()
     except OSError:
         return None
