@@ -262,7 +262,20 @@ def test_half_a_number_at_the_end_is_not_believed(
     follow(path, scene)
     found = [n for n in said(capsys) if n["event"] == "found"]
     assert len(found) == 1
-    assert "25 000 000" in found[0]["text"].replace(",", " ") or "2.5e+07" in found[0]["text"]
+    assert found[0]["incident"]["onset"] == 301
+    assert "2.5e+07" in found[0]["text"]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 60.0])
+def test_a_last_line_that_never_ends_is_taken_at_last(
+    wait_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("step,loss\n" + "".join(f"{s},2.5\n" for s in range(1, 100)) + "100,2.5")
+    scene = Scene(start=path.stat().st_mtime)
+    scene.happenings = [scene.wait(wait_s)]
+    follow(path, scene)
+    assert said(capsys)[-1]["rows"] == 100
 
 
 def test_nothing_is_read_again_while_nothing_changes(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
 from trimtab.errors import ConfigError
+from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
@@ -83,7 +84,8 @@ def _from_config(path: Path) -> Beside:
     }
     said = ", ".join(f"{name} {value:g}" for name, value in facts.items())
     note = f"from {path} ({settings.framework}): {said or 'nothing that bears on this'}"
-    return Beside(facts=facts, framework=settings.framework, notes=(note,))
+    framework = settings.framework if dialect(settings.framework) else ""
+    return Beside(facts=facts, framework=framework, notes=(note,))
 
 
 def account_of(

@@ -102,6 +102,8 @@ def follow(
     teller = _Teller(path, watcher, alarm, options)
     with contextlib.suppress(KeyboardInterrupt):
         _loop(watcher, teller, options, clock, sleep)
+    for notice in watcher.settle(clock()):
+        teller.tell(notice)
     return teller.finish()
 
 

@@ -21,11 +21,12 @@ DIALECTS: tuple[tuple[str, str], ...] = (
     ("metaseq", "metaseq"),
     ("fairseq", "metaseq"),
     ("torchtitan", "torchtitan"),
+    ("olmo-core", ""),
     ("olmo", "olmo"),
     ("nanogpt", "nanogpt"),
     ("lightning", "lightning"),
 )
-"""What the name of a log format or framework contains -> whose flags it calls for; the first wins."""
+"""What the name of a log format or framework contains -> whose flags it calls for; the first wins; empty: none known."""
 
 _MEGATRON: Mapping[str, str] = {
     "roll-back": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",

@@ -32,6 +32,8 @@ Event = Literal[
 
 LEAST_HANG_S = 60.0
 """A silence shorter than this is no hang, whatever the usual pace. Ours."""
+SETTLED_S = 30.0
+"""A last line without an end that did not change for so long is taken as it is. Ours."""
 _PREFIX_SIZE_BYTES = 4096
 _GAPS = 20
 
@@ -94,6 +96,7 @@ class Watcher:
         self._signature: object = None
         self._prefix: tuple[int, bytes] = (0, b"")
         self._problem = ""
+        self._torn_at: float | None = None
         self._arrivals: list[float] = []
         self._hung_since: float | None = None
 
@@ -111,16 +114,35 @@ class Watcher:
         signature = _signature(self.path)
         self.changed = signature not in (None, self._signature)
         if signature is None:
-            return self._waiting(f"{self.path}: not there")
+            return self._waiting("absent", f"{self.path}: not there")
         if signature == self._signature:
-            return self._silence(now)
+            settled = self._torn_at is not None and now >= self._torn_at + SETTLED_S
+            return [*(self.settle(now) if settled else []), *self._silence(now)]
         notices = self._anew() if self._is_another() else []
-        try:
-            record = self._settled(self._read())
-        except ReadError as error:
-            self._signature = signature
-            return [*notices, *self._waiting(str(error))]
         self._signature = signature
+        self._torn_at = now if _is_torn(self.path) else None
+        return [*notices, *self._look(now)]
+
+    def settle(self, now: float) -> list[Notice]:
+        """Take the last line as it is, though it has no end: nobody writes it any more.
+
+        Args:
+            now: As for `poll`.
+        """
+        if self._torn_at is None:
+            return []
+        self._torn_at = None
+        return self._look(now)
+
+    def _look(self, now: float) -> list[Notice]:
+        """Read and judge, and return what is new; a line without an end waits for it."""
+        notices: list[Notice] = []
+        try:
+            record = self._read()
+        except ReadError as error:
+            return self._waiting("unreadable", str(error))
+        if self._torn_at is not None:
+            record = without_last_row(record)
         before = self.account.record.num_rows if self.account is not None else -1
         if before < 0 and record.num_rows:
             first = f"{number(record.num_rows)} rows so far, {record.format}"
@@ -131,12 +153,12 @@ class Watcher:
         self.account = self._judge(record)
         return [*notices, *self._compare(self.account.incidents)]
 
-    def _waiting(self, problem: str) -> list[Notice]:
+    def _waiting(self, problem: str, text: str) -> list[Notice]:
         if problem == self._problem:
             return []
         self._problem = problem
         event: Event = "waiting" if self.account is None else "unreadable"
-        return [Notice(event=event, text=problem)]
+        return [Notice(event=event, text=text)]
 
     def _is_another(self) -> bool:
         """Tell whether other contents stand at the path; a replaced copy that begins alike is the same log."""
@@ -150,10 +172,6 @@ class Watcher:
         self.generation += 1
         self._hung_since = None
         return [Notice(event="anew", text="another log stands at this path; judged from its start")]
-
-    def _settled(self, record: RunRecord) -> RunRecord:
-        """Leave the last row out while its line may still be written."""
-        return without_last_row(record) if _is_torn(self.path) else record
 
     def _moved(self, now: float, *, fresh: bool) -> list[Notice]:
         """Note that rows came, and say so where they had stopped coming."""
