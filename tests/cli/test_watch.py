@@ -226,6 +226,7 @@ def test_another_log_at_the_path_is_judged_from_its_start(
     notices = said(capsys)
     events = [n["event"] for n in notices]
     assert events.count("anew") == 2
+    assert "withdrawn" not in events  # what stood in the other log was true of it
     assert [n["incident"]["onset"] for n in notices if n["event"] == "found"] == [200, 300]
     assert notices[-1]["incidents"] == []
 
