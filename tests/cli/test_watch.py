@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -317,3 +319,19 @@ def test_impossible_options(
 ) -> None:
     assert main(["watch", str(tmp_path / "x.log"), *options, "--until-idle", "0"]) == 2
     assert capsys.readouterr().err.startswith("trimtab: ")
+
+
+def test_ctrl_c_ends_it_with_the_state(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text())
+    arguments = [sys.executable, "-m", "trimtab", "watch", str(path), "--interval", "0.05"]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "started" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.startswith("stopped at step 600")
+    assert err == ""

@@ -63,3 +63,14 @@ def test_what_lies_outside_takes_nothing_from_a_spike() -> None:
     found = explained("spike")
     outside = ("input-or-network", "planned-pause", "not-wired", "schedule-effect", "repeated-data")
     assert sum(found.share(c) for c in outside) == 0.0
+
+
+def test_a_nan_is_no_noise_and_a_large_step_is_written_out() -> None:
+    seen = Features(
+        kinds=frozenset({"non-finite"}), severity="warning", axis="step", onset=1_234_567.0,
+        recovered=True, num_rows=1,
+    )  # fmt: skip
+    found = rank_causes(seen, before=1_234_567.0)
+    assert found.top.cause != "benign-noise"
+    assert "e+06" not in found.next_test
+    assert "1234567" in EXPERIMENT_BY_ID["replay"].told(1_234_567.0)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.chronicle.prose import plain
+from trimtab.chronicle.prose import number, plain
 from trimtab.cli.alarm import Alarm, parse_command, parse_url
 from trimtab.cli.output import finite
 from trimtab.cli.runs import Beside, account_of, read_beside
@@ -206,7 +206,7 @@ def _state(account: RunAccount) -> str:
     where = (
         "no train loss yet"
         if last is None
-        else f"{axis_word(account.record)} {last[0]:g}, loss {last[1]:.4g}"
+        else f"{axis_word(account.record)} {number(last[0])}, loss {number(last[1])}"
     )
     open_ = sum(
         ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents

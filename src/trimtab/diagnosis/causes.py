@@ -331,6 +331,7 @@ CAUSES: tuple[CauseEntry, ...] = (
             Rule("minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"),
             Rule("grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"),
             Rule("unrecovered", e.unrecovered, -4.0, "the loss did not come back"),
+            Rule("non-finite", e.of_kind("non-finite"), -2.0, "noise is never NaN or Inf"),
             Rule(
                 "recurs",
                 lambda f: e.yes(f.recurrence is not None),

@@ -114,7 +114,7 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
     test = _next_test(causes, features, cap)
     return Diagnosis(
         causes=tuple(causes),
-        next_test="" if test is None else test.text.format(before=f"{before:g}"),
+        next_test="" if test is None else test.told(before),
         experiment="" if test is None else test.id,
     )
 

@@ -8,7 +8,17 @@ the unchanged replay.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-__all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between"]
+__all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
+
+
+def step_text(position: float) -> str:
+    """Return a position as it can be typed: a step in full, never 1.5e+06.
+
+    Example:
+        >>> step_text(1234567.0), step_text(0.25)
+        ('1234567', '0.25')
+    """
+    return f"{position:.0f}" if float(position).is_integer() else f"{position:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +35,10 @@ class Experiment:
     """Outcome by cause, where it differs from `otherwise`."""
     kinds: frozenset[str] = frozenset()
     """Kinds of incident that it makes sense for; empty: all."""
+
+    def told(self, before: float) -> str:
+        """Return what to do, with the step to start before written out."""
+        return self.text.format(before=step_text(before))
 
     def separates(self, one: str, other: str) -> bool:
         """Tell whether the outcome differs between two causes."""

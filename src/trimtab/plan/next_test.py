@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Mapping
 
+from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features
 from trimtab.incidents import Incident
 from trimtab.plan.flags import experiment_flags, located
@@ -35,7 +36,7 @@ def next_test_flags(
     if _EARLIER in flags:
         return f"{flags}  ({_EARLIER}: a checkpoint before the first incident of the series)"
     if _STEP in flags:
-        return f"{flags}  ({_STEP}: the newest checkpoint before {incident.first_step:g})"
+        return f"{flags}  ({_STEP}: the newest checkpoint before {step_text(incident.first_step)})"
     return flags
 
 
@@ -47,8 +48,8 @@ def _values(
     values = {
         "at": _STEP if choice.target is None else str(choice.target.step),
         "earlier": str(steps[0]) if len(steps) > 1 else _EARLIER,
-        "first": f"{incident.first_step:g}",
-        "last": f"{incident.peak:g}",
+        "first": step_text(incident.first_step),
+        "last": step_text(incident.peak),
         "attempt": incident.attempt,
         "log": shlex.quote(record.source),
     }

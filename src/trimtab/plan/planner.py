@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
+from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
 from trimtab.plan.flags import TRAPS, dialect, flags_for, located
@@ -174,12 +175,12 @@ Built = tuple[str, Values, str] | None
 
 def _roll_back(case: _Case) -> Built:
     choice, again = case.choice, case.features.recurrence
-    why = [f"the first sign is at {case.incident.first_step:g}"]
+    why = [f"the first sign is at {step_text(case.incident.first_step)}"]
     if again is not None and choice.further_back_than is not None:
         stated = "resumed at" if again.resume_stated else "resumed at or before"
         when = "sooner" if again.sooner_by > 0 else "again"
         why.append(
-            f"attempt {case.incident.attempt} {stated} {choice.further_back_than:g} and failed {when}, so go further back"
+            f"attempt {case.incident.attempt} {stated} {step_text(choice.further_back_than)} and failed {when}, so go further back"
         )
     elif again is not None:
         why.append(
@@ -231,7 +232,7 @@ def _restore_lr(case: _Case) -> Built:
     if f.lr_before_jump is None or not f.lr_jump:
         return None
     values = {"lr": float(f"{f.lr_before_jump:.4g}"), "factor": float(f"{1 / f.lr_jump:.4g}")}
-    return "restore-lr", values, f"it rose {f.lr_jump:.3g} x at {f.lr_jump_step:g}"
+    return "restore-lr", values, f"it rose {f.lr_jump:.3g} x at {step_text(f.lr_jump_step or 0.0)}"
 
 
 def _skip_data(case: _Case) -> Built:

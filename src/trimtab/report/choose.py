@@ -1,5 +1,6 @@
 """Which incident, attempt or run a person means."""
 
+from trimtab.diagnosis.experiments import step_text
 from trimtab.errors import ConfigError
 from trimtab.report.account import RunAccount
 from trimtab.report.telling import letters
@@ -24,12 +25,12 @@ def choose_incident(account: RunAccount, text: str) -> int:
         found = [
             i
             for i, ia in enumerate(account.incidents)
-            if f"{ia.incident.onset:g}" == _number(at) and kind in ("", ia.incident.kind)
+            if step_text(ia.incident.onset) == _number(at) and kind in ("", ia.incident.kind)
         ]
     if len(found) == 1:
         return found[0]
     shown = ", ".join(
-        f"{name} ({account.incidents[i].incident.kind}@{account.incidents[i].incident.onset:g})"
+        f"{name} ({account.incidents[i].incident.kind}@{step_text(account.incidents[i].incident.onset)})"
         for i, name in enumerate(names)
     )
     problem = "names no incident" if not found else f"names {len(found)} incidents"
@@ -41,8 +42,8 @@ def choose_incident(account: RunAccount, text: str) -> int:
 
 def _number(text: str) -> str:
     try:
-        return f"{float(text):g}"
-    except ValueError:
+        return step_text(float(text))
+    except (ValueError, OverflowError):
         return text
 
 
