@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
+from trimtab.diagnosis.experiments import EXPERIMENT_BY_ID
 from trimtab.errors import ConfigError
-from trimtab.plan.flags import _FLAGS, TRAPS, flags_for
+from trimtab.plan.flag_table import DIALECTS, REMEDY_FLAGS, TEST_FLAGS
+from trimtab.plan.flags import TRAPS, dialect, experiment_flags, flags_for
 from trimtab.plan.remedies import Remedy
 from trimtab.plan.remedy_table import REMEDIES, REMEDY_BY_ID
 
@@ -53,7 +55,7 @@ def test_ids_are_unique_and_no_field_is_empty() -> None:
 
 
 def test_flags_belong_to_known_remedies() -> None:
-    for table in _FLAGS.values():
+    for table in REMEDY_FLAGS.values():
         assert set(table) <= set(REMEDY_BY_ID)
     assert {remedy for _, remedy in TRAPS} <= set(REMEDY_BY_ID)
 
@@ -79,3 +81,48 @@ def test_flags(
     log_format: str, remedy: str, values: dict[str, float | str | bool | None], flags: str
 ) -> None:
     assert flags_for(log_format, remedy, values) == flags
+
+
+KNOWN = {
+    "at": "3000", "earlier": "2000", "first": "3100", "last": "3200", "half_lr": "3e-05",
+    "old_lr": "6e-05", "parent": "1.0", "attempt": "1.1", "log": "train.log",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["", *sorted(REMEDY_FLAGS)])
+@pytest.mark.parametrize(
+    "experiment", ["replay", "half-rate", "old-rate", "other-precision", "earlier-state"]
+)
+def test_each_framework_has_a_command_for_each_replay(framework: str, experiment: str) -> None:
+    said = experiment_flags(framework, experiment, KNOWN)
+    wanted = {"half-rate": "3e-05", "old-rate": "6e-05", "earlier-state": "2000"}
+    if framework:
+        assert wanted.get(experiment, "3000") in said
+    assert "{" not in said.replace('{"', "")
+    assert said.count("{") == said.count("}")
+
+
+def test_the_tables_name_only_what_exists() -> None:
+    assert {whose for _, whose in DIALECTS} - {""} == set(REMEDY_FLAGS) == set(TEST_FLAGS) - {""}
+    for tests in TEST_FLAGS.values():
+        assert set(tests) <= set(EXPERIMENT_BY_ID)
+
+
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [
+        ("megatron", "megatron"), ("megatron-deepspeed", "megatron-deepspeed"), ("hf-stdout", "hf-trainer"),
+        ("hf-trainer-state", "hf-trainer"), ("fairseq", "metaseq"), ("metaseq", "metaseq"), ("torchtitan", "torchtitan"),
+        ("olmo", "olmo"), ("nanogpt", "nanogpt"), ("lightning", "lightning"), ("deepspeed", "deepspeed"), ("csv", ""),
+    ],
+)  # fmt: skip
+def test_dialects(name: str, whose: str) -> None:
+    assert dialect(name) == whose
+
+
+def test_a_config_entry_keeps_its_braces() -> None:
+    assert (
+        flags_for("deepspeed", "lower-lr", {"lr": 3e-5})
+        == 'ds_config: "optimizer": {"params": {"lr": 3e-05}}'
+    )
+    assert "(0.9, 0.95)" in flags_for("metaseq", "adam-beta2", {})

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from trimtab.report.downsample import extreme_rows
 
 
+@pytest.mark.covers("S172")
 @given(arrays(np.float64, st.integers(5, 3000), elements=st.floats(-1e6, 1e6)), st.integers(4, 400))
 def test_the_extremes_and_the_ends_stay(values: NDArray[np.float64], budget: int) -> None:
     rows = extreme_rows(values, budget=budget)

@@ -34,6 +34,7 @@ EVENTS = (
     "checkpoint",  # saved, graded, pinned
     "fault",  # a fault of trimtab's own; the guard dropped to observe
     "note",  # free text with an author
+    "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "end",  # the run finished
 )
 _MAX_ATTEMPT_CHARS = 100

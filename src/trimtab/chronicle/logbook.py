@@ -38,13 +38,16 @@ class _Chapter:
     events: list[Event] = field(default_factory=list)
 
 
-def render_logbook(events: Iterable[Event], record: RunRecord | None = None) -> str:
+def render_logbook(
+    events: Iterable[Event], record: RunRecord | None = None, *, files: str = ""
+) -> str:
     """Return the logbook of a run as Markdown.
 
     Args:
         events: The journal, in order.
         record: Samples of the run, for steps, settings and the learning rate in force; None if
             there are none at hand.
+        files: Where raw logs and curves lie, as Markdown; see `trimtab.chronicle.links`.
     """
     told = tuple(events)
     blocks = [_title(told, record)]
@@ -56,6 +59,7 @@ def render_logbook(events: Iterable[Event], record: RunRecord | None = None) -> 
     blocks.append(_verdicts("What did not", told, ("did not",)))
     blocks.append(_verdicts("Unclear", told, ("unclear", "")))
     blocks.append(_learning_rate(record))
+    blocks.append(files)
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
@@ -225,6 +229,10 @@ def _lines(event: Event) -> Iterator[str]:
         yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard dropped to observe"
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
+    elif event.event == "dismiss":
+        onset = f"the {_md(words(d.get('kind')))} of {number(d.get('onset'))}"
+        said = f"no longer dismissed: {onset}" if d.get("undo") else f"dismissed: {onset}"
+        yield f"{at} {said}" + _because(d.get("why"))
     elif event.event == "note":
         yield f"{at} note: {_md(values_text(d))}"
 

@@ -14,10 +14,15 @@ from collections.abc import Sequence
 from trimtab.cli import (
     bench,
     chronicle,
+    compare,
+    dismiss,
+    explain,
     inspect,
     lab,
     preflight,
     report,
+    similar,
+    watch,
 )
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
@@ -26,6 +31,11 @@ __all__ = ["build_parser", "main"]
 
 _COMMANDS = (
     inspect,
+    watch,
+    explain,
+    compare,
+    similar,
+    dismiss,
     preflight,
     chronicle,
     report,

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from trimtab.chronicle.journal import read_journal
+from trimtab.chronicle.links import linked_files, links_markdown
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, write_file
@@ -22,6 +23,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         type=Path,
         help="a run directory, such as runs/demo/bad-data-late",
     )
+    parser.add_argument(
+        "--link", metavar="PATH", type=Path, action="append", default=[],
+        help="also link to this raw log or TensorBoard folder; may be given again",
+    )  # fmt: skip
     parser.add_argument(
         "--json", action="store_true", help="print the journal's events as one JSON document"
     )
@@ -57,7 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
         record = read_run(directory.root)
     except ReadError:
         record = None  # stopped before its first sample
-    text = render_logbook(events, record)
+    folder = directory.root if arguments.out is None else arguments.out.parent
+    files = linked_files(directory.root, arguments.link)
+    text = render_logbook(events, record, files=links_markdown(files, folder))
     if arguments.out is None:
         print(text)
     else:

@@ -9,12 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
+from trimtab.cli import watch
 from trimtab.cli.output import print_json, write_file
-from trimtab.errors import ReadError
+from trimtab.cli.runs import account_of, read_beside
+from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
 from trimtab.report.account import RunAccount
-from trimtab.report.assemble import events_of, make_account
-from trimtab.report.cures import resolved
+from trimtab.report.cures import settled
 from trimtab.report.html import render_html
 from trimtab.report.json_form import run_to_json
 from trimtab.report.overview import OverviewLine, overview_line, render_overview
@@ -47,12 +48,33 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         choices=("warning", "critical"),
         help="exit 1 when an incident is at least this severe",
     )
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="the run's config: the clip in force, the width, whose flags to give",
+    )
+    parser.add_argument(
+        "--checkpoints",
+        metavar="DIR",
+        type=Path,
+        help="where its checkpoints lie: the plan names the one to go back to",
+    )
+    parser.add_argument(
+        "--follow", action="store_true", help="go on as `trimtab watch` does; one path, no --html"
+    )
+    watch.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and tell every path; a bad one does not stop the others."""
     console = Console()
+    beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    if arguments.follow:
+        if len(arguments.paths) != 1 or arguments.html:
+            raise ConfigError("--follow: takes one path and no --html; give one log")
+        return watch.follow(arguments.paths[0], arguments, beside)
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
@@ -64,10 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
                 errors.append({"path": path, "error": str(found)})
                 print(f"trimtab: {found}", file=sys.stderr)
                 continue
-            account = make_account(
-                found, events=events_of(path), read_s=time.perf_counter() - started
-            )
-            past = resolved(account)
+            account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
+            past = settled(account)
             severities = (
                 i.incident.severity for n, i in enumerate(account.incidents) if n not in past
             )

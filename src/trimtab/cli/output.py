@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab.errors import ConfigError
 
-__all__ = ["print_json", "write_file"]
+__all__ = ["finite", "print_json", "write_file"]
 
 _MAX_DEPTH = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -17,7 +17,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 def print_json(document: dict[str, Any]) -> None:
     """Print exactly one JSON document; NaN and Inf become null, lone surrogates U+FFFD."""
-    plain = _plain(document)
+    plain = finite(document)
     text = _SURROGATE.sub(
         "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)
     )
@@ -28,16 +28,16 @@ def print_json(document: dict[str, Any]) -> None:
     print(text)
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def finite(value: Any, depth: int = 0) -> Any:
     """Return the value as JSON can hold it; what nests deeper than any report is null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict | list | tuple) and depth > _MAX_DEPTH:
         return None
     if isinstance(value, dict):
-        return {k: _plain(v, depth + 1) for k, v in value.items()}
+        return {k: finite(v, depth + 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v, depth + 1) for v in value]
+        return [finite(v, depth + 1) for v in value]
     return value
 
 

@@ -1,12 +1,10 @@
 """`trimtab report PATH`: one self-contained HTML page about a run."""
 
 import argparse
-import time
 from pathlib import Path
 
 from trimtab.cli.output import print_json, write_file
-from trimtab.readers import read_run
-from trimtab.report.assemble import events_of, make_account
+from trimtab.cli.runs import read_account
 from trimtab.report.html import render_html
 
 __all__ = ["add", "run"]
@@ -32,9 +30,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge, render, write."""
     path: Path = arguments.path
-    started = time.perf_counter()
-    record = read_run(path)
-    account = make_account(record, events=events_of(path), read_s=time.perf_counter() - started)
+    account = read_account(str(path))
     out = arguments.out or (
         path / "report.html" if path.is_dir() else path.with_suffix(".report.html")
     )

@@ -5,34 +5,16 @@ and add up to 1.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
+from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.outside_causes import OUTSIDE
 
 __all__ = ["CAUSES", "CAUSE_BY_ID", "UNKNOWN", "CauseEntry"]
 
 UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CauseEntry:
-    """One row of the table."""
-
-    id: str
-    title: str
-    modes: tuple[str, ...]
-    """Failure modes that it covers."""
-    prior: float
-    """Share of incidents before anything is known."""
-    rules: tuple[Rule, ...]
-    look_alikes: tuple[str, ...]
-    """Causes that look the same in a loss curve."""
-    test: str
-    """Cheapest test that would tell."""
-    remedies: tuple[str, ...]
-    """Ids in the table of remedies, in the order to try them."""
 
 
 _NOT_LOSS = Rule(
@@ -44,7 +26,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="learning-rate-too-high",
         title="learning rate, or initialisation, too high for this width",
         modes=("F04", "F05", "F07", "F12", "F13", "F23", "F24", "F27"),
-        prior=0.16,
+        prior=0.144,
         rules=(
             Rule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
             Rule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
@@ -96,7 +78,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="learning-rate-jump",
         title="the learning rate in force was raised",
         modes=("F27", "F29"),
-        prior=0.04,
+        prior=0.036,
         rules=(
             Rule("jump", e.jumped, 4.0, say.JUMPED),
             Rule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
@@ -115,7 +97,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="bad-data-window",
         title="a window of bad data",
         modes=("F14", "F30"),
-        prior=0.16,
+        prior=0.144,
         rules=(
             Rule(
                 "abrupt",
@@ -156,7 +138,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="fp16-range",
         title="fp16 range: overflow or underflow",
         modes=("F06", "F31"),
-        prior=0.09,
+        prior=0.081,
         rules=(
             Rule(
                 "scale-fell-alone",
@@ -205,7 +187,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="warm-up-end",
         title="the end of the learning-rate warm-up",
         modes=("F04", "F10"),
-        prior=0.05,
+        prior=0.045,
         rules=(
             Rule("near", e.near_warm_up_end, 1.8, say.NEAR),
             Rule("moments", e.moment_precursor, 0.8, "Adam's second moment rose before the loss"),
@@ -243,7 +225,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="poisoned-optimizer-state",
         title="optimizer moments poisoned by an earlier event",
         modes=("F10", "F11"),
-        prior=0.05,
+        prior=0.045,
         rules=(
             Rule(
                 "after-another",
@@ -279,7 +261,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="hardware-fault",
         title="a hardware fault (silent corruption, or a node in trouble)",
         modes=("F18", "F19", "F22", "F34"),
-        prior=0.05,
+        prior=0.045,
         rules=(
             Rule(
                 "sudden",
@@ -310,7 +292,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="code-or-resume-change",
         title="a change of code, settings or state at a restart",
         modes=("F17", "F21", "F22", "F29", "F33", "F35"),
-        prior=0.06,
+        prior=0.054,
         rules=(
             Rule(
                 "just-resumed",
@@ -343,12 +325,13 @@ CAUSES: tuple[CauseEntry, ...] = (
         id="benign-noise",
         title="a benign spike that heals by itself",
         modes=("F01", "F02", "F26"),
-        prior=0.12,
+        prior=0.108,
         rules=(
             Rule("short", e.short_and_over, 2.0, say.SHORT),
             Rule("minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"),
             Rule("grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"),
             Rule("unrecovered", e.unrecovered, -4.0, "the loss did not come back"),
+            Rule("non-finite", e.of_kind("non-finite"), -2.0, "noise is never NaN or Inf"),
             Rule(
                 "recurs",
                 lambda f: e.yes(f.recurrence is not None),
@@ -375,11 +358,12 @@ CAUSES: tuple[CauseEntry, ...] = (
         test="go on for 50 steps and see whether the loss comes back to its trend",
         remedies=("patience",),
     ),
+    *OUTSIDE,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.22,
+        prior=0.198,
         rules=(),
         look_alikes=(),
         test="replay the steps from before the first sign, unchanged; then without the data; then at half the learning rate",

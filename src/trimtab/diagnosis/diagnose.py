@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.diagnosis.causes import CAUSES, UNKNOWN, CauseEntry
-from trimtab.diagnosis.experiments import cheapest_between
+from trimtab.diagnosis.experiments import Experiment, cheapest_between
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
@@ -51,6 +51,8 @@ class Diagnosis:
     causes: tuple[Cause, ...]
     next_test: str = ""
     """Cheapest test that separates the top two."""
+    experiment: str = ""
+    """Its id in the table of experiments; empty where it is not in it."""
 
     @property
     def top(self) -> Cause:
@@ -109,7 +111,12 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
         if share > 0
     ]
     causes.sort(key=lambda c: -c.confidence)
-    return Diagnosis(causes=tuple(causes), next_test=_next_test(causes, before, cap))
+    test = _next_test(causes, features, cap)
+    return Diagnosis(
+        causes=tuple(causes),
+        next_test="" if test is None else test.told(before),
+        experiment="" if test is None else test.id,
+    )
 
 
 def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tuple[str, ...]]:
@@ -134,12 +141,14 @@ def _settled(shares: list[float], cap: float) -> list[float]:
     return kept
 
 
-def _next_test(causes: Sequence[Cause], before: float, cap: float) -> str:
-    """Return the cheapest test between the top two that are not unknown; empty when it is settled."""
+def _next_test(causes: Sequence[Cause], f: Features, cap: float) -> Experiment | None:
+    """Return the cheapest test between the top two that are not unknown; None when it is settled.
+
+    With a single candidate it is the test between that and any cause not thought of.
+    """
     named = [c for c in causes if c.cause != UNKNOWN]
-    if len(named) < 2:
-        return "" if cap == EXPERIMENT_CAP else named[0].test
-    if named[0].confidence >= 0.9 * cap and cap == EXPERIMENT_CAP:
-        return ""
-    test = cheapest_between(named[0].cause, named[1].cause)
-    return named[0].test if test is None else test.text.format(before=f"{before:g}")
+    settled = cap == EXPERIMENT_CAP
+    if not named or (settled and (len(named) < 2 or named[0].confidence >= 0.9 * cap)):
+        return None
+    other = UNKNOWN if len(named) < 2 else named[1].cause
+    return cheapest_between(named[0].cause, other, kinds=f.kinds)

@@ -213,6 +213,21 @@ def control_failed(f: Features) -> float:
     return yes(f.control is not None and not f.control.held)
 
 
+def clock_alone(f: Features) -> float:
+    """No kind of the incident is about the loss or the gradients."""
+    return yes(not f.kinds & STATE_KINDS)
+
+
+def low_rate(f: Features) -> float:
+    """The learning rate in force was below a third of its highest."""
+    return yes(f.lr_peak_share is not None and f.lr_peak_share < 1 / 3)
+
+
+def full_rate(f: Features) -> float:
+    """The learning rate in force was within a tenth of its highest."""
+    return yes(f.lr_peak_share is not None and f.lr_peak_share > 0.9)
+
+
 def other_kind(*kinds: str) -> Callable[[Features], float]:
     """Return a strength that speaks when the incident is none of these kinds."""
     wanted = frozenset(kinds)

@@ -5,10 +5,20 @@ did these by hand (other data, fp32, an earlier checkpoint); Megatron-LM's rerun
 the unchanged replay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-__all__ = ["EXPERIMENTS", "Experiment", "cheapest_between"]
+__all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
+
+
+def step_text(position: float) -> str:
+    """Return a position as it can be typed: a step in full, never 1.5e+06.
+
+    Example:
+        >>> step_text(1234567.0), step_text(0.25)
+        ('1234567', '0.25')
+    """
+    return f"{position:.0f}" if float(position).is_integer() else f"{position:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +33,12 @@ class Experiment:
     """Outcome under every cause that `predicts` does not name."""
     predicts: Mapping[str, str] = field(default_factory=dict)
     """Outcome by cause, where it differs from `otherwise`."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of incident that it makes sense for; empty: all."""
+
+    def told(self, before: float) -> str:
+        """Return what to do, with the step to start before written out."""
+        return self.text.format(before=step_text(before))
 
     def separates(self, one: str, other: str) -> bool:
         """Tell whether the outcome differs between two causes."""
@@ -36,6 +52,54 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="minutes, no GPU",
         otherwise="same",
         predicts={"code-or-resume-change": "differs"},
+    ),
+    Experiment(
+        id="data-ledger",
+        text="compare the sample ids fed from {before} on with all that were fed before: repeats mean the data order",
+        cost="minutes, no GPU",
+        otherwise="no repeats",
+        predicts={"repeated-data": "repeats"},
+        kinds=frozenset({"repeated-data", "too-good", "resume-jump", "shift", "plateau"}),
+    ),
+    Experiment(
+        id="predicted-norm",
+        text="lay the grad norm beside sqrt(2 x weight decay / learning rate) x the weight norm: what follows that curve is the schedule's doing",
+        cost="minutes, no GPU",
+        otherwise="leaves the curve",
+        predicts={"schedule-effect": "follows the curve"},
+        kinds=frozenset({"grad-drift", "activation-reversal"}),
+    ),
+    Experiment(
+        id="save-times",
+        text="lay the slow steps beside the save and validation intervals: if they fall together, the pause was planned",
+        cost="minutes, no GPU",
+        otherwise="apart",
+        predicts={"planned-pause": "together"},
+        kinds=frozenset({"slowdown", "stall", "hang"}),
+    ),
+    Experiment(
+        id="by-hand",
+        text="compute the signal by hand for one step: if it differs from the one logged, the signal is not wired",
+        cost="one step",
+        otherwise="agrees",
+        predicts={"not-wired": "differs"},
+        kinds=frozenset({"frozen-signal"}),
+    ),
+    Experiment(
+        id="step-times",
+        text="time data loading, computation and collectives apart on every rank for 20 steps: all ranks waiting for input means data or storage, one late rank means its node",
+        cost="20 steps",
+        otherwise="nothing waits",
+        predicts={"input-or-network": "input is late", "hardware-fault": "one rank is late"},
+        kinds=frozenset({"slowdown", "stall", "hang"}),
+    ),
+    Experiment(
+        id="update-size",
+        text="log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0 means that nothing is learnt",
+        cost="one scalar a step, 20 steps",
+        otherwise="usual",
+        predicts={"updates-too-small": "near zero"},
+        kinds=frozenset({"plateau", "skipped-steps", "frozen-signal", "scale-collapse"}),
     ),
     Experiment(
         id="data-losses",
@@ -100,7 +164,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
 )
 """Cheapest first."""
 
+EXPERIMENT_BY_ID: Mapping[str, Experiment] = {x.id: x for x in EXPERIMENTS}
 
-def cheapest_between(one: str, other: str) -> Experiment | None:
-    """Return the cheapest test that would come out differently under two causes; None if none."""
-    return next((x for x in EXPERIMENTS if x.separates(one, other)), None)
+
+def cheapest_between(one: str, other: str, *, kinds: Set[str] | None = None) -> Experiment | None:
+    """Return the cheapest test that would come out differently under two causes; None if none.
+
+    Args:
+        one: A cause.
+        other: Another.
+        kinds: Kinds of the incident; tests that make no sense for any of them are passed over.
+            None: all tests.
+    """
+    fitting = (x for x in EXPERIMENTS if kinds is None or not x.kinds or x.kinds & kinds)
+    return next((x for x in fitting if x.separates(one, other)), None)

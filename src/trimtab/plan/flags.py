@@ -1,82 +1,24 @@
-"""Command-line flags that carry out a remedy, by the framework that wrote the log.
+"""The command-line flags of a remedy or a test, by the framework that wrote the log."""
 
-Megatron-LM as of 2024-2026; Megatron-DeepSpeed is BigScience's fork, whose scheduler override and
-data skip have other names. Where a checkpoint's own values win over flags, the trap is named.
-"""
-
+import re
+import shlex
 from collections.abc import Mapping
+from pathlib import PurePath
 
-__all__ = ["TRAPS", "dialect", "flags_for"]
+from trimtab.plan.flag_table import DIALECTS, REMEDY_FLAGS, TEST_FLAGS, TRAPS
 
-_MEGATRON: Mapping[str, str] = {
-    "roll-back": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",
-    "roll-back-further": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",
-    "lower-lr": "--override-opt_param-scheduler --lr {lr:.4g}",
-    "restore-lr": "--override-opt_param-scheduler --lr {lr:.4g}",
-    "skip-data": "--iterations-to-skip $(seq {first_step:.0f} {last_step:.0f})",
-    "lower-clip": "--clip-grad {clip:.3g}",
-    "adam-beta2": "--adam-beta2 0.95",
-    "adam-eps": "--adam-eps {eps:.0e}",
-    "init-std": "--init-method-std {std:.3g}",
-    "bf16": "--bf16 --accumulate-allreduce-grads-in-fp32",
-    "qk-norm": "--qk-layernorm",
-    "optimizer-reset": "--no-load-optim",
-}
-_DEEPSPEED: Mapping[str, str] = {
-    **_MEGATRON,
-    "roll-back": "--load CHECKPOINTS",
-    "roll-back-further": "--load CHECKPOINTS",
-    "lower-lr": "--override-lr-scheduler --lr {lr:.4g}",
-    "restore-lr": "--override-lr-scheduler --lr {lr:.4g}",
-    "skip-data": "--skip-train-iteration-range {first_step:.0f}-{last_step:.0f}",
-    "embedding-layernorm": "--embed-layernorm",
-    "qk-norm": "",
-}
-_TRAINER: Mapping[str, str] = {
-    "roll-back": "--resume_from_checkpoint OUTPUT/checkpoint-{to_step:.0f}",
-    "roll-back-further": "--resume_from_checkpoint OUTPUT/checkpoint-{to_step:.0f}",
-    "lower-lr": "--learning_rate {lr:.4g}",
-    "restore-lr": "--learning_rate {lr:.4g}",
-    "lower-clip": "--max_grad_norm {clip:.3g}",
-    "adam-beta2": "--adam_beta2 0.95",
-    "adam-eps": "--adam_epsilon {eps:.0e}",
-    "bf16": "--bf16 True --fp16 False",
-}
-_FLAGS: Mapping[str, Mapping[str, str]] = {
-    "megatron": _MEGATRON,
-    "megatron-deepspeed": _DEEPSPEED,
-    "hf-trainer": _TRAINER,
-}
-
-TRAPS: Mapping[tuple[str, str], str] = {
-    (
-        "megatron",
-        "lower-lr",
-    ): "--lr is the peak of the schedule; compare the rate of the first logged step with it, since a loaded optimizer can bring the old peak back; BigScience's fork calls the override --override-lr-scheduler",
-    (
-        "megatron-deepspeed",
-        "lower-lr",
-    ): "--lr is the peak of the schedule; compare the rate of the first logged step with it",
-    ("megatron-deepspeed", "roll-back"): "every latest* file in the folder must name the step",
-    (
-        "hf-trainer",
-        "lower-lr",
-    ): "the checkpoint's scheduler.pt and optimizer.pt hold the old rate and win over the flag; compare the rate of the first logged step",
-}
-"""What to watch for, by dialect and remedy."""
+__all__ = ["TRAPS", "dialect", "experiment_flags", "flags_for", "located"]
 
 
 def dialect(log_format: str) -> str:
-    """Return whose flags a log's format calls for; empty where no flags are known.
+    """Return whose flags a log's format, or a framework's name, calls for; empty where none are known.
 
     Example:
-        >>> dialect("megatron"), dialect("csv")
-        ('megatron', '')
+        >>> dialect("megatron"), dialect("hf-stdout"), dialect("csv")
+        ('megatron', 'hf-trainer', '')
     """
     name = log_format.lower()
-    if "megatron" in name:
-        return "megatron-deepspeed" if "deepspeed" in name else "megatron"
-    return "hf-trainer" if "trainer" in name else ""
+    return next((whose for part, whose in DIALECTS if part in name), "")
 
 
 def flags_for(log_format: str, remedy: str, values: Mapping[str, float | str | bool | None]) -> str:
@@ -88,7 +30,45 @@ def flags_for(log_format: str, remedy: str, values: Mapping[str, float | str | b
         >>> flags_for("megatron", "roll-back", {"to_step": None})
         ''
     """
-    template = _FLAGS.get(dialect(log_format), {}).get(remedy, "")
+    return _filled(REMEDY_FLAGS.get(dialect(log_format), {}).get(remedy, ""), values)
+
+
+def experiment_flags(log_format: str, experiment: str, values: Mapping[str, str]) -> str:
+    """Return the command or flags of a test; in words where the framework's are not known.
+
+    Args:
+        log_format: Format of the log, or name of the framework.
+        experiment: Id in the table of experiments.
+        values: at, earlier, first, last, half_lr, old_lr, parent, attempt, where known.
+
+    Example:
+        >>> experiment_flags("torchtitan", "half-rate", {"at": "3000", "half_lr": "1e-4"})
+        '--checkpoint.load_step 3000 --metrics.log_freq 1 --optimizer.lr 1e-4'
+    """
+    own = TEST_FLAGS.get(dialect(log_format), {}).get(experiment, "")
+    return _filled(own, values) or _filled(TEST_FLAGS[""].get(experiment, ""), values)
+
+
+def located(flags: str, checkpoint: str) -> str:
+    """Return flags with the place of a known checkpoint for the words that stand for it.
+
+    Example:
+        >>> located("--load CHECKPOINTS --ckpt-step 3000", "/data/tr8/iter_0003000")
+        '--load /data/tr8 --ckpt-step 3000'
+        >>> located("--resume_from_checkpoint OUTPUT/checkpoint-3000", "out/checkpoint-3000")
+        '--resume_from_checkpoint out/checkpoint-3000'
+    """
+    path = PurePath(checkpoint)
+    whole, folder = shlex.quote(str(path)), shlex.quote(str(path.parent))
+    flags = re.sub(_WHOLE, lambda _: whole, flags)
+    return re.sub(_FOLDER, lambda _: folder, flags)
+
+
+_WHOLE = re.compile(r"\b(?:(?:OUTPUT|SAVE_DIR|SAVE_FOLDER)/[^\s)]+|CHECKPOINT_AT_\d+(?:\.ckpt)?)")
+_FOLDER = re.compile(r"\b(?:CHECKPOINTS|DIR)\b")
+
+
+def _filled(template: str, values: Mapping[str, object]) -> str:
     try:
         return template.format(**values)
     except (KeyError, TypeError, ValueError):

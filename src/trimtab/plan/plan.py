@@ -34,3 +34,5 @@ class Plan:
     remedies: tuple[PlannedRemedy, ...] = field(default=())
     next_test: str = ""
     """The cheapest test that separates the leading causes; empty where none is needed."""
+    next_test_flags: str = ""
+    """Command or flags that run it, for the framework that wrote the log."""

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
+from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
-from trimtab.plan.flags import TRAPS, dialect, flags_for
+from trimtab.plan.flags import TRAPS, dialect, flags_for, located
+from trimtab.plan.next_test import next_test_flags
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
@@ -66,6 +68,7 @@ class _Case:
     incident: Incident
     features: Features
     choice: RollbackChoice
+    framework: str
 
 
 def make_plan(
@@ -75,6 +78,7 @@ def make_plan(
     *,
     earlier: Sequence[Incident] = (),
     checkpoints: Sequence[CheckpointInfo] = (),
+    framework: str = "",
 ) -> Plan:
     """Return what to do about one incident, in the order to do it.
 
@@ -84,16 +88,29 @@ def make_plan(
         diagnosis: Its ranked causes.
         earlier: Incidents that came before it, in any attempt of the record.
         checkpoints: What could be gone back to; without any, the plan says before which step.
+        framework: Whose flags to give; empty: that of the log's format.
     """
     features = incident_features(record, incident, earlier=earlier)
-    case = _Case(record, incident, features, _rollback(incident, features, checkpoints))
+    choice = _rollback(incident, features, checkpoints)
+    case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
     for name in _wanted(diagnosis, incident, features):
         planned = _planned(case, name, diagnosis)
         if planned is not None:
             remedies.setdefault(planned.remedy, planned)
     ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
-    return Plan(remedies=tuple(ordered), next_test=diagnosis.next_test)
+    return Plan(
+        remedies=tuple(ordered),
+        next_test=diagnosis.next_test,
+        next_test_flags=next_test_flags(
+            record,
+            incident,
+            features,
+            choice,
+            experiment=diagnosis.experiment,
+            framework=case.framework,
+        ),
+    )
 
 
 def _rollback(
@@ -139,9 +156,10 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
     if built is None:
         return None
     remedy, values, why = built
-    log_format = case.record.format
-    flags = flags_for(log_format, remedy, values)
-    trap = TRAPS.get((dialect(log_format), remedy), "") if flags else ""
+    flags = flags_for(case.framework, remedy, values)
+    if values.get("checkpoint"):
+        flags = located(flags, str(values["checkpoint"]))
+    trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
     return REMEDY_BY_ID[remedy].planned("; ".join(filter(None, (why, trap))), values, flags=flags)
 
 
@@ -157,12 +175,12 @@ Built = tuple[str, Values, str] | None
 
 def _roll_back(case: _Case) -> Built:
     choice, again = case.choice, case.features.recurrence
-    why = [f"the first sign is at {case.incident.first_step:g}"]
+    why = [f"the first sign is at {step_text(case.incident.first_step)}"]
     if again is not None and choice.further_back_than is not None:
         stated = "resumed at" if again.resume_stated else "resumed at or before"
         when = "sooner" if again.sooner_by > 0 else "again"
         why.append(
-            f"attempt {case.incident.attempt} {stated} {choice.further_back_than:g} and failed {when}, so go further back"
+            f"attempt {case.incident.attempt} {stated} {step_text(choice.further_back_than)} and failed {when}, so go further back"
         )
     elif again is not None:
         why.append(
@@ -172,6 +190,8 @@ def _roll_back(case: _Case) -> Built:
     values: dict[str, float | str | bool | None] = {}
     if choice.target is not None:
         values["to_step"] = choice.target.step
+        if choice.target.path:
+            values["checkpoint"] = choice.target.path
     elif choice.candidates:
         why.append("no checkpoint given lies before it")
     if choice.target is None:
@@ -212,7 +232,7 @@ def _restore_lr(case: _Case) -> Built:
     if f.lr_before_jump is None or not f.lr_jump:
         return None
     values = {"lr": float(f"{f.lr_before_jump:.4g}"), "factor": float(f"{1 / f.lr_jump:.4g}")}
-    return "restore-lr", values, f"it rose {f.lr_jump:.3g} x at {f.lr_jump_step:g}"
+    return "restore-lr", values, f"it rose {f.lr_jump:.3g} x at {step_text(f.lr_jump_step or 0.0)}"
 
 
 def _skip_data(case: _Case) -> Built:

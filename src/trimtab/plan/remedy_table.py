@@ -8,6 +8,7 @@ retrospective (marin-community), and the papers named.
 
 from collections.abc import Mapping
 
+from trimtab.plan.outside_remedies import OUTSIDE_REMEDIES
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy
 
@@ -350,6 +351,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         failed=(Ev("104B", _LESSONS, "more often than not a huge spike did not heal"),),
     ),
+    *OUTSIDE_REMEDIES,
 )
 
 REMEDY_BY_ID: Mapping[str, Remedy] = {r.id: r for r in REMEDIES}

@@ -18,6 +18,8 @@ class IncidentAccount:
     incident: Incident
     diagnosis: Diagnosis
     plan: Plan
+    dismissed: str = ""
+    """Why a person called it fine; empty: nobody did."""
 
 
 @dataclass(frozen=True, kw_only=True)

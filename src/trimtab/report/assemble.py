@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.contract import Finding
@@ -39,6 +40,9 @@ def make_account(
     *,
     events: Sequence[Event] = (),
     checkpoints: Sequence[CheckpointInfo] = (),
+    framework: str = "",
+    dismissed: Sequence[Dismissal] = (),
+    hindsight: bool = True,
     read_s: float = 0.0,
     sensitivity: Sensitivity | None = None,
 ) -> RunAccount:
@@ -48,20 +52,24 @@ def make_account(
         record: What it logged.
         events: Its journal, where it has one.
         checkpoints: What it could go back to, where known.
+        framework: Whose flags to give; empty: that of the log's format.
+        dismissed: Incidents that a person called fine.
+        hindsight: Also say what only later rows show; False while the log still grows.
         read_s: How long reading took, seconds; shown to people.
         sensitivity: Thresholds moved by a factor; for measuring.
     """
     record = derive(record)
-    findings = all_findings(record, sensitivity=sensitivity)
+    findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
     stops = _stops(events)
     found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
     for told_of in found:
         incident, before = _unless_stopped(record, told_of, earlier, stops)
-        told.append(_explain(record, incident, before, checkpoints, events))
+        told.append(_explain(record, incident, before, checkpoints, events, framework))
         if incident.severity != "info":
             earlier.append(incident)
+    told = [_as_dismissed(ia, dismissed) for ia in told]
     told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
     return RunAccount(
         record=record,
@@ -73,16 +81,24 @@ def make_account(
 
 
 def all_findings(
-    record: RunRecord, *, sensitivity: Sensitivity | None = None
+    record: RunRecord, *, sensitivity: Sensitivity | None = None, hindsight: bool = True
 ) -> tuple[Finding, ...]:
     """Return what every detector says of a derived record: row by row, then in hindsight."""
     moved = sensitivity or Sensitivity()
+    findings = judge_record(record, moved.judge())
+    if not hindsight:
+        return findings
     return (
-        *judge_record(record, moved.judge()),
+        *findings,
         *excerpt_findings(record),
         *hindsight_findings(record, bar=moved.hindsight),
         *memorised_findings(record),
     )
+
+
+def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:
+    found = dismissal_of(ia.incident, known) if ia.incident.severity != "info" else None
+    return ia if found is None else replace(ia, dismissed=found.why or "no reason given")
 
 
 def _explain(
@@ -91,13 +107,21 @@ def _explain(
     earlier: Sequence[Incident],
     checkpoints: Sequence[CheckpointInfo],
     events: Sequence[Event],
+    framework: str,
 ) -> IncidentAccount:
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
     diagnosis = diagnose(record, incident, earlier=earlier)
     diagnosis = _as_tried(incident, events) or diagnosis
-    plan = make_plan(record, incident, diagnosis, earlier=earlier, checkpoints=checkpoints)
+    plan = make_plan(
+        record,
+        incident,
+        diagnosis,
+        earlier=earlier,
+        checkpoints=checkpoints,
+        framework=framework,
+    )
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
 
 

@@ -19,7 +19,7 @@ from trimtab.report.picture import LEFT, RIGHT, Scale, axis_svg, curve_svg, pixe
 from trimtab.report.sections import text
 from trimtab.report.telling import axis_word
 
-__all__ = ["GUARDED", "Curve", "render_comparison"]
+__all__ = ["GUARDED", "Curve", "Drawing", "render_comparison", "running_median"]
 
 GUARDED = 0
 """Colour of the guarded run, whatever attempt; the style sheet's a0."""
@@ -77,7 +77,7 @@ def render_comparison(
         stretches=(*(_stretch(c.colour, c.x, c.y) for c in others), *_own(panels["loss"])),
     )
     strip = max(STRIP, ROW * len(deeds) + 8)
-    draw = _Drawing(limits, float(width), fault_step)
+    draw = Drawing(limits, float(width), fault_step)
     draw.panel(_log_where_wide(loss, limits), TALL, label=True, deeds=deeds)
     if distances:
         draw.panel(_distances(account, others), strip, least=LEAST_DISTANCE)
@@ -139,8 +139,14 @@ def running_median(y: NDArray[np.float64], window: int = WINDOW_STEPS) -> NDArra
         [5.0, 1.0, 2.0, 2.0, 2.0]
     """
     half = window // 2
-    parts = (y[max(0, i - half) : i + half + 1] for i in range(len(y)))
-    return np.array([float(np.median(p)) for p in parts], dtype=np.float64)
+    median = np.empty(len(y), dtype=np.float64)
+    if len(y) >= 2 * half + 1:
+        whole = np.lib.stride_tricks.sliding_window_view(y, 2 * half + 1)
+        median[half : len(y) - half] = np.median(whole, axis=1)
+    for i in range(len(y)):
+        if not half <= i < len(y) - half:
+            median[i] = np.median(y[max(0, i - half) : i + half + 1])
+    return median
 
 
 def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
@@ -170,18 +176,27 @@ def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
     )
 
 
-class _Drawing:
+class Drawing:
     """Panels under each other."""
 
-    def __init__(self, limits: tuple[float, float], width: float, fault_step: float | None) -> None:
-        self.limits, self.width, self.fault_step = limits, width, fault_step
+    def __init__(
+        self,
+        limits: tuple[float, float],
+        width: float,
+        fault_step: float | None,
+        *,
+        mark: str = "fault from",
+    ) -> None:
+        self.limits, self.width, self.fault_step, self.mark = limits, width, fault_step, mark
         self.y = 0.0
         self.parts: list[str] = []
 
     def x_of(self, step: float) -> float:
+        """Return the pixel of a step."""
         return float(pixels_of(np.asarray([step]), self.limits, self.width)[0])
 
     def shows(self, step: float | None) -> bool:
+        """Tell whether a step lies within the limits."""
         return step is not None and self.limits[0] <= step <= self.limits[1]
 
     def panel(
@@ -193,6 +208,7 @@ class _Drawing:
         deeds: Sequence[Deed] = (),
         least: float = 0.0,
     ) -> None:
+        """Draw one panel under what is there."""
         stretches = tuple(s for s in (_crop(s, self.limits) for s in panel.stretches) if len(s.x))
         stretches = tuple(_thinned(s) for s in stretches)
         panel = replace(panel, stretches=stretches)
@@ -228,7 +244,7 @@ class _Drawing:
         if label:
             left = x > self.width * 0.8
             self.parts.append(
-                f'<text class="fault-word" x="{x + (-5 if left else 5):.1f}" y="{self.y + 14}" text-anchor="{"end" if left else "start"}">fault from {number(self.fault_step)}</text>'
+                f'<text class="fault-word" x="{x + (-5 if left else 5):.1f}" y="{self.y + 14}" text-anchor="{"end" if left else "start"}">{text(self.mark)} {number(self.fault_step)}</text>'
             )
 
     def _kept(self, step: float, stretches: Sequence[Stretch], scale: Scale) -> None:
@@ -241,6 +257,7 @@ class _Drawing:
                 return
 
     def strip(self, deeds: Sequence[Deed], height: float, *, num_elsewhere: int) -> None:
+        """Draw what was done as bars and arrows."""
         note = f"{num_elsewhere} more outside these steps: see Decisions" if num_elsewhere else ""
         self._frame("deeds", "What the guard did", note, height)
         self._fault(height, label=False)
@@ -268,6 +285,7 @@ class _Drawing:
         )
 
     def finish(self, word: str) -> str:
+        """Draw the axis and return the picture."""
         self.parts.append(axis_svg(self.limits, self.y, self.width, word))
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {self.width:.0f} {self.y + 26:.0f}" role="img" '

@@ -1,11 +1,11 @@
-"""Which incidents were dealt with: given up for another branch, by a remedy that held."""
+"""Which incidents ask for nothing any more: cured by a remedy that held, or dismissed by a person."""
 
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.deeds import answers
 
-__all__ = ["left_behind", "resolved"]
+__all__ = ["left_behind", "resolved", "settled"]
 
 
 def left_behind(record: RunRecord, incident: Incident) -> bool:
@@ -44,3 +44,9 @@ def resolved(account: RunAccount) -> frozenset[int]:
         ):
             found.add(index)
     return frozenset(found)
+
+
+def settled(account: RunAccount) -> frozenset[int]:
+    """Return the alarms that were dealt with or dismissed, by their index in the account."""
+    dismissed = {i for i, ia in enumerate(account.incidents) if ia.dismissed}
+    return resolved(account) | dismissed

@@ -11,16 +11,16 @@ from trimtab.diagnosis.diagnose import Cause
 from trimtab.incidents import Incident
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.cures import resolved
+from trimtab.report.cures import resolved, settled
 
-__all__ = ["run_to_json"]
+__all__ = ["incident_to_json", "run_to_json"]
 
 
 def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
     """Return one run of `trimtab inspect --json`; `path` as the user gave it."""
     record = account.record
     loss = record.columns.get("loss")
-    past = resolved(account)
+    past, quiet = resolved(account), settled(account)
     steps = record.step[loss.present] if loss is not None else record.step[:0]
     return {
         "path": path,
@@ -32,7 +32,8 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "signals": sorted(record.columns),
         "attempts": [_attempt(record, a) for a in record.attempts],
         "incidents": [
-            _incident(record, a, past=i in past) for i, a in enumerate(account.incidents)
+            incident_to_json(record, a, past=i in past, quiet=i in quiet)
+            for i, a in enumerate(account.incidents)
         ],
         "notes": list(account.notes),
     }
@@ -53,15 +54,27 @@ def _attempt(record: RunRecord, a: Attempt) -> dict[str, Any]:
     }
 
 
-def _incident(record: RunRecord, told: IncidentAccount, *, past: bool) -> dict[str, Any]:
+def incident_to_json(
+    record: RunRecord, told: IncidentAccount, *, past: bool = False, quiet: bool | None = None
+) -> dict[str, Any]:
+    """Return one incident.
+
+    Args:
+        record: The run.
+        told: The incident with its causes and plan.
+        past: Whether a guard dealt with it.
+        quiet: Whether it is no alarm any more; None: when it was dismissed.
+    """
     i = told.incident
+    quiet = bool(told.dismissed) if quiet is None else quiet
     return {
         "kind": i.kind,
         "also": list(i.also),
         "attempt": i.attempt,
-        "severity": "info" if past else i.severity,
+        "severity": "info" if quiet else i.severity,
         "severity_then": i.severity,
         "resolved": past,
+        "dismissed": told.dismissed or None,
         "confidence": i.confidence,
         "precursor": _time(i.precursor),
         "onset": _time(i.onset),
@@ -73,6 +86,7 @@ def _incident(record: RunRecord, told: IncidentAccount, *, past: bool) -> dict[s
         "headline": i.headline,
         "causes": [_cause(c) for c in told.diagnosis.causes],
         "next_test": told.diagnosis.next_test or None,
+        "next_test_flags": told.plan.next_test_flags or None,
         "plan": [
             {"remedy": r.remedy, "values": {k: _value(v) for k, v in r.values.items()}, "why": r.why, "when": r.when, "flags": r.flags or None}
             for r in told.plan.remedies

@@ -72,10 +72,12 @@ class OverviewLine:
 def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
     """Return the worst of a run: its headline, or that it is healthy."""
     alarms = [t for t in tell(account) if t.alarm]
-    if alarms and not alarms[0].resolved:
+    if alarms and not alarms[0].settled:
         return OverviewLine(path=path, severity=alarms[0].severity, said=_brief(alarms[0]))
     if alarms:
-        return OverviewLine(path=path, severity="ok", said=f"dealt with: {_brief(alarms[0])}")
+        return OverviewLine(
+            path=path, severity="ok", said=f"{alarms[0].settled}: {_brief(alarms[0])}"
+        )
     if not account.record.num_rows:
         return OverviewLine(path=path, severity="ok", said="nothing to judge")
     said = "too short to judge" if too_short(account.record) else "healthy"

@@ -124,7 +124,7 @@ def bands(account: RunAccount) -> tuple[Band, ...]:
         found.append(
             Band(
                 letter=letter,
-                severity=inc.severity,
+                severity="info" if ia.dismissed else inc.severity,
                 attempt=next(
                     (i for i, a in enumerate(record.attempts) if a.number == inc.attempt), -1
                 ),

@@ -45,8 +45,8 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
     `prefix` keeps ids apart where a page shows several runs; so it does in the other sections.
     """
     order = tell(account)
-    alarms = [_card(t, prefix) for t in order if t.alarm]
-    quiet = [_card(t, prefix) for t in order if not t.alarm]
+    alarms = [_card(t, prefix) for t in order if t.alarm and not t.dismissed]
+    quiet = [_card(t, prefix) for t in order if not t.alarm or t.dismissed]
     if not alarms and not quiet:
         return '<p class="quiet">No incident.</p>'
     fold = ""
@@ -55,6 +55,11 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
         fold = f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no action</summary>{''.join(quiet)}</details>"
     lead = "" if alarms else '<p class="quiet">No incident that needs action.</p>'
     return lead + "".join(alarms) + fold
+
+
+def _next_test(t: IncidentTelling) -> str:
+    flags = f"<br><code>{text(t.next_test_flags)}</code>" if t.next_test_flags else ""
+    return text(t.next_test) + flags if t.next_test else ""
 
 
 def _card(t: IncidentTelling, prefix: str) -> str:
@@ -68,11 +73,13 @@ def _card(t: IncidentTelling, prefix: str) -> str:
         ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
         ("together", text(t.together)),
         ("because", because),
-        ("next test", "" if same else text(t.next_test)),
+        ("next test", "" if same else _next_test(t)),
         *([("plan", _folded_plan(plan))] if done and any(html for _, html in plan) else []),
     ]
     body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
-    severity = text(t.severity)
+    if t.dismissed:
+        body = f"<dt>dismissed</dt><dd>{text(t.dismissed)}</dd>{body}"
+    severity = "info" if t.dismissed else text(t.severity)
     return (
         f'<article class="card {severity}" id="{text(prefix)}incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
         f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span></header>'

@@ -12,7 +12,7 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.cures import left_behind, resolved
+from trimtab.report.cures import left_behind, resolved, settled
 from trimtab.report.deeds import done_after
 
 __all__ = [
@@ -116,11 +116,20 @@ class IncidentTelling:
     causes: tuple[CauseTelling, ...]
     remedies: tuple[RemedyTelling, ...]
     next_test: str
+    next_test_flags: str
+    """Command or flags that run it; may be empty."""
     same_as: str
     """Letter of the incident told before that has the same causes and plan; usually empty."""
     done: tuple[str, ...]
     resolved: bool = False
     """Dealt with: given up for a branch on which the remedy held."""
+    dismissed: str = ""
+    """Why a person called it fine; empty: nobody did."""
+
+    @property
+    def settled(self) -> str:
+        """How it was laid to rest, as a label; empty: it was not."""
+        return "dismissed" if self.dismissed else "dealt with" if self.resolved else ""
 
 
 def axis_word(record: RunRecord) -> str:
@@ -146,7 +155,7 @@ def letters(account: RunAccount) -> tuple[str, ...]:
 
 def _order(account: RunAccount) -> list[int]:
     """Return the incidents by index as they are told: what was dealt with after what was not."""
-    past = resolved(account)
+    past = settled(account)
     alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]
     return sorted(range(len(account.incidents)), key=lambda i: (i not in alarms, i in past, i))
 
@@ -248,7 +257,7 @@ def standing(account: RunAccount) -> str:
 
 
 def _alarms(account: RunAccount) -> list[IncidentAccount]:
-    return [ia for ia in account.incidents if ia.incident.severity != "info"]
+    return [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
 
 
 def _alarm_sentence(alarms: list[IncidentAccount], *, lasting: bool, cause: bool = True) -> str:
@@ -307,9 +316,11 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
             causes=_causes(ia),
             remedies=remedies,
             next_test=plain(ia.diagnosis.next_test or ia.plan.next_test),
+            next_test_flags=plain(ia.plan.next_test_flags),
             same_as=known if known != letter and ia.diagnosis.causes else "",
             done=done.get(i, ()),
             resolved=i in past,
+            dismissed=plain(ia.dismissed),
         )
         tellings.append(telling)
     return tuple(tellings)

@@ -103,14 +103,14 @@ def _header(account: RunAccount, *, width: int) -> Table:
 
 
 def _first_line(telling: IncidentTelling) -> Table:
-    said = "dealt with:" if telling.resolved else telling.severity.upper()
-    style = _STYLE["info" if telling.resolved else telling.severity]
+    said = f"{telling.settled}:" if telling.settled else telling.severity.upper()
+    style = _STYLE["info" if telling.settled else telling.severity]
     line = Table.grid(padding=(0, 2, 0, 0))
     line.add_column(no_wrap=True)
     line.add_column(no_wrap=True)
     line.add_column(ratio=1, overflow="fold")
     line.add_row(
-        Text(f"{'○' if telling.resolved else '●'} {said}", style),
+        Text(f"{'○' if telling.settled else '●'} {said}", style),
         Text(telling.letter, "bold"),
         Text(telling.headline, "bold"),
     )
@@ -133,6 +133,11 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     def row(label: str, content: Text | Table) -> None:
         body.add_row(Text(label, style="dim"), content)
 
+    if telling.dismissed:
+        row("why", Text(telling.dismissed))
+        if telling.what:
+            row("what", Text(telling.what))
+        return body
     if telling.resolved:
         same = f"as for {telling.same_as}" if telling.same_as else ""
         row("done", Text(same or "\n".join(telling.done)))
@@ -155,7 +160,10 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     else:
         row("because", _causes(telling.causes, wide=wide) if telling.causes else Text("unknown"))
         if telling.next_test and not telling.resolved:
-            row("next test", Text(telling.next_test))
+            row(
+                "next test",
+                Text("\n".join(filter(None, (telling.next_test, telling.next_test_flags)))),
+            )
     if telling.resolved and telling.remedies:
         row("plan", Text("see --html"))
     elif telling.done and not telling.resolved:

@@ -1,0 +1,55 @@
+"""`trimtab dismiss RUN INCIDENT --why TEXT`: this one is fine; remember that."""
+
+import argparse
+
+from trimtab.chronicle.dismissals import Dismissal, remember
+from trimtab.cli.output import print_json
+from trimtab.cli.runs import read_account, store
+from trimtab.errors import ConfigError
+from trimtab.report.choose import choose_incident
+
+__all__ = ["add", "run"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("dismiss", help="call an incident fine, and remember it")
+    parser.add_argument("path", metavar="RUN", help="a log or a run directory")
+    parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
+    parser.add_argument("--why", default="", metavar="TEXT", help="shown wherever it is told")
+    parser.add_argument("--undo", action="store_true", help="let it be an alarm again")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Find it, write it down."""
+    if not arguments.why.strip() and not arguments.undo:
+        raise ConfigError('dismiss: no reason given; say it with --why "..."')
+    account = read_account(arguments.path)
+    told = account.incidents[choose_incident(account, arguments.incident)]
+    incident = told.incident
+    if arguments.undo and not told.dismissed:
+        raise ConfigError(f"{arguments.path}: {arguments.incident} is not dismissed")
+    dismissal = Dismissal(
+        attempt=incident.attempt,
+        kind=incident.kind,
+        severity=incident.severity,
+        onset=incident.onset,
+        onset_row=incident.onset_row,
+        why=" ".join(arguments.why.split()),
+        undo=arguments.undo,
+    )
+    where = remember(arguments.path, dismissal, store=store())
+    done = "undone" if arguments.undo else "dismissed"
+    if arguments.json:
+        document = {"kind": incident.kind, "attempt": incident.attempt, "onset": incident.onset}
+        print_json(
+            {"schema": 1, "path": arguments.path, "incident": document, "dismissed": not arguments.undo,
+             "why": dismissal.why, "stored_in": str(where)}
+        )  # fmt: skip
+    else:
+        print(f"{done}: {incident.headline}\nremembered in {where}")
+    return 0

@@ -1,0 +1,100 @@
+"""`trimtab similar RUN INCIDENT --among RUNS`: has this happened before, and what came of it?"""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.chronicle.prose import plain
+from trimtab.cli.output import print_json
+from trimtab.cli.runs import account_of, read_account
+from trimtab.errors import ConfigError, ReadError
+from trimtab.readers import read_each
+from trimtab.report.account import RunAccount
+from trimtab.report.choose import choose_incident
+from trimtab.report.deeds import done_after
+from trimtab.report.json_form import incident_to_json
+from trimtab.report.overview import Unpadded
+from trimtab.report.similar import Likeness, similar_incidents
+
+__all__ = ["add", "run"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("similar", help="incidents of earlier runs that are like this one")
+    parser.add_argument("path", metavar="RUN", help="a log or a run directory")
+    parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
+    parser.add_argument(
+        "--among",
+        metavar="PATH",
+        nargs="+",
+        required=True,
+        help="logs, run directories, folders of them",
+    )
+    parser.add_argument("--most", metavar="N", type=int, default=5, help="how many to show")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read all, rank, tell."""
+    account = read_account(arguments.path)
+    index = choose_incident(account, arguments.incident)
+    others: list[tuple[str, RunAccount]] = []
+    errors = []
+    for given in arguments.among:
+        for path, found in read_each(given):
+            if isinstance(found, ReadError):
+                errors.append({"path": path, "error": str(found)})
+                print(f"trimtab: {found}", file=sys.stderr)
+            else:
+                others.append((path, account_of(found, path)))
+    if not others:
+        raise ConfigError("--among: none of it can be read; give logs or run directories")
+    ranked = similar_incidents(account, index, others)[: max(arguments.most, 0)]
+    accounts = dict(others)
+    if arguments.json:
+        like = [_document(x, accounts[x.path]) for x in ranked]
+        print_json({"schema": 1, "path": arguments.path, "incident": arguments.incident,
+                    "among": [p for p, _ in others], "similar": like, "errors": errors})  # fmt: skip
+    else:
+        _print(account, index, ranked, accounts)
+    return 2 if errors else 0
+
+
+def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
+    return {
+        "path": x.path, "distance": x.distance, "alike": list(x.alike), "unlike": list(x.unlike),
+        "incident": incident_to_json(account.record, x.told), "done": list(_done(x, account)),
+    }  # fmt: skip
+
+
+def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
+    """Return what was done about it, where its journal says so."""
+    return done_after(account).get(account.incidents.index(x.told), ())
+
+
+def _print(
+    account: RunAccount, index: int, ranked: tuple[Likeness, ...], accounts: dict[str, RunAccount]
+) -> None:
+    console = Console(highlight=False)
+    console.print(Text(f"like {plain(account.incidents[index].incident.headline)}", "bold"))
+    if not ranked:
+        console.print("no incident in the other runs")
+        return
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(ratio=1, overflow="fold")
+    for x in ranked:
+        lines = [
+            f"{plain(x.path)} · {plain(x.told.incident.headline)}",
+            f"alike: {', '.join(x.alike) or 'nothing'} · unlike: {', '.join(x.unlike) or 'nothing'}",
+            *(f"done: {plain(text)}" for text in _done(x, accounts[x.path])),
+        ]
+        table.add_row(Text(f"{1 - x.distance:.2f}", "bold"), Text("\n".join(lines)))
+    console.print(Unpadded(table), end="")

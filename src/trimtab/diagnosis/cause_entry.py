@@ -1,0 +1,26 @@
+"""What a cause is, as data. The tables are `causes` and `outside_causes`."""
+
+from dataclasses import dataclass
+
+from trimtab.diagnosis.evidence import Rule
+
+__all__ = ["CauseEntry"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseEntry:
+    """One row of the table."""
+
+    id: str
+    title: str
+    modes: tuple[str, ...]
+    """Failure modes that it covers."""
+    prior: float
+    """Share of incidents before anything is known."""
+    rules: tuple[Rule, ...]
+    look_alikes: tuple[str, ...]
+    """Causes that look the same in a loss curve."""
+    test: str
+    """Cheapest test that would tell."""
+    remedies: tuple[str, ...]
+    """Ids in the table of remedies, in the order to try them."""

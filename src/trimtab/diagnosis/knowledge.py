@@ -1,0 +1,48 @@
+"""What is known of kinds of incident beyond this log, as data: looks, runs, look-alikes.
+
+The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs stand in
+`trimtab.plan.remedy_table`, what the sources disagree on in `trimtab.plan.conflicts`.
+"""
+
+from dataclasses import dataclass
+
+__all__ = ["KindNote", "LookAlike", "Seen"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One public run in which it happened."""
+
+    run: str
+    source: str
+    """Where it can be read."""
+    note: str
+    """What was seen, with numbers where the source prints them."""
+
+    def __str__(self) -> str:
+        """Return it as one clause."""
+        return f"{self.run}: {self.note} ({self.source})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindNote:
+    """How a kind of incident looks, beyond its meaning in `trimtab.kinds`."""
+
+    kind: str
+    looks: str
+    first: str
+    """What moves first, and how long before; empty where nothing is known to."""
+    seen: tuple[Seen, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookAlike:
+    """Two things that look the same in a loss curve, and what tells them apart."""
+
+    one: str
+    """Id of a kind or of a cause."""
+    other: str
+    how: str
+    """The evidence, cheapest first."""
+    source: str = ""
+    """Who told them apart that way; empty: follows from what the two are."""

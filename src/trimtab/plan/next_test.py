@@ -1,0 +1,63 @@
+"""The test that separates the leading causes, as a command for the framework that wrote the log."""
+
+import shlex
+from collections.abc import Mapping
+
+from trimtab.diagnosis.experiments import step_text
+from trimtab.diagnosis.features import Features
+from trimtab.incidents import Incident
+from trimtab.plan.flags import experiment_flags, located
+from trimtab.plan.rollback import RollbackChoice
+from trimtab.record import RunRecord
+
+__all__ = ["next_test_flags"]
+
+_STEP, _EARLIER = "STEP", "EARLIER_STEP"
+"""Stand for a checkpoint that is not known."""
+
+
+def next_test_flags(
+    record: RunRecord,
+    incident: Incident,
+    features: Features,
+    choice: RollbackChoice,
+    *,
+    experiment: str,
+    framework: str,
+) -> str:
+    """Return the command or flags of an experiment, or an empty string where there are none.
+
+    Where no checkpoint is known, STEP stands for one, and what it must be is said.
+    """
+    values = _values(record, incident, features, choice)
+    flags = experiment_flags(framework, experiment, values)
+    if choice.target is not None and choice.target.path:
+        flags = located(flags, choice.target.path)
+    if _EARLIER in flags:
+        return f"{flags}  ({_EARLIER}: a checkpoint before the first incident of the series)"
+    if _STEP in flags:
+        return f"{flags}  ({_STEP}: the newest checkpoint before {step_text(incident.first_step)})"
+    return flags
+
+
+def _values(
+    record: RunRecord, incident: Incident, f: Features, choice: RollbackChoice
+) -> Mapping[str, str]:
+    """Return what the templates ask for; a value that is not known has no key."""
+    steps = sorted(c.checkpoint.step for c in choice.candidates if c.score >= 0.2)
+    values = {
+        "at": _STEP if choice.target is None else str(choice.target.step),
+        "earlier": str(steps[0]) if len(steps) > 1 else _EARLIER,
+        "first": step_text(incident.first_step),
+        "last": step_text(incident.peak),
+        "attempt": incident.attempt,
+        "log": shlex.quote(record.source),
+    }
+    parent = record.attempts[record.attempt_index(incident.attempt)].parent
+    if parent is not None:
+        values["parent"] = parent
+    if f.lr_onset is not None and f.lr_peak_share:
+        values["half_lr"] = f"{0.5 * f.lr_onset / f.lr_peak_share:.4g}"
+    if f.lr_before_jump is not None:
+        values["old_lr"] = f"{f.lr_before_jump:.4g}"
+    return values

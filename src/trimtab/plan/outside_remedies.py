@@ -1,0 +1,68 @@
+"""Remedies for what lies outside the dynamics of the loss: input, order of data, logging, updates."""
+
+from trimtab.plan.remedies import Evidence as Ev
+from trimtab.plan.remedies import Remedy
+
+__all__ = ["OUTSIDE_REMEDIES"]
+
+OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
+    Remedy(
+        id="widen-input",
+        title="give the input more workers, memory or a faster disk",
+        changes="workers of the data loader, its prefetch, or where the data lies",
+        cost="host memory and processor time",
+        undo="set the workers back",
+        when="mid-run",
+    ),
+    Remedy(
+        id="restore-data-order",
+        title="bring the order of data back and name what was fed",
+        changes="the position of the sampler at a restart, and its seed",
+        cost="a restart; what was learnt from repeated data stays",
+        undo="start the sampler as before",
+        when="mid-run",
+        worked=(
+            Ev(
+                "Marin 32B", "Marin 32B retrospective", "another shuffle cured a shift near 190 000"
+            ),
+        ),
+        failed=(
+            Ev(
+                "IDEFICS-80B",
+                "IDEFICS-80B chronicles",
+                "restarts shuffled anew, so some data came twice",
+            ),
+        ),
+    ),
+    Remedy(
+        id="weight-decay",
+        title="set weight decay to the usual 0.1, off for norms and biases",
+        changes="the pull of the weights towards 0, by parameter group",
+        cost="a larger one shrinks weights faster than they learn; a smaller one lets norms grow",
+        undo="set it back",
+        when="unsure",
+        worked=(
+            Ev("OPT-175B", "OPT-175B logbook", "0.1 from run 12 on, as in GPT-3"),
+            Ev("OLMo 2", "OLMo 2 report", "off for embeddings: fewer spikes of the grad norm"),
+        ),
+        failed=(
+            Ev("OPT-175B run 2", "OPT-175B logbook", "0.01 to 0.1, and the loss stood still"),
+            Ev("BLOOM-176B", "BLOOM chronicles", "one norm stood in the wrong group unnoticed"),
+        ),
+    ),
+    Remedy(
+        id="repair-logging",
+        title="repair what the log measures",
+        changes="the line of code that logs the signal",
+        cost="a change of code at the next restart; the past stays unknown",
+        undo="take the line out",
+        when="mid-run",
+        worked=(
+            Ev(
+                "OPT-175B",
+                "OPT-175B logbook",
+                "position embeddings were found frozen by a gradient that stayed 0",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,92 @@
+"""`trimtab explain`: the knowledge base on paper."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.cli.conftest import parse
+from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME
+from trimtab.diagnosis.look_alikes import LOOK_ALIKES
+from trimtab.kinds import KIND_BY_NAME
+from trimtab.plan.conflicts import CONFLICTS
+from trimtab.plan.remedy_table import REMEDIES
+from trimtab.report.explain import explain, known_entries
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.mark.covers("S240")
+def test_clip_has_two_sides(run: Run) -> None:
+    code, out, _ = run("explain", "clip", "--json")
+    assert code == 0
+    (entry,) = parse(out)["entries"]
+    assert entry["id"] == "lower-clip"
+    assert any("OPT-175B" in text for text in entry["said"]["worked"])
+    assert any("Marin 32B" in text for text in entry["said"]["did not"])
+    text = run("explain", "clip")[1]
+    assert text.index("worked") < text.index("did not") < text.index("costs")
+    assert "(OPT-175B logbook)" in " ".join(text.split())
+
+
+def test_every_remedy_that_was_used_shows_each_run_and_source(run: Run) -> None:
+    for remedy in REMEDIES:
+        (entry,) = [e for e in explain(remedy.id) if e.type == "remedy"]
+        said = dict(entry.said)
+        assert said.get("worked", ()) == tuple(map(str, remedy.worked))
+        assert said.get("did not", ()) == tuple(map(str, remedy.failed))
+
+
+@pytest.mark.covers("S241")
+def test_conflicts_lists_where_the_sources_disagree(run: Run) -> None:
+    _, out, _ = run("explain", "--conflicts", "--json")
+    found = {e["id"]: e for e in parse(out)["entries"]}
+    assert {"beta2", "weight-decay-1.0", "6k-or-7k", "stable-attention"} <= set(found)
+    for entry in found.values():
+        assert len(entry["said"]["says"]) >= 2
+        assert entry["said"]["read as"]
+    assert any("0.1" in text for text in found["weight-decay-1.0"]["said"]["says"])
+    assert "7 000" in " ".join(found["6k-or-7k"]["said"]["says"])
+
+
+def test_every_kind_has_a_note_and_is_explained() -> None:
+    assert set(KIND_NOTE_BY_NAME) == set(KIND_BY_NAME)
+    for name in KIND_BY_NAME:
+        entry = next(e for e in explain(name) if e.type == "kind")
+        said = dict(entry.said)
+        assert said["may be due to"]
+        assert said["what may help"]
+
+
+def test_every_entry_of_the_list_can_be_explained(run: Run) -> None:
+    for entry in known_entries():
+        assert (entry.type, entry.id) in {(e.type, e.id) for e in explain(entry.id)}
+    _, out, _ = run("explain", "--list")
+    assert all(e.id in out for e in known_entries())
+
+
+def test_no_blank_is_left_open(run: Run) -> None:
+    for entry in known_entries():
+        for told in explain(entry.id):
+            text = " ".join(t for _, texts in told.said for t in texts)
+            assert "{f" not in text
+            assert "{half_lr}" not in text
+            assert "{to_step" not in text
+
+
+def test_the_tables_point_at_what_exists() -> None:
+    known = {e.id for e in known_entries()}
+    assert {name for pair in LOOK_ALIKES for name in (pair.one, pair.other)} <= known
+    assert {name for c in CONFLICTS for name in c.about} <= known
+
+
+def test_a_kind_and_a_cause_of_one_name_are_both_told(run: Run) -> None:
+    _, out, _ = run("explain", "repeated-data", "--json")
+    assert [e["type"] for e in parse(out)["entries"]] == ["kind", "cause"]
+
+
+def test_an_unknown_name_is_one_line_with_an_offer(run: Run) -> None:
+    code, out, err = run("explain", "spkie")
+    assert code == 2
+    assert not out
+    assert "perhaps spike" in err
+    assert run("explain")[0] == 2

@@ -1,0 +1,337 @@
+"""`trimtab watch` and `inspect --follow`: a log that grows under our eyes."""
+
+import http.server
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.cli import main, watch
+from trimtab.cli.runs import Beside, account_of
+from trimtab.readers import read_run
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def line(step: int, loss: float) -> str:
+    return f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": 0.5, "step_time_s": 1.0}}\n'
+
+
+def log_text(spikes: tuple[int, ...] = (), num_steps: int = 600) -> str:
+    noise = np.random.default_rng(0).normal(0, 0.01, num_steps + 1)
+    return "".join(
+        line(s, 2.5 + noise[s] + (4.0 if any(p <= s < p + 60 for p in spikes) else 0.0))
+        for s in range(1, num_steps + 1)
+    )
+
+
+class Scene:
+    """Time that passes when it is slept through, and things that happen meanwhile."""
+
+    def __init__(self, *happenings: Callable[[], None], start: float) -> None:
+        self.now = start
+        self.happenings = list(happenings)
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        if not self.happenings:
+            raise KeyboardInterrupt
+        self.now += seconds
+        self.happenings.pop(0)()
+
+    def wait(self, seconds: float) -> Callable[[], None]:
+        def pass_time() -> None:
+            self.now += seconds
+
+        return pass_time
+
+
+def follow(path: Path, scene: Scene, *options: str) -> int:
+    from trimtab.cli import build_parser
+
+    arguments = build_parser().parse_args(["watch", str(path), "--json", *options])
+    return watch.follow(str(path), arguments, Beside(), clock=scene.clock, sleep=scene.sleep)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+
+
+def appending(path: Path, text: str) -> Callable[[], None]:
+    def append() -> None:
+        with path.open("a") as file:
+            file.write(text)
+
+    return append
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_piece_by_piece_comes_to_the_verdict_of_the_whole(
+    seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = log_text((200, 420))
+    whole = tmp_path / "whole.jsonl"
+    whole.write_text(text)
+    cuts = np.sort(np.random.default_rng(seed).integers(1, len(text), 12))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    path = tmp_path / "growing.jsonl"
+    scene = Scene(*(appending(path, p) for p in pieces), start=0.0)
+    assert follow(path, scene) == 0
+    notices = said(capsys)
+    assert notices[0]["event"] == "waiting"
+    stopped = notices[-1]
+    assert stopped["event"] == "stopped"
+    offline = account_of(read_run(whole), str(whole), hindsight=False)
+    wanted = {(ia.incident.kind, ia.incident.onset_row) for ia in offline.incidents}
+    assert {(i["kind"], i["onset_row"]) for i in stopped["incidents"]} == wanted
+    assert len(wanted) >= 2
+    found = [n["id"] for n in notices if n["event"] == "found"]
+    assert found == sorted(set(found))
+    assert {i["id"] for i in stopped["incidents"]} <= set(found)
+    assert (stopped["rows"], stopped["step"]) == (600, 600)
+
+
+def test_each_alarm_runs_the_command_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, calls = tmp_path / "call.py", tmp_path / "calls.jsonl"
+    script.write_text(
+        "import json, os, sys\n"
+        "told = json.load(sys.stdin)\n"
+        "told['env'] = os.environ['TRIMTAB_KIND'] + '@' + os.environ['TRIMTAB_ONSET']\n"
+        "told['argv'] = sys.argv[2:]\n"
+        "open(sys.argv[1], 'a').write(json.dumps(told) + '\\n')\n"
+    )
+    path = tmp_path / "train.jsonl"
+    text = log_text((200, 420))
+    rows = text.splitlines(keepends=True)
+    command = f"{sys.executable} {script} {calls} 'a b' $(reboot)"
+    scene = Scene(
+        *(appending(path, "".join(rows[i : i + 50])) for i in range(0, 600, 50)), start=0.0
+    )
+    assert follow(path, scene, "--exec", command, "--fail-on", "warning") == 1
+    called = [json.loads(text) for text in calls.read_text().splitlines()]
+    assert len(called) == 2
+    assert [c["incident"]["onset"] for c in called] == [200, 420]
+    assert called[0]["env"] == "spike@200"
+    assert called[0]["argv"] == ["a b", "$(reboot)"]  # no shell has seen it
+    assert called[0]["incident"]["causes"]
+
+
+def test_what_was_there_before_can_be_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls"
+    path = tmp_path / "train.jsonl"
+    rows = log_text((200, 420)).splitlines(keepends=True)
+    path.write_text("".join(rows[:300]))
+    scene = Scene(appending(path, "".join(rows[300:])), start=0.0)
+    tee = f"{sys.executable} -c \"import os; open('{calls}', 'a').write(os.environ['TRIMTAB_ONSET'] + ' ')\""
+    follow(path, scene, "--exec", tee, "--new-only")
+    assert calls.read_text() == "420 "
+
+
+def test_a_command_that_fails_or_a_dead_webhook_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text((200,)))
+    scene = Scene(start=0.0)
+    code = follow(path, scene, "--exec", "/no/such/command", "--webhook", "http://127.0.0.1:9/x")
+    out, err = capsys.readouterr()
+    assert code == 0
+    assert "cannot be run" in err
+    assert "not delivered" in err
+    assert err.count("watching goes on") == 2
+    assert json.loads(out.splitlines()[-1])["event"] == "stopped"
+
+
+def test_the_webhook_gets_the_incident(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    got: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text((200,)))
+    try:
+        scene = Scene(start=0.0)
+        follow(path, scene, "--webhook", f"http://127.0.0.1:{server.server_port}/hook")
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert [g["incident"]["kind"] for g in got] == ["spike"]
+    assert got[0]["event"] == "found"
+
+
+def test_a_silence_is_a_hang_once_and_its_end_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text(num_steps=300))
+    start = path.stat().st_mtime
+    scene = Scene(start=start)
+    scene.happenings = [
+        scene.wait(30), scene.wait(20), scene.wait(60), scene.wait(600), appending(path, line(301, 2.5)),
+    ]  # fmt: skip
+    assert follow(path, scene, "--fail-on", "critical") == 1
+    told = [(n["event"], (n.get("incident") or {}).get("kind")) for n in said(capsys)]
+    assert told.count(("found", "hang")) == 1
+    assert told.index(("found", "hang")) < told.index(("goes-on", None))
+
+
+def test_a_pace_of_an_hour_a_row_is_no_hang(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text(num_steps=100).replace('"step_time_s": 1.0', '"step_time_s": 3600'))
+    scene = Scene(start=path.stat().st_mtime)
+    scene.happenings = [scene.wait(3600 * 10)]
+    follow(path, scene)
+    assert not any(n["event"] == "found" for n in said(capsys))
+
+
+def test_another_log_at_the_path_is_judged_from_its_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text((200,)))
+
+    def rotate() -> None:
+        path.rename(tmp_path / "train.jsonl.1")
+        path.write_text(log_text((300,)).replace('"loss": 2', '"loss":  2'))
+
+    def truncate() -> None:
+        path.write_text("")
+
+    scene = Scene(rotate, truncate, appending(path, log_text()), start=0.0)
+    follow(path, scene)
+    notices = said(capsys)
+    events = [n["event"] for n in notices]
+    assert events.count("anew") == 2
+    assert "withdrawn" not in events  # what stood in the other log was true of it
+    assert [n["incident"]["onset"] for n in notices if n["event"] == "found"] == [200, 300]
+    assert notices[-1]["incidents"] == []
+
+
+def test_a_copy_that_replaces_the_log_is_the_same_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, copy = tmp_path / "train.jsonl", tmp_path / "copy"
+    rows = log_text((200,)).splitlines(keepends=True)
+    path.write_text("".join(rows[:400]))
+
+    def sync() -> None:  # as rsync does
+        copy.write_text("".join(rows))
+        copy.replace(path)
+
+    follow(path, Scene(sync, start=0.0))
+    events = [n["event"] for n in said(capsys)]
+    assert "anew" not in events
+    assert events.count("found") == 1
+
+
+def test_half_a_number_at_the_end_is_not_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.csv"
+    rows = [f"{s},{2.5 + 0.01 * (s * 37 % 11 - 5):.6f}\n" for s in range(1, 401)]
+    rows[300] = "301,25000000.1\n"
+    path.write_text("step,loss\n" + "".join(rows[:300]))
+    last = rows[399].strip()
+    scene = Scene(
+        appending(path, "301,2500"), appending(path, "0000.1\n"), appending(path, "".join(rows[301:399]) + last),
+        start=0.0,
+    )  # fmt: skip
+    follow(path, scene)
+    found = [n for n in said(capsys) if n["event"] == "found"]
+    assert len(found) == 1
+    assert found[0]["incident"]["onset"] == 301
+    assert "2.5e+07" in found[0]["text"]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 60.0])
+def test_a_last_line_that_never_ends_is_taken_at_last(
+    wait_s: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("step,loss\n" + "".join(f"{s},2.5\n" for s in range(1, 100)) + "100,2.5")
+    scene = Scene(start=path.stat().st_mtime)
+    scene.happenings = [scene.wait(wait_s)]
+    follow(path, scene)
+    assert said(capsys)[-1]["rows"] == 100
+
+
+def test_nothing_is_read_again_while_nothing_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text())
+    reads = []
+
+    def counting(given: Any) -> Any:
+        reads.append(given)
+        return read_run(given)
+
+    monkeypatch.setattr(watch, "read_run", counting)
+    scene = Scene(start=path.stat().st_mtime)
+    scene.happenings = [scene.wait(1)] * 10
+    follow(path, scene)
+    assert len(reads) == 1
+
+
+def test_inspect_follow_stops_when_idle(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text((200,)))
+    code, out, _ = run("inspect", path, "--follow", "--interval", "0.05", "--until-idle", "0.2")
+    assert code == 0
+    lines = out.strip().splitlines()
+    assert lines[0].startswith("○ started  600 rows so far, jsonl")
+    assert lines[1].startswith("● found #1  warning  loss spike")
+    assert lines[-1].startswith("stopped at step 600, loss 2.4")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--interval", "0"], ["--webhook", "file:///etc/passwd"], ["--exec", "'open"], ["--exec", ""]],
+)
+def test_impossible_options(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["watch", str(tmp_path / "x.log"), *options, "--until-idle", "0"]) == 2
+    assert capsys.readouterr().err.startswith("trimtab: ")
+
+
+def test_ctrl_c_ends_it_with_the_state(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text())
+    arguments = [sys.executable, "-m", "trimtab", "watch", str(path), "--interval", "0.05"]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert "started" in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out.startswith("stopped at step 600")
+    assert err == ""

@@ -1,0 +1,179 @@
+"""Two runs beside each other, and before and after a change."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.errors import ReadError
+from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.report.impact import measure_impact
+from trimtab.report.settings_diff import diff, flat_config
+from trimtab.report.side_by_side import Comparison, compare_sides, make_side
+
+
+def run_of(
+    loss: Callable[[np.ndarray], np.ndarray], num: int = 3000, **more: np.ndarray
+) -> RunRecord:
+    step = np.arange(1.0, num + 1)
+    noise = np.random.default_rng(0).normal(0, 0.01, num)
+    columns = {"loss": loss(step) + noise, **more}
+    builder = RecordBuilder("x", "made")
+    every = np.ones(num, dtype=np.bool_)
+    builder.extend(step, {n: Column(v, every) for n, v in columns.items()})
+    return builder.build()
+
+
+def compared(a: RunRecord, b: RunRecord, **options: str) -> Comparison:
+    return compare_sides(make_side("13B", a, {}), make_side("104B", b, {}), **options)  # type: ignore[arg-type]
+
+
+def falling(x: np.ndarray) -> np.ndarray:
+    return 4.0 + 4 * np.exp(-x / 1500)
+
+
+@pytest.mark.covers("S60")
+@pytest.mark.parametrize(("offset", "warns"), [(1.8, True), (1.1, True), (0.9, False)])
+def test_a_gap_of_more_than_a_nat_warns(offset: float, warns: bool) -> None:
+    c = compared(run_of(falling), run_of(lambda x: falling(x) + offset))
+    assert c.end_gap == pytest.approx(offset, abs=0.02)
+    assert any("104B" in w and "learning nothing useful" in w for w in c.warnings) is warns
+    turned = compared(run_of(lambda x: falling(x) + offset), run_of(falling))
+    assert any(w.startswith("13B is") for w in turned.warnings) is warns
+
+
+@pytest.mark.covers("S61")
+def test_the_ratio_of_slopes_is_reported() -> None:
+    c = compared(run_of(lambda x: 8 - 1e-3 * x), run_of(lambda x: 7 - 2e-4 * x))
+    assert c.slopes == pytest.approx((-1.0, -0.2), abs=0.01)
+    assert c.slope_ratio == pytest.approx(0.2, abs=0.01)
+    assert any("104B falls 5" in w or "104B falls 4.9" in w for w in c.warnings)
+    assert not compared(run_of(falling), run_of(falling)).warnings
+
+
+def test_by_tokens_a_run_of_half_the_batch_is_level() -> None:
+    tokens = np.arange(1.0, 3001) * 1e6
+    a = run_of(lambda x: 3 + 4 * np.exp(-x / 800), tokens_seen=tokens)
+    b = run_of(lambda x: 3 + 4 * np.exp(-x / 1600), tokens_seen=tokens / 2)
+    by_step, by_tokens = compared(a, b), compared(a, b, by="tokens")
+    assert by_step.end_gap is not None
+    assert by_step.end_gap > 0.4
+    assert by_tokens.end_gap == pytest.approx(0.0, abs=0.02)
+    assert by_tokens.common == pytest.approx((1e6, 1.5e9))
+
+
+def test_other_spacing_and_nan_do_no_harm() -> None:
+    a, b = run_of(falling), run_of(lambda x: falling(x) + 0.5)
+    loss = b.columns["loss"]
+    values = loss.values.copy()
+    values[100:110] = np.nan
+    values[200] = np.inf
+    sparse = replace(b, columns={"loss": Column(values, np.arange(3000) % 10 == 0)})
+    c = compared(a, sparse)
+    assert c.end_gap == pytest.approx(0.5, abs=0.03)
+    assert all(np.isfinite([g.a, g.b]).all() for g in c.gaps)
+
+
+def test_nothing_in_common_is_said() -> None:
+    a = run_of(falling, 100)
+    b = replace(a, step=a.step + 1000)
+    c = compared(a, b)
+    assert c.common is None
+    assert "nothing in common" in c.warnings[0]
+    assert compared(a, a, by="tokens").common is None
+
+
+def test_a_spike_of_one_is_not_the_difference() -> None:
+    def spiky(x: np.ndarray) -> np.ndarray:
+        return np.asarray(falling(x) + np.where((x > 2900) & (x < 2906), 9.0, 0.0))
+
+    c = compared(run_of(falling), run_of(spiky))
+    assert c.end_gap == pytest.approx(0.0, abs=0.02)
+    assert c.widest is not None
+    assert abs(c.widest.gap) < 0.1
+
+
+def calmed(**changes: np.ndarray) -> RunRecord:
+    at = np.arange(1.0, 2001) < 1001
+    scale = np.where(at, 2.0 ** (16 - np.arange(2000) // 200), 4096.0)
+    columns = {
+        "grad_norm": np.where(at, 0.5, 0.3), "activation_norm": np.where(at, 20.0, 15.0),
+        "loss_scale": scale, "lr": np.where(at, 6e-5, 3e-5), **changes,
+    }  # fmt: skip
+    return run_of(lambda x: 4 - 1e-4 * x, 2000, **columns)
+
+
+@pytest.mark.covers("S94")
+def test_the_verdict_names_the_three_signs() -> None:
+    record = calmed()
+    found = measure_impact(record, record.lineage_rows(), at=1001, window_steps=500)
+    assert [s.state for s in found.signs] == ["yes", "yes", "yes"]
+    for name in ("grad norm falls", "loss scale settles", "activation norm falls"):
+        assert f"{name}: yes" in found.verdict
+    assert found.verdict.startswith("calmer: 3 of 3")
+    assert "the learning rate was lowered, which alone can do this" in found.verdict
+
+
+def test_what_got_worse_or_was_not_logged_is_said() -> None:
+    at = np.arange(1.0, 2001) < 1001
+    record = calmed(grad_norm=np.where(at, 0.3, 0.5), lr=np.full(2000, 6e-5))
+    columns = {n: c for n, c in record.columns.items() if n != "activation_norm"}
+    record = replace(record, columns=columns)
+    found = measure_impact(record, record.lineage_rows(), at=1001, window_steps=500)
+    assert [s.state for s in found.signs] == ["no", "yes", "not logged"]
+    assert found.verdict.startswith("no clear change: 1 of 2")
+    few = measure_impact(record, record.lineage_rows(), at=1, window_steps=500)
+    assert few.verdict == "too few rows on one side to judge"
+
+
+def test_means_and_slope_of_the_window_against_plain_numpy() -> None:
+    record = calmed()
+    found = measure_impact(record, record.lineage_rows(), at=1001, window_steps=200)
+    table = {(r.signal, r.measure.split(",")[0]): (r.before, r.after) for r in found.rows}
+    loss, step = record.columns["loss"].values, record.step
+    for i, part in enumerate((slice(800, 1000), slice(1000, 1200))):
+        assert table["loss", "mean"][i] == pytest.approx(loss[part].mean())
+        slope = np.polyfit(step[part], loss[part], 1)[0] * 1000
+        assert table["loss", "slope"][i] == pytest.approx(slope, rel=1e-6)
+        assert table["grad_norm", "mean"][i] == pytest.approx((0.5, 0.3)[i])
+        assert table["activation_norm", "mean"][i] == pytest.approx((20.0, 15.0)[i])
+    assert (found.num_before, found.num_after) == (200, 200)
+
+
+@pytest.mark.covers("S95")
+def test_exactly_the_changed_keys(tmp_path: Path) -> None:
+    a = tmp_path / "a.yaml"
+    b = tmp_path / "b.json"
+    a.write_text(
+        "model: {hidden: 512, layers: 4}\noptim: {lr: 6.0e-5, betas: [0.9, 0.999]}\nseed: 42\nold: 1\n"
+    )
+    b.write_text(
+        '{"model": {"hidden": 512, "layers": 4}, "optim": {"lr": 0.00003, "betas": [0.9, 0.95]}, "seed": 42, "new": true}'
+    )
+    changed = diff(flat_config(a), flat_config(b))
+    assert {c.key for c in changed} == {"optim.lr", "optim.betas", "old", "new"}
+    assert {c.key: (c.a, c.b) for c in changed}["new"] == (None, "true")
+    assert diff(flat_config(a), flat_config(a)) == ()
+
+
+def test_a_launch_script_and_toml(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        '# --lr 1\nexport X=1\ntorchrun train.py --lr 6e-5 \\\n  --clip-grad=1.0 --fp16 --data-path "a b" --seed -1 --x $LR\n'
+    )
+    assert flat_config(script) == {
+        "lr": "6e-5", "clip-grad": "1.0", "fp16": "true", "data-path": "a b", "seed": "-1", "x": "$LR",
+    }  # fmt: skip
+    toml = tmp_path / "run.toml"
+    toml.write_text('[optimizer]\nlr = 3e-4\nname = "AdamW"\n')
+    assert flat_config(toml) == {"optimizer.lr": "0.0003", "optimizer.name": "AdamW"}
+    empty = tmp_path / "empty"
+    empty.write_text("nothing here")
+    with pytest.raises(ReadError, match="no settings found"):
+        flat_config(empty)
+    unsafe = tmp_path / "unsafe.yaml"
+    unsafe.write_text("a: !!python/object/apply:os.system ['touch /tmp/never']\n")
+    with pytest.raises(ReadError, match="no settings found"):
+        flat_config(unsafe)
