@@ -44,44 +44,24 @@ class Signal:
     """Keys that frameworks use, matched after `normalise`."""
 
 
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
 SIGNALS: tuple[Signal, ...] = (
     Signal(
         name="loss",
         unit="nats/token",
         bad="up",
         doc="Training loss as logged; often a mean over the log interval.",
-        aliases=(
-            "lm loss",
-            "train loss",
-            "train/loss",
-            "training loss",
-            "loss/train",
-            "lm-loss",
-            "train/lm_loss",
-            "train_loss",
-            "train/cross_entropy_loss",
-            "train/ce_loss",
-            "nll_loss",
-            "lm_loss",
-            "global_avg_loss",
-            "loss_metrics/global_avg_loss",
-            "train_inner/loss",
-            "reduced_train_loss",
-            "metrics/train/loss",
-            "cross_entropy_loss",
-            "train_loss_step",
-            "train/loss_step",
-            "training/loss",
-            "total_loss",
-            "train/total_loss",
-            "loss/total",
-            "step_loss",
-            "trl",
-            "train/crossentropyloss",
-            "training/train_loss",
-            "training_loss",
-            "batch_loss",
-            "\u635f\u5931",
+        aliases=_listed(
+            "lm loss|train loss|train/loss|training loss|loss/train|lm-loss|train/lm_loss|"
+            "train_loss|train/cross_entropy_loss|train/ce_loss|nll_loss|lm_loss|"
+            "global_avg_loss|loss_metrics/global_avg_loss|train_inner/loss|"
+            "reduced_train_loss|metrics/train/loss|cross_entropy_loss|train_loss_step|"
+            "train/loss_step|training/loss|total_loss|train/total_loss|loss/total|"
+            "step_loss|trl|train/crossentropyloss|training/train_loss|training_loss|"
+            "batch_loss|\u635f\u5931"
         ),
     ),
     Signal(
@@ -89,24 +69,10 @@ SIGNALS: tuple[Signal, ...] = (
         unit="nats/token",
         bad="up",
         doc="Validation loss.",
-        aliases=(
-            "validation loss",
-            "valid loss",
-            "valid_loss",
-            "eval_loss",
-            "eval/loss",
-            "val/loss",
-            "validation/loss",
-            "lm loss value",
-            "test loss",
-            "loss/val",
-            "val_loss",
-            "test/loss",
-            "val_loss_epoch",
-            "loss/validation",
-            "valid/loss",
-            "tel",
-            "eval/crossentropyloss",
+        aliases=_listed(
+            "validation loss|valid loss|valid_loss|eval_loss|eval/loss|val/loss|"
+            "validation/loss|lm loss value|test loss|loss/val|val_loss|test/loss|"
+            "val_loss_epoch|loss/validation|valid/loss|tel|eval/crossentropyloss"
         ),
     ),
     Signal(
@@ -116,27 +82,11 @@ SIGNALS: tuple[Signal, ...] = (
         scale="log",
         lead_rows=200,
         doc="Global gradient norm before clipping, with the loss scale divided out.",
-        aliases=(
-            "grad norm",
-            "gradient norm",
-            "gnorm",
-            "grad_norm",
-            "train/grad_norm",
-            "norm",
-            "total_grad_norm",
-            "optim/total_grad_norm",
-            "gradient_norm",
-            "global_grad_norm",
-            "grad-norm",
-            "train/gradient_norm",
-            "grad_norm_total",
-            "train/gnorm",
-            "l2_norm/grad/global",
-            "grad",
-            "global_norm",
-            "l2_grads",
-            "global grad norm",
-            "\u2207",
+        aliases=_listed(
+            "grad norm|gradient norm|gnorm|grad_norm|train/grad_norm|norm|total_grad_norm|"
+            "optim/total_grad_norm|gradient_norm|global_grad_norm|grad-norm|"
+            "train/gradient_norm|grad_norm_total|train/gnorm|l2_norm/grad/global|grad|"
+            "global_norm|l2_grads|global grad norm|\u2207"
         ),
     ),
     Signal(
@@ -146,27 +96,11 @@ SIGNALS: tuple[Signal, ...] = (
         scale="log",
         lead_rows=64,
         doc="Learning rate in effect (first parameter group, factors of the guard included).",
-        aliases=(
-            "learning rate",
-            "learning_rate",
-            "learning-rate",
-            "train/learning_rate",
-            "lr",
-            "train/lr",
-            "optim/learning_rate_group0",
-            "lr-adam",
-            "lr-adamw",
-            "lr-adamw/pg1",
-            "optim/lr",
-            "lrate",
-            "train lr",
-            "cur lr",
-            "current learning rate",
-            "current lr",
-            "l.r.",
-            "l.r",
-            "x/lr0",
-            "\u5b66\u4e60\u7387",
+        aliases=_listed(
+            "learning rate|learning_rate|learning-rate|train/learning_rate|lr|train/lr|"
+            "optim/learning_rate_group0|lr-adam|lr-adamw|lr-adamw/pg1|optim/lr|lrate|"
+            "train lr|cur lr|current learning rate|current lr|l.r.|l.r|x/lr0|"
+            "\u5b66\u4e60\u7387"
         ),
     ),
     Signal(
