@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
-from trimtab.kinds import KIND_BY_NAME
+from trimtab.kinds import KIND_BY_NAME, Topic
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
@@ -97,8 +97,9 @@ def group_findings(
 ) -> tuple[Incident, ...]:
     """Return the incidents that the findings make, in row order.
 
-    Findings on the loss (and alarms on any signal) of one attempt that overlap, or stand closer
-    than `join_rows`, are one incident; findings on other signals join as evidence and as precursors.
+    Findings on the loss (and alarms on any signal) of one attempt and one topic that overlap, or
+    stand closer than `join_rows`, are one incident; findings on other signals join as evidence and
+    as precursors. A slow step is no part of a loss spike, nor the reason to call it one again.
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
@@ -106,11 +107,26 @@ def group_findings(
     incidents: list[Incident] = []
     for index in range(len(record.attempts)):
         here = [f for f in told if record.attempt[f.onset_row] == index]
-        main = [f for f in here if f.signal == "loss" or f.severity != "info"]
-        for group in _episodes(main, record, join_rows):
+        main = [f for f in here if _stands_alone(f)]
+        groups = [
+            group
+            for topic in sorted({_topic(f.kind) for f in main})
+            for group in _episodes([f for f in main if _topic(f.kind) == topic], record, join_rows)
+        ]
+        for group in sorted(groups, key=lambda g: g[0].onset_row):
             found = _incident(record, index, group, here)
             incidents.append(_mark_recurrence(record, index, found, incidents))
     return tuple(incidents)
+
+
+def _topic(kind: str) -> Topic:
+    return KIND_BY_NAME[kind].topic if kind in KIND_BY_NAME else "learning"
+
+
+def _stands_alone(f: Finding) -> bool:
+    """Whether a finding makes an incident of its own; others are evidence only."""
+    structural = _topic(f.kind) != "learning" or f.kind in ("resume-jump", "skipped-steps")
+    return f.signal == "loss" or f.severity != "info" or structural
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -149,6 +165,7 @@ def _mark_recurrence(
     lineage = _lineage(record, attempt)
     for before in reversed(earlier):
         near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
+        near = near and _topic(before.kind) == _topic(incident.kind)
         if before.attempt in lineage and before.severity != "info" and near:
             what, rest = incident.headline.split(" · ", 1)
             headline = f"{what}, again after {record.axis} {_at(before.onset)} · {rest}"
@@ -272,9 +289,11 @@ def _precursors(
 ) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
+    if _topic(group[0].kind) != "learning":
+        return chosen
     for f in around:
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if f.signal == "loss" or f.kind == "batch-outlier":
+        if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f.kind) != "learning":
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue

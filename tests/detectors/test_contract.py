@@ -27,6 +27,9 @@ FINDS: dict[str, frozenset[Ability]] = {
     "level": frozenset({"jump", "shift"}),
     "scale-collapse": frozenset({"jump"}),
     "lr-change": frozenset({"jump"}),
+    "skipped": frozenset(),
+    "frozen": frozenset({"frozen"}),
+    "pace": frozenset({"jump"}),
 }
 CASES = tuple(
     Case(

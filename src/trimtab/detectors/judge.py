@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
+from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.pace import PaceDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
+from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ReadError
 from trimtab.record import RunRecord
@@ -29,6 +32,9 @@ DETECTORS: tuple[Detector[Any], ...] = (
     LevelDetector(),
     ScaleCollapseDetector(),
     LrChangeDetector(),
+    SkippedDetector(),
+    FrozenDetector(),
+    PaceDetector(),
 )
 """The built-in detectors with their default settings."""
 

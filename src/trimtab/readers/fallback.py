@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.readers.text_keys import Meaning
 from trimtab.readers.text_pairs import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.text_settle import settle
@@ -71,6 +72,7 @@ class TextReader:
         record = settle(
             list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
         )
+        record = skipped_as_share(record)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
 
