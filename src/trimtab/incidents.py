@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
-from trimtab.kinds import KIND_BY_NAME, Topic
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
@@ -35,6 +35,8 @@ CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the s
 
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
+
+_NOTED = ("resume-jump", "skipped-steps")
 
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
@@ -110,8 +112,8 @@ def group_findings(
         main = [f for f in here if _stands_alone(f)]
         groups = [
             group
-            for topic in sorted({_topic(f.kind) for f in main})
-            for group in _episodes([f for f in main if _topic(f.kind) == topic], record, join_rows)
+            for topic in sorted({_topic(f) for f in main})
+            for group in _episodes([f for f in main if _topic(f) == topic], record, join_rows)
         ]
         for group in sorted(groups, key=lambda g: g[0].onset_row):
             found = _incident(record, index, group, here)
@@ -119,14 +121,16 @@ def group_findings(
     return tuple(incidents)
 
 
-def _topic(kind: str) -> Topic:
-    return KIND_BY_NAME[kind].topic if kind in KIND_BY_NAME else "learning"
+def _topic(f: Finding) -> str:
+    """Return what a finding is about; a note on a resume or on skipped steps is about nothing else."""
+    if f.kind in _NOTED and f.severity == "info":
+        return f.kind
+    return KIND_BY_NAME[f.kind].topic if f.kind in KIND_BY_NAME else "learning"
 
 
 def _stands_alone(f: Finding) -> bool:
     """Whether a finding makes an incident of its own; others are evidence only."""
-    structural = _topic(f.kind) != "learning" or f.kind in ("resume-jump", "skipped-steps")
-    return f.signal == "loss" or f.severity != "info" or structural
+    return f.signal == "loss" or f.severity != "info" or _topic(f) != "learning"
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -165,7 +169,7 @@ def _mark_recurrence(
     lineage = _lineage(record, attempt)
     for before in reversed(earlier):
         near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
-        near = near and _topic(before.kind) == _topic(incident.kind)
+        near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
         if before.attempt in lineage and before.severity != "info" and near:
             what, rest = incident.headline.split(" · ", 1)
             headline = f"{what}, again after {record.axis} {_at(before.onset)} · {rest}"
@@ -289,11 +293,11 @@ def _precursors(
 ) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
-    if _topic(group[0].kind) != "learning":
+    if _topic(group[0]) != "learning":
         return chosen
     for f in around:
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f.kind) != "learning":
+        if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f) != "learning":
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue

@@ -93,7 +93,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="resume-jump",
-        title="jump at a resume",
+        title="something changed at a resume",
         meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate or batch size",
         severity="warning",
         rank=8,

@@ -19,6 +19,7 @@ from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.pace import PaceDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
+from trimtab.detectors.scale_drift import ScaleDriftDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ReadError
@@ -31,6 +32,7 @@ DETECTORS: tuple[Detector[Any], ...] = (
     SpikeDetector(),
     LevelDetector(),
     ScaleCollapseDetector(),
+    ScaleDriftDetector(),
     LrChangeDetector(),
     SkippedDetector(),
     FrozenDetector(),

@@ -25,7 +25,9 @@ def skipped_as_share(record: RunRecord) -> RunRecord:
         if not len(rows):
             continue
         counts, steps = column.values[rows], record.step[rows]
-        spacing = np.diff(steps, prepend=steps[0] - (float(np.median(np.diff(steps))) if len(rows) > 1 else 1.0))
+        spacing = np.diff(
+            steps, prepend=steps[0] - (float(np.median(np.diff(steps))) if len(rows) > 1 else 1.0)
+        )
         if (np.diff(counts) >= 0).all():
             # what was skipped before the first row of a resumed attempt is not known
             counts = np.diff(counts, prepend=0.0 if steps[0] <= 2 * spacing[0] else counts[0])

@@ -14,6 +14,8 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.repeats import repeat_findings
+from trimtab.detectors.resumes import resume_findings
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident, group_findings
@@ -53,6 +55,8 @@ def make_account(
         *excerpt_findings(record),
         *hindsight_findings(record),
         *memorised_findings(record),
+        *resume_findings(record),
+        *repeat_findings(record),
     )
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
