@@ -68,6 +68,8 @@ class Incident:
     confidence: float = 0.9  # that this is an incident at all
     shape: str = ""
     """fast, slow, unrecovered or empty."""
+    risk: str = ""
+    """Window of risk that it lies in: `warm-up end` or empty."""
     recurrence_of: float | None = None
     """Onset of the alarm before it on the same lineage, where there was one near."""
     findings: tuple[Finding, ...] = ()
@@ -376,7 +378,8 @@ def _headline(
     since = f"since {record.axis} {_at(onset.onset)}"
     if end is not None:
         until = f" to {_at(end)}" if end != onset.onset else ""
-        since = f"{record.axis} {_at(onset.onset)}{until}, recovered"
+        over = ", recovered" if _topic(lead) == "learning" else ""
+        since = f"{record.axis} {_at(onset.onset)}{until}{over}"
     sign = f" (first sign {_at(first.onset)}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
 

@@ -277,6 +277,12 @@ SIGNALS: tuple[Signal, ...] = (
         ),
     ),
     Signal(
+        name="wall_time_s",
+        unit="s since 1970",
+        bad="none",
+        doc="When the row was written.",
+    ),
+    Signal(
         name="throughput",
         unit="tokens, samples or operations per second, as logged",
         bad="down",

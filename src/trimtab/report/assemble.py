@@ -16,9 +16,14 @@ from trimtab.detectors.judge import judge_record
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
+from trimtab.detectors.sensors import sensor_findings
+from trimtab.detectors.silence import silence_findings
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
+from trimtab.diagnosis.features import incident_features
+from trimtab.diagnosis.history import warm_up_label
 from trimtab.incidents import Incident, group_findings
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.plan import Plan
 from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
@@ -57,6 +62,8 @@ def make_account(
         *memorised_findings(record),
         *resume_findings(record),
         *repeat_findings(record),
+        *sensor_findings(record),
+        *silence_findings(record),
     )
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
@@ -87,10 +94,26 @@ def _explain(
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+    incident = _with_risk(record, incident, earlier)
     diagnosis = diagnose(record, incident, earlier=earlier)
     diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(record, incident, diagnosis, earlier=earlier, checkpoints=checkpoints)
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
+
+
+def _with_risk(record: RunRecord, incident: Incident, earlier: Sequence[Incident]) -> Incident:
+    """Return an incident of learning that began as the warm-up ended with that said of it.
+
+    The end of the warm-up is what the log states, else what its learning rates show.
+    """
+    if incident.kind in KIND_BY_NAME and KIND_BY_NAME[incident.kind].topic != "learning":
+        return incident
+    f = incident_features(record, incident, earlier=earlier)
+    label = "" if f.warm_up_ratio is None else warm_up_label(f.warm_up_ratio, 1.0)
+    if not label:
+        return incident
+    where = f"{label}: at {f.warm_up_ratio:.2f} x the warm-up, in {f.warm_up_unit}"
+    return replace(incident, risk=label, headline=f"{incident.headline} · {where}")
 
 
 def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
