@@ -31,6 +31,9 @@ JOIN_ROWS = 8
 OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
+BACK_ROWS = 16
+"""Rows whose median tells that a level is back; a block of the level detector."""
+
 CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
 RECURRENCE_ROWS = 2000
@@ -152,12 +155,44 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
 
 
 def _as_it_ended(f: Finding, record: RunRecord) -> Finding:
-    """Return an open spike of the loss as unrecovered, where the attempt went on long enough."""
+    """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
+    if f.kind == "unrecovered-spike" and f.signal == "loss" and f.closed and f.end_row is None:
+        return _back_late(f, record)
     age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
     if f.kind != "spike" or f.signal != "loss" or f.closed or age <= OPEN_ROWS:
         return f
     text = f.text.replace("still up", f"still up after {age} rows")
     return replace(f, kind="unrecovered-spike", severity="critical", text=text)
+
+
+def _back_late(f: Finding, record: RunRecord) -> Finding:
+    """Return a spike that outlasted the patience of its detector as recovered, where the loss came back.
+
+    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's own
+    noise units of the level before, if no later stretch of that length leaves it half-way to the peak.
+    """
+    stop = record.attempts[int(record.attempt[f.onset_row])].end_row
+    rows = (
+        np.flatnonzero(np.isfinite(record.columns["loss"].values[f.peak_row : stop])) + f.peak_row
+    )
+    num = len(rows) // BACK_ROWS
+    if num < 2 or f.score <= 0:
+        return f
+    cut = rows[: num * BACK_ROWS].reshape(num, BACK_ROWS)
+    levels = np.median(record.columns["loss"].values[cut], axis=1)
+    near = f.expected + 2 * (f.value - f.expected) / f.score
+    back = np.flatnonzero(levels <= near)
+    if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
+        return f
+    end_row = int(cut[back[0], 0])
+    phases = (
+        f"spiked until {record.axis} {_at(f.peak)}, recovering, "
+        f"recovered after {end_row - f.onset_row} rows (in hindsight)"
+    )
+    text = f"{f.text.rpartition(', not back')[0] or f.text}, {phases}"
+    return replace(
+        f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
+    )  # fmt: skip
 
 
 def _mark_recurrence(

@@ -37,8 +37,12 @@ class ScaleDriftState:
     num_rows: int = 0
     first_row: int = 0
     first_step: float = 0.0
+    mark: float = -math.inf
+    """Where the level's usual swings end; the row since which every scale was below."""
+    under_row: int = -1
+    under_step: float = 0.0
     num_falls: int = 0
-    """Blocks lower than all since the scale stood at its level; the first of them, and its place."""
+    """Blocks lower than all since the scale stood at its level, and the lowest of them."""
     lowest: float = math.inf
     fall_row: int = 0
     fall_step: float = 0.0
@@ -82,9 +86,13 @@ class ScaleDriftDetector:
         value = float(row.values[0])
         if not row.present[0] or not math.isfinite(value) or value <= 0:
             return state, ()
-        rows = state.rows.copy()
-        rows[state.num_rows] = math.log2(value)
+        rows, y = state.rows.copy(), math.log2(value)
+        rows[state.num_rows] = y
         s = replace(state, rows=rows, num_rows=state.num_rows + 1)
+        if y >= s.mark:
+            s = replace(s, under_row=-1)
+        elif s.under_row < 0:
+            s = replace(s, under_row=row.index, under_step=row.step)
         if state.num_rows == 0:
             s = replace(s, first_row=row.index, first_step=row.step)
         if s.num_rows < self.block_rows:
@@ -105,11 +113,15 @@ class ScaleDriftDetector:
         if len(past) < self.min_past:
             return s, ()
         level = float(np.quantile(past, self.quantile))
+        s = replace(s, mark=level)
         if block >= level:
             return replace(s, num_falls=0, lowest=math.inf), ()
         if block < s.lowest:
             if s.num_falls == 0:
-                s = replace(s, fall_row=s.first_row, fall_step=s.first_step)
+                since = (s.first_row, s.first_step)
+                if s.under_row >= 0:
+                    since = (s.under_row, s.under_step)
+                s = replace(s, fall_row=since[0], fall_step=since[1])
             s = replace(
                 s, num_falls=s.num_falls + 1, lowest=block, low_row=row.index, low_step=row.step
             )
@@ -152,7 +164,6 @@ class ScaleDriftDetector:
             value=2.0**s.lowest,
             expected=2.0**s.level,
             score=6.0 * fall,
-            grain_rows=self.block_rows,
             direction="down",
             closed=how != "open",
             text=f"loss scale drifts down, {2.0**s.level:.6g} → {2.0**s.lowest:.6g} over "
