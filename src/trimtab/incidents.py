@@ -156,7 +156,8 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
 
 def _as_it_ended(f: Finding, record: RunRecord) -> Finding:
     """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
-    if f.kind == "unrecovered-spike" and f.signal == "loss" and f.closed and f.end_row is None:
+    accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
+    if accepted and f.signal == "loss":
         return _back_late(f, record)
     age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
     if f.kind != "spike" or f.signal != "loss" or f.closed or age <= OPEN_ROWS:
@@ -189,7 +190,7 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
         f"spiked until {record.axis} {_at(f.peak)}, recovering, "
         f"recovered after {end_row - f.onset_row} rows (in hindsight)"
     )
-    text = f"{f.text.rpartition(', not back')[0] or f.text}, {phases}"
+    text = f"{f.text.partition(', not back')[0].partition(', still moving')[0]}, {phases}"
     return replace(
         f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
     )  # fmt: skip
@@ -286,10 +287,10 @@ def _incident(
     )
 
 
-def _telling(f: Finding) -> tuple[int, int, int]:
-    """Sort key: the most telling finding of an episode first."""
+def _telling(f: Finding) -> tuple[int, int, bool, int]:
+    """Sort key: the most telling finding of an episode first; rows before blocks."""
     rank = KIND_BY_NAME[f.kind].rank if f.kind in KIND_BY_NAME else len(KIND_BY_NAME)
-    return (-_RANK[f.severity], rank, f.onset_row)
+    return (-_RANK[f.severity], rank, f.grain_rows > 1, f.onset_row)
 
 
 def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:

@@ -57,7 +57,11 @@ def test_a_loss_learnt_down_to_its_last_digit_is_a_note_and_a_fall_to_zero_a_war
 
 def test_values_filled_forward_by_a_tracker_are_no_frozen_loss() -> None:
     assert frozen(np.repeat(level(60), 40)) == []
-    assert frozen(np.repeat(level(60), 40)[:2400]) == []
+    wide = find_all(FrozenDetector(), {"loss": np.repeat(level(60), 80)})
+    assert [(f.onset_row, f.closed, f.severity) for f in wide] == [
+        (0, False, "warning"),
+        (0, True, "info"),  # it moves on, in steps of 80 rows, and is not asked about again
+    ]
 
 
 def test_nan_between_equal_values_does_not_unfreeze_them() -> None:

@@ -63,8 +63,8 @@ def test_slower_by_a_few_per_cent_or_for_a_while_is_no_alarm(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_pace_that_swings_between_two_values_is_healthy(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    times = np.where(rng.random(20_000) < 0.4, 17.5, 12.0) * pace(20_000, seed, usual=1.0)
-    assert not alarms(tell(times))
+    times = np.where(rng.random(20_000) < 0.35, 17.5, 12.0) * pace(20_000, seed, usual=1.0)
+    assert not [f for f in tell(times) if f.kind == "slowdown"]
 
 
 def test_a_first_step_and_saves_are_notes_told_only_when_they_grow() -> None:

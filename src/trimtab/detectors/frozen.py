@@ -89,7 +89,9 @@ class FrozenDetector:
         rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows
         return max(rows, 4 * s.longest)
 
-    def _severity(self, i: int, s: Frozen) -> Severity:
+    def _severity(self, i: int, s: Frozen, *, closed: bool) -> Severity:
+        if closed and math.isinf(s.least):
+            return "info"  # it began late, or a tracker fills gaps
         # never moved: a zero may be a loss that the trainer does not print (GRPO), not a fault
         unexplained = s.value != 0 if math.isinf(s.least) else not self._rounded(s)
         return "warning" if self.signals[i] == "loss" and unexplained else "info"
@@ -107,7 +109,7 @@ class FrozenDetector:
             detector=self.name,
             kind="frozen-signal",
             signal=signal,
-            severity=self._severity(i, s),
+            severity=self._severity(i, s, closed=closed),
             row=row.index,
             step=row.step,
             onset_row=s.first_row,
