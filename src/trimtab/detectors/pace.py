@@ -44,6 +44,8 @@ class Pace:
     """float64 [<= 24], their upper quartiles."""
     flagged: NDArray[np.float64]
     """float64 [<= accept_blocks], medians of slow blocks."""
+    level: float = 0.0
+    """Median of the last four blocks of `past`."""
     num_rows: int = 0
     first_row: int = 0
     first_step: float = 0.0
@@ -131,7 +133,7 @@ class PaceDetector:
         """
         if not len(p.past):
             return p, []
-        level = median(p.past[-4:])
+        level = p.level
         over = y - level
         if over < math.log(self.stall_factor):
             told = 0 < p.slow_rows <= self.block_rows // 2 and p.slow_y > level + p.worst + _TWICE
@@ -153,16 +155,16 @@ class PaceDetector:
     ) -> tuple[Pace, list[Finding]]:
         rows = p.rows.copy()
         rows[p.num_rows] = y
-        if p.num_rows == 0:
-            p = replace(p, first_row=row.index, first_step=row.step)
-        if p.num_rows + 1 < self.block_rows:
-            return replace(p, rows=rows, num_rows=p.num_rows + 1), []
-        p = replace(p, rows=rows, num_rows=0)
+        begun = (p.first_row, p.first_step) if p.num_rows else (row.index, row.step)
+        num = (p.num_rows + 1) % self.block_rows
+        p = replace(p, rows=rows, num_rows=num, first_row=begun[0], first_step=begun[1])
+        if num:
+            return p, []
         ordered = np.sort(rows)
         block, quarter = median(rows), self.block_rows // 4
         low, high = float(ordered[quarter - 1]), float(ordered[-quarter])
         if not len(p.past):
-            p = replace(p, past=np.array([block]), high=np.array([high]))
+            p = replace(p, past=np.array([block]), high=np.array([high]), level=block)
             return self._first(i, p, row, rows, block, offset)
         return self._judge(i, p, row, block, low, high, offset)
 
@@ -180,7 +182,7 @@ class PaceDetector:
         self, i: int, p: Pace, row: Row, block: float, low: float, high: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
         """Hold a block against the calm ones before it."""
-        ref = p.ref if p.onset_row >= 0 else median(p.past[-4:])
+        ref = p.ref if p.onset_row >= 0 else p.level
         moves = np.abs(np.diff(p.past))
         spread = 1.4826 * median(moves) / math.sqrt(2.0) if len(moves) else 0.0
         shift = block - ref
@@ -204,12 +206,13 @@ class PaceDetector:
             told = [self._finding(i, p, row, "accepted", offset)]
             kept = flagged[-4:]
             new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
-            return new, told
+            return replace(new, level=median(kept)), told
         return p, [self._finding(i, p, row, "open", offset)] if len(flagged) == 2 else []
 
     def _calm(self, p: Pace, block: float, high: float) -> Pace:
         past = np.append(p.past[1 - _PAST :], block)
-        return replace(p, past=past, high=np.append(p.high[1 - _PAST :], high))
+        high_blocks = np.append(p.high[1 - _PAST :], high)
+        return replace(p, past=past, high=high_blocks, level=median(past[-4:]))
 
     def _unit(self, i: int, y: float, offset: float) -> float:
         """Return a y in the unit of its signal."""

@@ -88,13 +88,13 @@ class ScaleDriftDetector:
             return state, ()
         rows, y = state.rows.copy(), math.log2(value)
         rows[state.num_rows] = y
-        s = replace(state, rows=rows, num_rows=state.num_rows + 1)
-        if y >= s.mark:
-            s = replace(s, under_row=-1)
-        elif s.under_row < 0:
-            s = replace(s, under_row=row.index, under_step=row.step)
-        if state.num_rows == 0:
-            s = replace(s, first_row=row.index, first_step=row.step)
+        at = (state.under_row, state.under_step)
+        under = (-1, 0.0) if y >= state.mark else at if at[0] >= 0 else (row.index, row.step)
+        begun = (state.first_row, state.first_step) if state.num_rows else (row.index, row.step)
+        s = replace(
+            state, rows=rows, num_rows=state.num_rows + 1, first_row=begun[0], first_step=begun[1],
+            under_row=under[0], under_step=under[1],
+        )  # fmt: skip
         if s.num_rows < self.block_rows:
             return s, ()
         return self._take(replace(s, num_rows=0), row, median(rows))

@@ -80,13 +80,12 @@ class SkippedDetector:
 
     def _take(self, s: SkippedState, row: Row, value: float) -> SkippedState:
         at = s.num_rows % self.window_rows
-        old = float(s.recent[at])
+        old, recent = float(s.recent[at]), s.recent
         if old != value:
-            recent = s.recent.copy()
+            recent = recent.copy()
             recent[at] = value
-            s = replace(s, recent=recent)
         s = replace(
-            s, total=max(0.0, s.total + value - old), num_rows=s.num_rows + 1,
+            s, recent=recent, total=max(0.0, s.total + value - old), num_rows=s.num_rows + 1,
             run=s.run + 1 if value > 0.5 else 0,
         )  # fmt: skip
         if value <= 0:
