@@ -252,7 +252,7 @@ def _episodes(
 def _incident(
     record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
 ) -> Incident:
-    lead = min(group, key=_telling)
+    lead = _of_the_resume(min(group, key=_telling), group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: _RANK[f.severity]).severity
     last = _end(group)
@@ -285,6 +285,16 @@ def _incident(
         findings=tuple(members),
         correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
     )
+
+
+def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
+    """Return a spike that begins where a resume makes the loss jump under the name that says so."""
+    if lead.kind not in ("spike", "unrecovered-spike"):
+        return lead
+    for f in group:
+        if f.kind == "resume-jump" and abs(f.onset_row - lead.onset_row) <= 1:
+            return replace(f, peak_row=lead.peak_row, peak=lead.peak, severity=lead.severity)
+    return lead
 
 
 def _telling(f: Finding) -> tuple[int, int, bool, int]:

@@ -93,8 +93,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="resume-jump",
-        title="something changed at a resume",
-        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate or batch size",
+        title="a resume does not go on as it was",
+        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate, batch size or data",
         severity="warning",
         rank=8,
     ),

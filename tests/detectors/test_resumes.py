@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.judge import judge_record
 from trimtab.detectors.repeats import best_repeat, repeat_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.incidents import group_findings
@@ -81,6 +82,29 @@ def test_a_counter_of_samples_that_does_not_go_on_is_an_event(fed: int, what: st
     run = Run(100).rows(1, 2000).resume(2000).rows(2000, 2600, fed=fed)
     (one,) = [f for f in told(run.build()) if f.signal == "samples_seen"]
     assert f"{200 * BATCH} samples {what}".replace("51200", "5.12e+04") in one.text
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_loss_that_jumps_where_repeated_data_ends_is_the_resumes_doing(seed: int) -> None:
+    run = Run(seed).rows(1, 500).resume(500).rows(500, 999, fed=1, add=-0.4)
+    record = run.rows(999, 1300, fed=500, add=0.4).without_counter()
+    repeat, jump = (f for f in repeat_findings(record))
+    assert (repeat.kind, repeat.onset) == ("repeated-data", 500)
+    assert (jump.kind, jump.severity, jump.onset) == ("resume-jump", "warning", 999)
+    alarms = [*told(record), *judge_record(record)]
+    kinds = [(i.kind, i.onset) for i in group_findings(record, alarms) if i.severity != "info"]
+    assert ("resume-jump", 999.0) in kinds
+    assert not any(kind in ("spike", "unrecovered-spike") for kind, _ in kinds)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_resume_that_feeds_the_start_again_is_told(seed: int) -> None:
+    run = Run(seed).rows(1, 500)
+    for at in (500, 1000, 1500):
+        run.builder.start_attempt()
+        run.rows(at, at + 500, fed=1)
+    found = repeat_findings(run.without_counter())
+    assert [f.onset for f in found] == [500.0, 1000.0, 1500.0]
 
 
 def test_a_counter_that_falls_within_an_attempt_is_an_event() -> None:

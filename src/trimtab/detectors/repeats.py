@@ -11,18 +11,33 @@ after a resume, clipped at three robust sigmas, are correlated with every earlie
 The largest of M chance correlations of n rows is about sqrt(2 ln M / n); rho must be above
 (sqrt(2 ln M) + 3) / sqrt(n) and above 0.5. Stretches at the same steps are not looked at: there the
 same data is right. If the rows before the resume repeat the same earlier stretch too, the order of an
-epoch repeats, and the resume is not to blame.
+epoch repeats, and the resume is not to blame (unless those rows were fed again themselves).
+
+Where the repeat ends, data comes that the run has not had. If the loss jumps there, by more than six
+times the spread between blocks, it shows what it always was on unseen data: the low losses before
+were those of data learnt by heart. That is a jump of the resume's making, wherever the rows of the
+repeat end.
 
 Blind to data that is repeated in another order.
 """
 
 import math
+from collections.abc import Set
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, median
-from trimtab.detectors.resumes import Resume, resumes_of
+from trimtab.detectors.resumes import (
+    BLOCK_ROWS,
+    FLOOR_SHARE,
+    MIN_SHARE,
+    MIN_SIGMA,
+    Resume,
+    block_noise,
+    resumes_of,
+)
 from trimtab.record import RunRecord
 
 __all__ = ["best_repeat", "repeat_findings"]
@@ -43,6 +58,7 @@ _COUNTERS = ("samples_seen", "tokens_seen")
 def repeat_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding at most per resume and counter, and one per fall within an attempt."""
     findings: list[Finding] = []
+    fed_again: set[int] = set()
     for name in _COUNTERS:
         if name in record.columns:
             findings += _falls(record, name)
@@ -50,7 +66,11 @@ def repeat_findings(record: RunRecord) -> tuple[Finding, ...]:
         if not len(resume.past):
             continue
         told = [f for n in _COUNTERS if n in record.columns for f in _seam(record, n, resume)]
-        findings += told[:1] or _losses(record, resume)
+        repeat = _losses(record, resume, fed_again)
+        if repeat:
+            fed_again.add(resume.attempt)
+        findings += told[:1] or repeat[:1]
+        findings += repeat[1:]
     return tuple(findings)
 
 
@@ -85,8 +105,8 @@ def _steps(loss: Floats) -> Floats:
     return np.asarray(np.clip(steps, -3 * sigma, 3 * sigma))
 
 
-def _losses(record: RunRecord, resume: Resume) -> list[Finding]:
-    """Judge the losses after a resume by the losses before it."""
+def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Finding]:
+    """Judge the losses after a resume by the losses before it; then the place where a repeat ends."""
     loss = record.columns["loss"].values if "loss" in record.columns else np.zeros(0)
     if not len(loss):
         return []
@@ -96,14 +116,53 @@ def _losses(record: RunRecord, resume: Resume) -> list[Finding]:
         return []
     at, rho = best_repeat(loss[rows[:n]], loss[past])
     chance = (math.sqrt(2 * math.log(len(past))) + MARGIN_SIGMA) / math.sqrt(n)
-    if rho < max(MIN_CORRELATION, chance) or _epochs_repeat(loss[past], at, n, rho):
+    explained = int(record.attempt[past[-1]]) in fed_again
+    if rho < max(MIN_CORRELATION, chance):
+        return []
+    if not explained and _epochs_repeat(loss[past], at, n, rho):
         return []
     first, last = float(record.step[past[at]]), float(record.step[past[min(at + n, len(past)) - 1]])
     text = (
         f"the losses of the first {n} rows follow those of {record.axis} {first:g} to {last:g} "
         f"(correlation {rho:.2f}): the data of the past is fed again (in hindsight)"
     )
-    return [_finding(record, "loss", rows[0], rows[n - 1], text, value=rho, expected=0.0)]
+    found = _finding(record, "loss", rows[0], rows[n - 1], text, value=rho, expected=0.0)
+    return [found, *_where_it_ends(record, rows, past[at:], n)]
+
+
+def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list[Finding]:
+    """Tell of a jump of the loss between the last repeated row and the first that is new."""
+    loss = record.columns["loss"].values
+    most = min(len(rows), len(stretch))
+    while n < most and _follows(loss[rows[:most]], loss[stretch[:most]], n):
+        n = min(n + MIN_ROWS, most)
+    steps = np.diff(loss[rows])
+    near = slice(max(0, n - MIN_ROWS - 1), min(n + 2, len(steps)))
+    if near.stop - near.start < 2:
+        return []
+    end = near.start + int(np.argmax(steps[near])) + 1
+    before, after = loss[rows[max(0, end - BLOCK_ROWS) : end]], loss[rows[end : end + BLOCK_ROWS]]
+    if len(after) < BLOCK_ROWS // 2 or len(before) < BLOCK_ROWS:
+        return []
+    level, value = median(before), median(after)
+    sigma = max(block_noise(loss[rows[:end]], BLOCK_ROWS), FLOOR_SHARE * abs(level))
+    if value - level < max(MIN_SIGMA * sigma, MIN_SHARE * abs(level)):
+        return []
+    text = (
+        f"loss {level:.4g} → {value:.4g} where the data that was fed again ends, {end} rows after the "
+        "resume: what it had learnt by heart does not help with new data (in hindsight)"
+    )
+    said = rows[min(end + BLOCK_ROWS, len(rows)) - 1]
+    told = _finding(record, "loss", rows[end], said, text, value=value, expected=level)
+    return [replace(told, kind="resume-jump", detector="repeats-end", direction="up",
+                    score=(value - level) / sigma, end_row=None, end=None)]  # fmt: skip
+
+
+def _follows(child: Floats, stretch: Floats, n: int) -> bool:
+    """Whether the next rows after `n` still go with the stretch."""
+    x, y = _steps(child[n : n + MIN_ROWS]), _steps(stretch[n : n + MIN_ROWS])
+    norm = math.sqrt(float(x @ x) * float(y @ y)) if len(x) >= BLOCK_ROWS else 0.0
+    return norm > 0 and float(x @ y) / norm > MIN_CORRELATION
 
 
 def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:

@@ -28,7 +28,7 @@ from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
 from trimtab.vocabulary import Severity
 
-__all__ = ["Resume", "resume_findings", "resumes_of"]
+__all__ = ["Resume", "block_noise", "resume_findings", "resumes_of"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -114,7 +114,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     size = min(BLOCK_ROWS, len(after))
     level = median(before[-size:])
     first = median(after[:size])
-    noise = max(_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
+    noise = max(block_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
     z, d = (first - level) / noise, first - level
     changed = _changed_settings(record, resume)
     jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
@@ -177,7 +177,7 @@ def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
     return rows[column.present[rows] & np.isfinite(column.values[rows])]
 
 
-def _noise(before: Floats, size: int) -> float:
+def block_noise(before: Floats, size: int) -> float:
     """Return the spread between blocks of `size` rows, the last of them at the seam."""
     num = len(before) // size
     if num < 4:
