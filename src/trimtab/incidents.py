@@ -31,10 +31,15 @@ JOIN_ROWS = 8
 OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
+BACK_ROWS = 16
+"""Rows whose median tells that a level is back; a block of the level detector."""
+
 CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
+
+_NOTED = ("resume-jump", "skipped-steps")
 
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
@@ -66,6 +71,8 @@ class Incident:
     confidence: float = 0.9  # that this is an incident at all
     shape: str = ""
     """fast, slow, unrecovered or empty."""
+    risk: str = ""
+    """Window of risk that it lies in: `warm-up end` or empty."""
     recurrence_of: float | None = None
     """Onset of the alarm before it on the same lineage, where there was one near."""
     findings: tuple[Finding, ...] = ()
@@ -97,8 +104,9 @@ def group_findings(
 ) -> tuple[Incident, ...]:
     """Return the incidents that the findings make, in row order.
 
-    Findings on the loss (and alarms on any signal) of one attempt that overlap, or stand closer
-    than `join_rows`, are one incident; findings on other signals join as evidence and as precursors.
+    Findings on the loss (and alarms on any signal) of one attempt and one topic that overlap, or
+    stand closer than `join_rows`, are one incident; findings on other signals join as evidence and
+    as precursors. A slow step is no part of a loss spike, nor the reason to call it one again.
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
@@ -106,11 +114,28 @@ def group_findings(
     incidents: list[Incident] = []
     for index in range(len(record.attempts)):
         here = [f for f in told if record.attempt[f.onset_row] == index]
-        main = [f for f in here if f.signal == "loss" or f.severity != "info"]
-        for group in _episodes(main, record, join_rows):
+        main = [f for f in here if _stands_alone(f)]
+        groups = [
+            group
+            for topic in sorted({_topic(f) for f in main})
+            for group in _episodes([f for f in main if _topic(f) == topic], record, join_rows)
+        ]
+        for group in sorted(groups, key=lambda g: g[0].onset_row):
             found = _incident(record, index, group, here)
             incidents.append(_mark_recurrence(record, index, found, incidents))
     return tuple(incidents)
+
+
+def _topic(f: Finding) -> str:
+    """Return what a finding is about; a note on a resume or on skipped steps is about nothing else."""
+    if f.kind in _NOTED and f.severity == "info":
+        return f.kind
+    return KIND_BY_NAME[f.kind].topic if f.kind in KIND_BY_NAME else "learning"
+
+
+def _stands_alone(f: Finding) -> bool:
+    """Whether a finding makes an incident of its own; others are evidence only."""
+    return f.signal == "loss" or f.severity != "info" or _topic(f) != "learning"
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -130,12 +155,45 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
 
 
 def _as_it_ended(f: Finding, record: RunRecord) -> Finding:
-    """Return an open spike of the loss as unrecovered, where the attempt went on long enough."""
+    """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
+    accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
+    if accepted and f.signal == "loss":
+        return _back_late(f, record)
     age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
     if f.kind != "spike" or f.signal != "loss" or f.closed or age <= OPEN_ROWS:
         return f
     text = f.text.replace("still up", f"still up after {age} rows")
     return replace(f, kind="unrecovered-spike", severity="critical", text=text)
+
+
+def _back_late(f: Finding, record: RunRecord) -> Finding:
+    """Return a spike that outlasted the patience of its detector as recovered, where the loss came back.
+
+    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's own
+    noise units of the level before, if no later stretch of that length leaves it half-way to the peak.
+    """
+    stop = record.attempts[int(record.attempt[f.onset_row])].end_row
+    rows = (
+        np.flatnonzero(np.isfinite(record.columns["loss"].values[f.peak_row : stop])) + f.peak_row
+    )
+    num = len(rows) // BACK_ROWS
+    if num < 2 or f.score <= 0:
+        return f
+    cut = rows[: num * BACK_ROWS].reshape(num, BACK_ROWS)
+    levels = np.median(record.columns["loss"].values[cut], axis=1)
+    near = f.expected + 2 * (f.value - f.expected) / f.score
+    back = np.flatnonzero(levels <= near)
+    if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
+        return f
+    end_row = int(cut[back[0], 0])
+    phases = (
+        f"spiked until {record.axis} {_at(f.peak)}, recovering, "
+        f"recovered after {end_row - f.onset_row} rows (in hindsight)"
+    )
+    text = f"{f.text.partition(', not back')[0].partition(', still moving')[0]}, {phases}"
+    return replace(
+        f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
+    )  # fmt: skip
 
 
 def _mark_recurrence(
@@ -149,6 +207,7 @@ def _mark_recurrence(
     lineage = _lineage(record, attempt)
     for before in reversed(earlier):
         near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
+        near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
         if before.attempt in lineage and before.severity != "info" and near:
             what, rest = incident.headline.split(" · ", 1)
             headline = f"{what}, again after {record.axis} {_at(before.onset)} · {rest}"
@@ -193,7 +252,7 @@ def _episodes(
 def _incident(
     record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
 ) -> Incident:
-    lead = min(group, key=_telling)
+    lead = _of_the_resume(min(group, key=_telling), group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: _RANK[f.severity]).severity
     last = _end(group)
@@ -228,10 +287,20 @@ def _incident(
     )
 
 
-def _telling(f: Finding) -> tuple[int, int, int]:
-    """Sort key: the most telling finding of an episode first."""
+def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
+    """Return a spike that begins where a resume makes the loss jump under the name that says so."""
+    if lead.kind not in ("spike", "unrecovered-spike"):
+        return lead
+    for f in group:
+        if f.kind == "resume-jump" and abs(f.onset_row - lead.onset_row) <= 1:
+            return replace(f, peak_row=lead.peak_row, peak=lead.peak, severity=lead.severity)
+    return lead
+
+
+def _telling(f: Finding) -> tuple[int, int, bool, int]:
+    """Sort key: the most telling finding of an episode first; rows before blocks."""
     rank = KIND_BY_NAME[f.kind].rank if f.kind in KIND_BY_NAME else len(KIND_BY_NAME)
-    return (-_RANK[f.severity], rank, f.onset_row)
+    return (-_RANK[f.severity], rank, f.grain_rows > 1, f.onset_row)
 
 
 def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
@@ -272,9 +341,11 @@ def _precursors(
 ) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
+    if _topic(group[0]) != "learning":
+        return chosen
     for f in around:
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if f.signal == "loss" or f.kind == "batch-outlier":
+        if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f) != "learning":
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
@@ -353,7 +424,8 @@ def _headline(
     since = f"since {record.axis} {_at(onset.onset)}"
     if end is not None:
         until = f" to {_at(end)}" if end != onset.onset else ""
-        since = f"{record.axis} {_at(onset.onset)}{until}, recovered"
+        over = ", recovered" if _topic(lead) == "learning" else ""
+        since = f"{record.axis} {_at(onset.onset)}{until}{over}"
     sign = f" (first sign {_at(first.onset)}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
 

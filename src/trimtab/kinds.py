@@ -6,10 +6,13 @@ an episode (`rank`) and how a headline calls it (`title`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from trimtab.vocabulary import Severity
 
-__all__ = ["KINDS", "KIND_BY_NAME", "Kind"]
+__all__ = ["KINDS", "KIND_BY_NAME", "Kind", "Topic"]
+
+Topic = Literal["learning", "data", "logging", "pace"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +27,8 @@ class Kind:
     """One line for people."""
     severity: Severity
     """Severity where the finding has no reason for another."""
+    topic: Topic = "learning"
+    """What it is about; findings of different topics are different incidents."""
     rank: int
     """Which kind names an incident when several belong to it: the lowest, then the earliest."""
 
@@ -38,7 +43,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="scale-collapse",
-        title="loss scale collapsed",
+        title="loss scale fell",
         meaning="the fp16 loss scale falls again and again, or stays at its floor",
         severity="critical",
         rank=1,
@@ -83,12 +88,13 @@ KINDS: tuple[Kind, ...] = (
         title="the same data again",
         meaning="losses or sample counters show data that the run has had before",
         severity="warning",
+        topic="data",
         rank=7,
     ),
     Kind(
         name="resume-jump",
-        title="jump at a resume",
-        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate or batch size",
+        title="a resume does not go on as it was",
+        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate, batch size or data",
         severity="warning",
         rank=8,
     ),
@@ -104,6 +110,7 @@ KINDS: tuple[Kind, ...] = (
         title="a signal stands still",
         meaning="a signal that should move repeats one value, or is mostly missing",
         severity="warning",
+        topic="logging",
         rank=10,
     ),
     Kind(
@@ -111,6 +118,7 @@ KINDS: tuple[Kind, ...] = (
         title="no progress",
         meaning="no row came for many times the usual step time",
         severity="critical",
+        topic="pace",
         rank=11,
     ),
     Kind(
@@ -118,6 +126,7 @@ KINDS: tuple[Kind, ...] = (
         title="steps became slower",
         meaning="the step time rose for good",
         severity="warning",
+        topic="pace",
         rank=12,
     ),
     Kind(
@@ -125,6 +134,7 @@ KINDS: tuple[Kind, ...] = (
         title="a slow step",
         meaning="a few steps took far longer than usual, then the pace came back",
         severity="info",
+        topic="pace",
         rank=13,
     ),
     Kind(

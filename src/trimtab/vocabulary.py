@@ -48,6 +48,18 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+_THROUGHPUT = (
+    "throughput", "tps", "tok/s", "tok/sec", "tokens/s", "tokens/sec", "tokens_per_second", "tokens_per_s",
+    "tokens_per_sec", "throughput(tps)", "perf/tokens_per_second",
+    "throughput/device/tokens_per_sec", "wps", "samples/s", "samples/sec", "samples_per_second",
+    "img/s", "images/s",
+)  # fmt: skip
+_STEP_TIMES = (
+    "step_time_s", "step time", "step_time", "iteration_time", "iteration-time",
+    "elapsed time per iteration (s)", "iter_time", "time/step", "time_per_step",
+    "train_speed(s/it)", "train_speed_s_per_it", "seconds_per_step", "sec/step",
+)  # fmt: skip
+
 SIGNALS: tuple[Signal, ...] = (
     Signal(
         name="loss",
@@ -209,21 +221,21 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="Wall time of the step.",
-        aliases=(
-            "step_time_s",
-            "step time",
-            "step_time",
-            "iteration_time",
-            "iteration-time",
-            "elapsed time per iteration (s)",
-            "iter_time",
-            "time/step",
-            "time_per_step",
-            "train_speed(s/it)",
-            "train_speed_s_per_it",
-            "seconds_per_step",
-            "sec/step",
-        ),
+        aliases=_STEP_TIMES,
+    ),
+    Signal(
+        name="wall_time_s",
+        unit="s since 1970",
+        bad="none",
+        doc="When the row was written.",
+    ),
+    Signal(
+        name="throughput",
+        unit="tokens, samples or operations per second, as logged",
+        bad="down",
+        scale="log",
+        doc="How fast data is consumed.",
+        aliases=_THROUGHPUT,
     ),
     Signal(
         name="tokens_seen",

@@ -27,6 +27,10 @@ FINDS: dict[str, frozenset[Ability]] = {
     "level": frozenset({"jump", "shift"}),
     "scale-collapse": frozenset({"jump"}),
     "lr-change": frozenset({"jump"}),
+    "scale-drift": frozenset(),
+    "skipped": frozenset(),
+    "frozen": frozenset({"frozen"}),
+    "pace": frozenset({"jump"}),
 }
 CASES = tuple(
     Case(

@@ -152,7 +152,7 @@ def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) 
     )
     assert last["update_ratio"] == pytest.approx(moved / weight_norm, rel=1e-4)
     assert (last["beta1"], last["beta2"], last["weight_decay"]) == (0.9, 0.97, 0.02)
-    assert last["tokens_per_s"] == pytest.approx(14 / last["step_time_s"])
+    assert last["throughput"] == pytest.approx(14 / last["step_time_s"])
     assert 0.01 < last["host_memory_gib"] < 100
 
 

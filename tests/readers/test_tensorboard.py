@@ -52,6 +52,9 @@ def test_both_forms_of_scalars(tmp_path: Path, form: Form) -> None:
     assert (record.format, record.axis, record.num_loss_rows) == ("tensorboard", "step", 20_000)
     assert record.keys == {"loss": "train/loss", "lr": "train/lr"}
     assert record.step.tolist() == list(range(1, 20_001))
+    written = record.columns["wall_time_s"]
+    assert written.present.all()
+    np.testing.assert_allclose(np.diff(written.values), 0.5)
     noise = np.random.default_rng(1).standard_normal(20_000).astype(np.float32)
     np.testing.assert_array_equal(record.columns["loss"].values, (2.0 + noise).astype(np.float32))
     assert not record.notes
@@ -142,7 +145,7 @@ def test_what_stands_below_eval_is_no_training_loss(tmp_path: Path) -> None:
         steps = steps_of(1, 11)
         write_event_file(tmp_path / name / NAME, {"loss": np.ones(10)}, steps)
     train, evaluation = sorted(read(tmp_path), key=lambda r: r.source, reverse=True)
-    assert set(train.columns) == {"loss"}
+    assert set(train.columns) == {"loss", "wall_time_s"}
     assert set(evaluation.columns) == {"val_loss"}
 
 

@@ -42,6 +42,12 @@ def test_every_kind_is_there_once_and_says_what_it_means() -> None:
     assert [k.rank for k in KINDS] == sorted(k.rank for k in KINDS)
 
 
+def test_the_page_of_kinds_is_the_table() -> None:
+    page = (PACKAGE.parent.parent / "docs" / "kinds.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert rows == [f"| `{k.name}` | {k.title} | {k.meaning} | {k.severity} |" for k in KINDS]
+
+
 def test_detectors_say_only_kinds_of_the_list() -> None:
     said = set().union(*(said_in(p) for p in SPEAKERS))
     assert {"spike", "scale-collapse", "batch-outlier", "too-good"} <= said, "the scan sees nothing"

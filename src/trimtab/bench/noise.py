@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trimtab.detectors.offline import all_findings
 from trimtab.incidents import group_findings
 from trimtab.peers.alarms import find_alarms
 from trimtab.peers.contract import Floats, Peer
 from trimtab.peers.table import PEERS
 from trimtab.record import RunRecord
-from trimtab.report.assemble import all_findings
 from trimtab.signals import derive
 from trimtab.testing.curves import NoiseKind, lm_curve, make_noise, record_of
 

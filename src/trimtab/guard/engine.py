@@ -268,7 +268,7 @@ class Engine(RunState):
         if self.step_sum.step_time_s is not None:
             values["step_time_s"] = self.step_sum.step_time_s
         if self.step_sum.tokens and values["step_time_s"] > 0:
-            values["tokens_per_s"] = self.step_sum.tokens / values["step_time_s"]
+            values["throughput"] = self.step_sum.tokens / values["step_time_s"]
         self.recorder.sample(self.counters.step, values, labels)
         self.decisions.row += 1
 

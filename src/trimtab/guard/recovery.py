@@ -19,7 +19,7 @@ from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
-from trimtab.guard.trouble import find_incident, loss_level
+from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.planner import make_plan
 
@@ -71,6 +71,7 @@ class Recovery:
 
     def after_step(self, loss: float, findings: tuple[Finding, ...], *, last: bool = False) -> None:
         """Take in one finished step; `last`: the run would end here."""
+        findings = tuple(f for f in findings if speaks_of_state(f))
         for finding in findings:
             self._open[finding.key] = finding
         if self.phase == "trial":

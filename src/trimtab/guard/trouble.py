@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.incidents import group_findings
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
@@ -19,7 +20,17 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
-__all__ = ["find_incident", "loss_level"]
+__all__ = ["find_incident", "loss_level", "speaks_of_state"]
+
+
+def speaks_of_state(finding: Finding) -> bool:
+    """Whether a finding may put the weights in doubt.
+
+    The pace, the data and the logging do not, and a loss scale that merely sinks is an early
+    warning: people are told, checkpoints go on, nothing is rolled back.
+    """
+    kind = KIND_BY_NAME.get(finding.kind)
+    return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
 
 
 def find_incident(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.readers.text_keys import Meaning
 from trimtab.readers.text_pairs import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.text_settle import settle
@@ -28,6 +29,10 @@ _ANY_LOSS = (
 _ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
+_NOISY_LINES = 100
+_NOISY_PER_ROW = 5
+"""Identical warnings per record from which a log is called noisy. Ours."""
+_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +76,8 @@ class TextReader:
         record = settle(
             list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
         )
+        record = skipped_as_share(record)
+        notes += _noise(shapes.warnings, record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
 
@@ -78,6 +85,18 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     """Yield what a terminal showed one after the other where backspaces redraw a line."""
     for line in lines:
         yield from re.split("\b+", line) if "\b" in line else (line,)
+
+
+def _noise(warnings: Mapping[str, int], num_rows: int) -> list[str]:
+    """Name the warning that drowns the log, where one is printed many times for each record."""
+    text, number = max(warnings.items(), key=lambda item: item[1], default=("", 0))
+    if number < max(_NOISY_LINES, _NOISY_PER_ROW * num_rows):
+        return []
+    shown = text.strip()[:_SHOWN]
+    return [
+        f"one warning fills the log, {number} lines or {number / max(1, num_rows):.0f} per record: {shown!r}; "
+        "silence it at its source, or send it to a file of its own"
+    ]
 
 
 def _has_decimal_commas(text: str) -> bool:

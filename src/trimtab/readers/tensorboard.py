@@ -24,6 +24,7 @@ from trimtab.record import RunRecord
 __all__ = ["TensorBoardReader", "event_files_among"]
 
 _NAME_PART = "tfevents"
+_WHEN = "wall_time_s"
 _VERSION = b"brain.Event:"
 
 
@@ -71,9 +72,11 @@ class TensorBoardReader:
         tags = sorted({t for f in files for t in (*f.events.series, *f.events.other_tags)})
         kept = _without_other_ranks(sorted(files, key=lambda f: f.begin_s), notes)
         series, starts = _joined(kept)
-        return record_of_series(
+        record = record_of_series(
             source, self.name, series, starts=starts, notes=notes, tags_seen=tags
         )
+        logged = {name: key for name, key in record.keys.items() if name != _WHEN}
+        return replace(record, keys=logged)
 
 
 def event_files_among(entries: Iterable[Path]) -> list[Path]:
@@ -161,6 +164,10 @@ def _joined(files: Sequence[_File]) -> tuple[dict[str, TagSeries], list[Start]]:
         for tag, s in file.events.series.items():
             place = (s.place + base).astype(np.float64)
             pieces.setdefault(tag, []).append(TagSeries(place, s.step.astype(np.float64), s.value))
+        if (lead := file.lead()) is not None:
+            place = (lead.place + base).astype(np.float64)
+            written = TagSeries(place, lead.step.astype(np.float64), lead.wall_s)
+            pieces.setdefault(_WHEN, []).append(written)
         if number and file.lead() is not None:
             starts.append(Start(base, f"a new event file begins: {file.path.name}"))
         for record, step in file.events.session_starts:

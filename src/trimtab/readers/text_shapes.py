@@ -54,6 +54,7 @@ _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
+_MAX_WARNINGS = 1_000
 
 
 @dataclass
@@ -119,6 +120,8 @@ class Shapes:
         self._num_learnt = 0
         self._below: int | None = None
         """Indent of the heading over lines that speak of validation data."""
+        self.warnings: dict[str, int] = {}
+        """How often each warning stands in the text, numbers left out; at most 1,000 of them."""
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -150,6 +153,7 @@ class Shapes:
                 self._see_words(line)
                 if self._below is not None:
                     fast = None
+                self._see_warning(line, line)
                 continue
             skeleton = tuple(parts[::2])
             try:
@@ -163,6 +167,8 @@ class Shapes:
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
                     fast = plan if self._below is None else None
+            else:
+                self._see_warning(line, skeleton)
         self.num_lines = number
 
     def drop_torn(self) -> bool:
@@ -226,6 +232,13 @@ class Shapes:
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
         if header is not None:
             self._header, self._since_header = header, 0
+
+    def _see_warning(self, line: str, wording: str | tuple[str, ...]) -> None:
+        if "arn" not in line and "WARN" not in line and "rror" not in line:
+            return
+        text = wording if isinstance(wording, str) else "#".join(wording)
+        if text in self.warnings or len(self.warnings) < _MAX_WARNINGS:
+            self.warnings[text] = self.warnings.get(text, 0) + 1
 
     def _see_row(self, line: str, number: int) -> bool:
         """Read a line as a row of the table under the last header."""

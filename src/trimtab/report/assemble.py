@@ -11,15 +11,14 @@ import numpy as np
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.detectors.contract import Finding
-from trimtab.detectors.excerpt import excerpt_findings
-from trimtab.detectors.hindsight import hindsight_findings
-from trimtab.detectors.judge import judge_record
-from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.offline import all_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
+from trimtab.diagnosis.features import incident_features
+from trimtab.diagnosis.history import warm_up_label
 from trimtab.incidents import Incident, group_findings
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.plan import Plan
 from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
@@ -29,7 +28,7 @@ from trimtab.report.cures import left_behind
 from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
 
-__all__ = ["all_findings", "events_of", "make_account"]
+__all__ = ["events_of", "make_account"]
 
 _RANK = {"critical": 2, "warning": 1, "info": 0}
 
@@ -80,22 +79,6 @@ def make_account(
     )
 
 
-def all_findings(
-    record: RunRecord, *, sensitivity: Sensitivity | None = None, hindsight: bool = True
-) -> tuple[Finding, ...]:
-    """Return what every detector says of a derived record: row by row, then in hindsight."""
-    moved = sensitivity or Sensitivity()
-    findings = judge_record(record, moved.judge())
-    if not hindsight:
-        return findings
-    return (
-        *findings,
-        *excerpt_findings(record),
-        *hindsight_findings(record, bar=moved.hindsight),
-        *memorised_findings(record),
-    )
-
-
 def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:
     found = dismissal_of(ia.incident, known) if ia.incident.severity != "info" else None
     return ia if found is None else replace(ia, dismissed=found.why or "no reason given")
@@ -112,6 +95,7 @@ def _explain(
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+    incident = _with_risk(record, incident, earlier)
     diagnosis = diagnose(record, incident, earlier=earlier)
     diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(
@@ -123,6 +107,21 @@ def _explain(
         framework=framework,
     )
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
+
+
+def _with_risk(record: RunRecord, incident: Incident, earlier: Sequence[Incident]) -> Incident:
+    """Return an incident of learning that began as the warm-up ended with that said of it.
+
+    The end of the warm-up is what the log states, else what its learning rates show.
+    """
+    if incident.kind in KIND_BY_NAME and KIND_BY_NAME[incident.kind].topic != "learning":
+        return incident
+    f = incident_features(record, incident, earlier=earlier)
+    label = "" if f.warm_up_ratio is None else warm_up_label(f.warm_up_ratio, 1.0)
+    if not label:
+        return incident
+    where = f"{label}: at {f.warm_up_ratio:.2f} x the warm-up, in {f.warm_up_unit}"
+    return replace(incident, risk=label, headline=f"{incident.headline} · {where}")
 
 
 def _unless_tried(record: RunRecord, incident: Incident) -> Incident:

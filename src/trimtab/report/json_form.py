@@ -83,6 +83,7 @@ def incident_to_json(
         "end": _time(i.end),
         "end_row": _end_row(record, i),
         "signals": list(i.signals),
+        "risk": i.risk,
         "headline": i.headline,
         "causes": [_cause(c) for c in told.diagnosis.causes],
         "next_test": told.diagnosis.next_test or None,

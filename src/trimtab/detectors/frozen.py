@@ -1,0 +1,126 @@
+"""Frozen signals: a value that should move repeats itself, digit for digit.
+
+Training noise never prints the same loss hundreds of times in a row. One value for `min_rows` rows
+(and for four times longer than this log ever repeated one before: trackers fill gaps with the last
+value) is told once, when it is reached, and again when the signal moves on.
+
+A frozen loss means that nothing is learnt, or that the number is none: a sentinel printed by a rank
+that does not know the loss, a broken reduction. It is a warning. A norm that stands still (0.000:
+not wired) blinds those who rely on it and does the run no harm: a note. So is a loss that came down
+into its last printed digit, which is told from a jump by the smallest change printed before.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+from trimtab.detectors.contract import Finding, Row
+from trimtab.vocabulary import Severity
+
+__all__ = ["Frozen", "FrozenDetector", "FrozenState"]
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """The value that repeats, since when, and what the signal did before."""
+
+    value: float = math.nan
+    num_rows: int = 0
+    """How often it was printed in a row."""
+    first_row: int = 0
+    first_step: float = 0.0
+    longest: int = 0
+    """Longest repetition that ended."""
+    least: float = math.inf
+    """Smallest change between two rows: what one printed digit is worth."""
+    before: float = math.nan
+    """The value before the one that repeats."""
+
+
+@dataclass(frozen=True)
+class FrozenState:
+    """One `Frozen` per signal."""
+
+    signals: tuple[Frozen, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenDetector:
+    """See the module."""
+
+    name: str = "frozen"
+    signals: tuple[str, ...] = ("loss", "grad_norm", "update_norm", "activation_norm")
+    min_rows: int = 200
+    """A signal with no variance over 200 steps is dead, not healthy (tr1-13B printed 0.000)."""
+    min_loss_rows: int = 50
+    digits: float = 20.0
+    """A value below this many of the smallest printed changes is frozen by rounding."""
+
+    def start(self) -> FrozenState:
+        """Return the state before any row."""
+        return FrozenState((Frozen(),) * len(self.signals))
+
+    def update(self, state: FrozenState, row: Row) -> tuple[FrozenState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave their signal as it is."""
+        signals, findings = list(state.signals), list[Finding]()
+        for i, value in enumerate(row.values.tolist()):
+            if not row.present[i] or not math.isfinite(value):
+                continue
+            s = signals[i]
+            if value == s.value:
+                signals[i] = replace(s, num_rows=s.num_rows + 1)
+                if s.num_rows + 1 == self._bar(i, s):
+                    findings.append(self._finding(i, signals[i], row, closed=False))
+                continue
+            if s.num_rows >= self._bar(i, s):
+                findings.append(self._finding(i, s, row, closed=True))
+            step = abs(value - s.value)
+            signals[i] = Frozen(
+                value=value,
+                num_rows=1,
+                first_row=row.index,
+                first_step=row.step,
+                longest=max(s.longest, s.num_rows),
+                least=min(s.least, step) if s.num_rows else s.least,
+                before=s.value,
+            )
+        return FrozenState(tuple(signals)), tuple(findings)
+
+    def _bar(self, i: int, s: Frozen) -> int:
+        rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows
+        return max(rows, 4 * s.longest)
+
+    def _severity(self, i: int, s: Frozen, *, closed: bool) -> Severity:
+        if closed and math.isinf(s.least):
+            return "info"  # it began late, or a tracker fills gaps
+        # never moved: a zero may be a loss that the trainer does not print (GRPO), not a fault
+        unexplained = s.value != 0 if math.isinf(s.least) else not self._rounded(s)
+        return "warning" if self.signals[i] == "loss" and unexplained else "info"
+
+    def _rounded(self, s: Frozen) -> bool:
+        """Whether the signal came to its value by small steps and is too small to show more."""
+        small = abs(s.value) <= self.digits * s.least
+        return small and abs(s.before - s.value) <= self.digits * s.least
+
+    def _finding(self, i: int, s: Frozen, row: Row, *, closed: bool) -> Finding:
+        signal = self.signals[i]
+        since = "from the first row on" if math.isinf(s.least) else "repeated digit for digit"
+        meaning = "" if signal == "loss" else "; do not rely on it"
+        return Finding(
+            detector=self.name,
+            kind="frozen-signal",
+            signal=signal,
+            severity=self._severity(i, s, closed=closed),
+            row=row.index,
+            step=row.step,
+            onset_row=s.first_row,
+            onset=s.first_step,
+            peak_row=s.first_row,
+            peak=s.first_step,
+            end_row=row.index if closed else None,
+            end=row.step if closed else None,
+            value=s.value,
+            expected=s.before if math.isfinite(s.before) else s.value,
+            score=s.num_rows / self._bar(i, s) * 6.0,
+            closed=closed,
+            text=f"{signal} is {s.value:g} in {s.num_rows} rows, {since}{meaning}",
+        )

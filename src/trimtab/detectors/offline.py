@@ -1,0 +1,45 @@
+"""Everything that can be said of a whole record: row by row as the guard would, then in hindsight."""
+
+from collections.abc import Callable
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.excerpt import excerpt_findings
+from trimtab.detectors.hindsight import hindsight_findings
+from trimtab.detectors.judge import judge_record
+from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.repeats import repeat_findings
+from trimtab.detectors.resumes import resume_findings
+from trimtab.detectors.sensitivity import Sensitivity
+from trimtab.detectors.sensors import sensor_findings
+from trimtab.detectors.silence import silence_findings
+from trimtab.record import RunRecord
+
+__all__ = ["HINDSIGHT", "all_findings"]
+
+HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
+    excerpt_findings,
+    memorised_findings,
+    resume_findings,
+    repeat_findings,
+    sensor_findings,
+    silence_findings,
+)
+"""Rules that need later rows, or the whole record, besides `hindsight_findings`."""
+
+
+def all_findings(
+    record: RunRecord, *, sensitivity: Sensitivity | None = None, hindsight: bool = True
+) -> tuple[Finding, ...]:
+    """Return what every detector says of a derived record.
+
+    Args:
+        record: With its derived signals.
+        sensitivity: Thresholds moved by a factor; for measuring.
+        hindsight: False while the log still grows: only what the guard would have said.
+    """
+    moved = sensitivity or Sensitivity()
+    findings = judge_record(record, moved.judge())
+    if not hindsight:
+        return findings
+    later = [f for rule in HINDSIGHT for f in rule(record)]
+    return (*findings, *hindsight_findings(record, bar=moved.hindsight), *later)

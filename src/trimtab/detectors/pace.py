@@ -1,0 +1,279 @@
+"""Pace: steps that become slower for good, single slow steps, and long silences.
+
+    y = log(step time / batch size)  or  -log(throughput)          so that no unit matters
+
+Rows are folded into blocks of 16. A block is slow when its median is `slow_share` above the median
+of the last four calm blocks, beyond `threshold_sigma` times the spread from block to block, and when
+its lower quartile lies above their upper quartiles: a pace that swings between two values in healthy
+times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a block is back;
+sixteen slow blocks make the new level (told once). One that ended before that is a note.
+
+A single row at `stall_factor` times its level (a save, an evaluation, the compilation at the first
+step) is a note, told only when it is twice as slow as all before. At `hang_s` and `hang_factor`
+times the level it is a silence that somebody should look at; the log went on, so it is no alarm to
+act on.
+
+Blind to a pace that creeps: the reference moves along. Delay: two blocks.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, median
+from trimtab.errors import ConfigError
+from trimtab.vocabulary import Severity
+
+__all__ = ["Pace", "PaceDetector", "PaceState"]
+
+_PAST = 24
+_TWICE = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What is known of one signal: blocks of y, the row under way, the slowdown under way."""
+
+    rows: NDArray[np.float64]
+    """float64 [block_rows], the block under way."""
+    past: NDArray[np.float64]
+    """float64 [<= 24], medians of calm blocks, oldest first."""
+    high: NDArray[np.float64]
+    """float64 [<= 24], their upper quartiles."""
+    flagged: NDArray[np.float64]
+    """float64 [<= accept_blocks], medians of slow blocks."""
+    level: float = 0.0
+    """Median of the last four blocks of `past`."""
+    num_rows: int = 0
+    first_row: int = 0
+    first_step: float = 0.0
+    onset_row: int = -1
+    onset: float = 0.0
+    peak_row: int = 0
+    peak: float = 0.0
+    ref: float = 0.0
+    score: float = 0.0
+    worst: float = 0.0
+    """Slowest single row told so far, as the log of its ratio to the level."""
+    slow_rows: int = 0
+    """Rows over in a row, where they began, and the slowest of them."""
+    slow_row: int = 0
+    slow_step: float = 0.0
+    slow_y: float = 0.0
+
+
+@dataclass(frozen=True)
+class PaceState:
+    """One `Pace` per timed signal, and the batch size that was logged last (1: none)."""
+
+    paces: tuple[Pace, ...]
+    batch: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaceDetector:
+    """See the module."""
+
+    name: str = "pace"
+    signals: tuple[str, ...] = ("step_time_s", "throughput", "batch_size")
+    block_rows: int = 16
+    min_blocks: int = 4
+    """Calm blocks needed before anything is called slow."""
+    slow_share: float = 0.15
+    """Smallest slowdown that matters: BLOOM's engineers went looking for bad nodes at 6 to 25 %."""
+    threshold_sigma: float = 6.0
+    """As in `level`; chosen on AR(1) 0.9 and Student-t3 noise, seeds 0-9."""
+    floor: float = 0.02
+    """Smallest spread between blocks believed, in log units."""
+    accept_blocks: int = 16
+    stall_factor: float = 3.0
+    hang_s: float = 1800.0
+    """Seconds: the time-out of collectives is 10 to 30 minutes by default."""
+    hang_factor: float = 50.0
+
+    def __post_init__(self) -> None:
+        """Refuse blocks without quartiles and thresholds that flag everything."""
+        if self.block_rows < 4 or self.stall_factor <= 1 or self.slow_share <= 0:
+            raise ConfigError(
+                f"pace: block_rows={self.block_rows} (at least 4), stall_factor={self.stall_factor} "
+                f"(above 1), slow_share={self.slow_share} (above 0)"
+            )
+
+    def start(self) -> PaceState:
+        """Return the state before any row."""
+        none = np.zeros(0)
+        return PaceState((Pace(np.zeros(self.block_rows), none, none, none),) * 2)
+
+    def update(self, state: PaceState, row: Row) -> tuple[PaceState, tuple[Finding, ...]]:
+        """Judge one row; missing, non-finite and non-positive values leave their signal as it is."""
+        values = row.values.tolist()
+        batch = state.batch
+        if row.present[2] and math.isfinite(values[2]) and values[2] > 0:
+            batch = values[2]
+        paces, findings = list(state.paces), list[Finding]()
+        for i in (0, 1):
+            value = values[i]
+            if not row.present[i] or not math.isfinite(value) or value <= 0:
+                continue
+            offset = -math.log(batch) if i == 0 else 0.0
+            y = math.log(value) + offset if i == 0 else -math.log(value)
+            paces[i], single = self._single(i, paces[i], row, value, y, offset)
+            paces[i], lasting = self._take(i, paces[i], row, y, offset)
+            findings += single + lasting
+        return PaceState(tuple(paces), batch), tuple(findings)
+
+    def _single(
+        self, i: int, p: Pace, row: Row, value: float, y: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        """Judge a row alone against the level; the first block has none.
+
+        A silence is told at once; slow rows are told when they are over, if they were few.
+        """
+        if not len(p.past):
+            return p, []
+        level = p.level
+        over = y - level
+        if over < math.log(self.stall_factor):
+            told = 0 < p.slow_rows <= self.block_rows // 2 and p.slow_y > level + p.worst + _TWICE
+            if not told:
+                return (replace(p, slow_rows=0) if p.slow_rows else p), []
+            found = self._row_finding(i, p.slow_row, p.slow_step, row, p.slow_y, level, offset)
+            return replace(p, slow_rows=0, worst=p.slow_y - level), [found]
+        if p.slow_rows == 0:
+            p = replace(p, slow_row=row.index, slow_step=row.step, slow_y=y)
+        p = replace(p, slow_rows=p.slow_rows + 1, slow_y=max(y, p.slow_y))
+        hang = i == 0 and value >= self.hang_s and over >= math.log(self.hang_factor)
+        if not hang or over < p.worst + _TWICE:
+            return p, []
+        found = self._row_finding(i, row.index, row.step, row, y, level, offset, hang=True)
+        return replace(p, worst=over), [found]
+
+    def _take(
+        self, i: int, p: Pace, row: Row, y: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        rows = p.rows.copy()
+        rows[p.num_rows] = y
+        begun = (p.first_row, p.first_step) if p.num_rows else (row.index, row.step)
+        num = (p.num_rows + 1) % self.block_rows
+        p = replace(p, rows=rows, num_rows=num, first_row=begun[0], first_step=begun[1])
+        if num:
+            return p, []
+        ordered = np.sort(rows)
+        block, quarter = median(rows), self.block_rows // 4
+        low, high = float(ordered[quarter - 1]), float(ordered[-quarter])
+        if not len(p.past):
+            p = replace(p, past=np.array([block]), high=np.array([high]), level=block)
+            return self._first(i, p, row, rows, block, offset)
+        return self._judge(i, p, row, block, low, high, offset)
+
+    def _first(
+        self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], block: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        """Tell of a slow first row: compilation, caches, the first evaluation."""
+        over = float(rows[0]) - block
+        if over < math.log(self.stall_factor):
+            return p, []
+        told = self._row_finding(i, p.first_row, p.first_step, row, float(rows[0]), block, offset)
+        return p, [replace(told, text=f"{told.text}, the first one")]
+
+    def _judge(
+        self, i: int, p: Pace, row: Row, block: float, low: float, high: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        """Hold a block against the calm ones before it."""
+        ref = p.ref if p.onset_row >= 0 else p.level
+        moves = np.abs(np.diff(p.past))
+        spread = 1.4826 * median(moves) / math.sqrt(2.0) if len(moves) else 0.0
+        shift = block - ref
+        z = shift / max(spread, self.floor)
+        slow = shift > math.log1p(self.slow_share) and z > self.threshold_sigma
+        slow = slow and low > median(p.high[-4:]) and len(p.past) >= self.min_blocks
+        if p.onset_row < 0 and not slow:
+            return self._calm(p, block, high), []
+        if p.onset_row >= 0 and shift < math.log1p(self.slow_share) / 2:
+            told = [self._finding(i, p, row, "back", offset)] if len(p.flagged) >= 2 else []
+            return self._calm(replace(p, onset_row=-1, flagged=np.zeros(0)), block, high), told
+        if p.onset_row < 0:
+            p = replace(
+                p, onset_row=p.first_row, onset=p.first_step, ref=ref, score=0.0, flagged=np.zeros(0)
+            )  # fmt: skip
+        flagged = np.append(p.flagged, block)
+        if z > p.score:
+            p = replace(p, score=z, peak_row=row.index, peak=row.step)
+        p = replace(p, flagged=flagged)
+        if len(flagged) >= self.accept_blocks:
+            told = [self._finding(i, p, row, "accepted", offset)]
+            kept = flagged[-4:]
+            new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
+            return replace(new, level=median(kept)), told
+        return p, [self._finding(i, p, row, "open", offset)] if len(flagged) == 2 else []
+
+    def _calm(self, p: Pace, block: float, high: float) -> Pace:
+        past = np.append(p.past[1 - _PAST :], block)
+        high_blocks = np.append(p.high[1 - _PAST :], high)
+        return replace(p, past=past, high=high_blocks, level=median(past[-4:]))
+
+    def _unit(self, i: int, y: float, offset: float) -> float:
+        """Return a y in the unit of its signal."""
+        return math.exp(y - offset) if i == 0 else math.exp(-y)
+
+    def _row_finding(
+        self, i: int, at: int, step: float, row: Row, y: float, level: float, offset: float,
+        *, hang: bool = False,
+    ) -> Finding:  # fmt: skip
+        value, usual = self._unit(i, y, offset), self._unit(i, level, offset)
+        return Finding(
+            detector=f"{self.name}-row",
+            kind="hang" if hang else "stall",
+            signal=self.signals[i],
+            severity="warning" if hang else "info",
+            row=row.index,
+            step=row.step,
+            onset_row=at,
+            onset=step,
+            peak_row=at,
+            peak=step,
+            end_row=at,
+            end=step,
+            value=value,
+            expected=usual,
+            score=(y - level) / self.floor,
+            direction="down" if i else "up",
+            closed=True,
+            text=f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
+            f"slow{', then it went on' if hang else ''}",
+        )
+
+    def _finding(self, i: int, p: Pace, row: Row, how: str, offset: float) -> Finding:
+        level = float(np.median(p.flagged))
+        value, usual = self._unit(i, level, offset), self._unit(i, p.ref, offset)
+        rows = len(p.flagged) * self.block_rows
+        tail = {"open": "", "back": f", back after {rows} rows", "accepted": ", lasting"}[how]
+        return Finding(
+            detector=self.name,
+            kind="slowdown",
+            signal=self.signals[i],
+            severity=_severity(how),
+            row=row.index,
+            step=row.step,
+            onset_row=p.onset_row,
+            onset=p.onset,
+            peak_row=p.peak_row,
+            peak=p.peak,
+            end_row=p.first_row if how == "back" else None,
+            end=p.first_step if how == "back" else None,
+            value=value,
+            expected=usual,
+            score=p.score,
+            grain_rows=self.block_rows,
+            direction="down" if i else "up",
+            closed=how != "open",
+            text=f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(level - p.ref):.0%} more "
+            f"time per step{tail}",
+        )
+
+
+def _severity(how: str) -> Severity:
+    """A slowdown that ended by itself, before it became the new pace, is a note."""
+    return "info" if how == "back" else "warning"

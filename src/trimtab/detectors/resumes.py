@@ -1,0 +1,259 @@
+"""Resumes: does an attempt go on where it resumed? Offline only; of a resume a log tells afterwards.
+
+The first rows of an attempt are held against the rows before its first step on its lineage:
+
+    d = median(first 16 losses) - median(last 16 losses before)        z = d / noise
+
+with `noise` the spread between blocks of 16 rows before (1.4826 median |difference| / sqrt 2), so
+that autocorrelated noise is priced in. z > 6 and d > 2 % of the loss is a jump. One that lasts
+through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
+lower than before, which data seen already or a lower learning rate explain. A learning rate or batch
+size that differs from what the schedule had there is named, and noted if the loss did not mind.
+
+An attempt that begins where its parent began started over: a note. One that goes on at its level
+says nothing, unless the attempt before stood far above it at the same steps: then that one had other
+data, or what happened there is not in the weights that were saved. Which of the two is told by
+whether their losses go up and down together, and is worth a note.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, median
+from trimtab.record import RunRecord
+from trimtab.signals.ranks import spearman
+from trimtab.vocabulary import Severity
+
+__all__ = ["Resume", "block_noise", "resume_findings", "resumes_of"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+BLOCK_ROWS = 16
+PAST_ROWS = 512
+LATER_ROWS = 64
+MIN_PAST = 24
+MIN_ROWS = 8
+MIN_SIGMA = 6.0
+MIN_SHARE = 0.02
+FLOOR_SHARE = 0.004
+"""Smallest noise believed, as a share of the loss; twice that of `spike`, for the seam is seen once."""
+SETTING_RATIO = 1.1
+"""Rates and batch sizes within this ratio of the expected one are the schedule's own."""
+MAX_ATTEMPTS = 64
+"""Where a record has more, runs or ranks are mixed in one file, and its seams say nothing."""
+_SAME_DATA = "on the same data, so what happened there was not in the saved weights"
+_OTHER_DATA = "the two do not go up and down together, so the data differs"
+
+
+@dataclass(frozen=True)
+class Resume:
+    """One attempt that goes on from another."""
+
+    attempt: int
+    rows: Rows
+    """Its own rows, in order."""
+    past: Rows
+    """Rows before its first step on its lineage, in order of step; empty: it started over."""
+    again: Rows
+    """Rows of its parent from its first step on, in order."""
+
+
+def resumes_of(record: RunRecord) -> Iterator[Resume]:
+    """Yield the resumes of a record, in order; none where it has too many attempts to be one run."""
+    if not 1 < len(record.attempts) <= MAX_ATTEMPTS:
+        return
+    by_number = {a.number: i for i, a in enumerate(record.attempts)}
+    for index, attempt in enumerate(record.attempts):
+        parent = by_number.get(attempt.parent or "", -1)
+        if parent < 0 or parent == index or attempt.first_row == attempt.end_row:
+            continue
+        first = float(record.step[attempt.first_row])
+        limit = first if attempt.parent_step is None else min(first, attempt.parent_step + 0.5)
+        parts: list[Rows] = []
+        seen = {index}
+        current, bound = parent, limit
+        while current >= 0 and current not in seen:
+            seen.add(current)
+            span = record.rows_of(current)
+            here = np.arange(span.start, span.stop)
+            parts.append(here[record.step[here] < bound])
+            if len(parts[-1]):
+                bound = min(bound, float(record.step[span.start]))
+            current = by_number.get(record.attempts[current].parent or "", -1)
+        span = record.rows_of(parent)
+        after = np.arange(span.start, span.stop)
+        yield Resume(
+            index,
+            np.arange(attempt.first_row, attempt.end_row),
+            np.concatenate(parts[::-1]),
+            after[record.step[after] >= first],
+        )
+
+
+def resume_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return what is to be said of the resumes: one finding at most for each."""
+    if "loss" not in record.columns:
+        return ()
+    found = (_judge(record, resume) for resume in resumes_of(record))
+    return tuple(f for f in found if f is not None)
+
+
+def _judge(record: RunRecord, resume: Resume) -> Finding | None:
+    past, rows = _finite(record, "loss", resume.past), _finite(record, "loss", resume.rows)
+    if len(rows) and _started_over(record, resume, past):
+        return _anew(record, resume, rows)
+    if len(past) < MIN_PAST or len(rows) < MIN_ROWS:
+        return None
+    loss = record.columns["loss"].values
+    before, after = loss[past[-PAST_ROWS:]], loss[rows[:LATER_ROWS]]
+    size = min(BLOCK_ROWS, len(after))
+    level = median(before[-size:])
+    first = median(after[:size])
+    noise = max(block_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
+    z, d = (first - level) / noise, first - level
+    changed = _changed_settings(record, resume)
+    jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
+    lasts = jumped and _lasts(after, size, level, d)
+    if not jumped:
+        return _quiet(record, resume, rows, (level, first, z), changed)
+    severity: Severity = "warning" if lasts and d > 0 else "info"
+    how = "lasting" if lasts else f"over within {len(after)} rows"
+    if d < 0:
+        how += "; data seen before, or another learning rate?"
+    text = f"loss {level:.4g} before, {first:.4g} after ({z:+.0f} sigma), {how}"
+    return _finding(record, rows, _and(text, changed), severity, (level, first, z), len(after))
+
+
+def _quiet(
+    record: RunRecord, resume: Resume, rows: Rows, seam: tuple[float, float, float], changed: str
+) -> Finding | None:
+    """Tell of a resume at its level: changed settings, or a parent that left it at the same steps."""
+    level, first, _ = seam
+    again = _finite(record, "loss", resume.again)
+    loss = record.columns["loss"].values
+    _, mine, theirs = np.intersect1d(record.step[rows], record.step[again], return_indices=True)
+    text = f"loss {level:.4g} before, {first:.4g} after"
+    if len(mine) >= MIN_ROWS:
+        ours, others = loss[rows[mine]], loss[again[theirs]]
+        if median(others) > median(ours) * (1 + 5 * MIN_SHARE) > 0:
+            together = spearman(np.diff(ours), np.diff(others)) > 0.5
+            text += (
+                f"; attempt {record.attempts[record.attempt[again[0]]].number} stood at "
+                f"{median(others):.4g} at the same steps, this one at {median(ours):.4g}: "
+            )
+            text += _SAME_DATA if together else _OTHER_DATA
+            return _finding(record, rows, _and(text, changed), "info", seam, len(mine))
+    if not changed:
+        return None
+    return _finding(record, rows, _and(text, changed), "info", seam, min(len(rows), LATER_ROWS))
+
+
+def _started_over(record: RunRecord, resume: Resume, past: Rows) -> bool:
+    """Whether an attempt begins where its parent did, and that one had got anywhere."""
+    again = _finite(record, "loss", resume.again)
+    stated = record.attempts[resume.attempt].parent_step is not None
+    return not stated and len(again) >= MIN_ROWS and len(past) <= len(again) // MIN_ROWS
+
+
+def _anew(record: RunRecord, resume: Resume, rows: Rows) -> Finding:
+    loss = record.columns["loss"].values
+    again = _finite(record, "loss", resume.again)
+    left = float(loss[again[-1]]) if len(again) else math.nan
+    first = float(loss[rows[0]])
+    text = (
+        f"it starts over at {record.axis} {record.step[rows[0]]:g} (loss {first:.4g}, the attempt "
+        f"before left off at {left:.4g}): a new run, or no checkpoint was loaded"
+    )
+    return _finding(record, rows, text, "info", (left, first, MIN_SIGMA), 1)
+
+
+def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
+    column = record.columns[name]
+    return rows[column.present[rows] & np.isfinite(column.values[rows])]
+
+
+def block_noise(before: Floats, size: int) -> float:
+    """Return the spread between blocks of `size` rows, the last of them at the seam."""
+    num = len(before) // size
+    if num < 4:
+        spread = 1.4826 * median(np.abs(np.diff(before))) / math.sqrt(2.0)
+        return 2.0 * spread / math.sqrt(size)
+    blocks = np.median(before[len(before) - num * size :].reshape(num, size), axis=1)
+    return 1.4826 * median(np.abs(np.diff(blocks))) / math.sqrt(2.0)
+
+
+def _lasts(after: Floats, size: int, level: float, d: float) -> bool:
+    """Whether no later block of the first rows is back, nearer to the old level than to the jump."""
+    starts = range(0, len(after) - size + 1, size)
+    return all((median(after[i : i + size]) - level) / d > 0.5 for i in starts)
+
+
+def _changed_settings(record: RunRecord, resume: Resume) -> str:
+    """Name the settings that a row after the seam shows other than they were due there."""
+    named: list[str] = []
+    for name, title in (("lr", "learning rate"), ("batch_size", "batch size")):
+        if name not in record.columns:
+            continue
+        rows, past = _finite(record, name, resume.rows), _finite(record, name, resume.past)
+        if not len(rows) or len(past) < 2:
+            continue
+        value = float(record.columns[name].values[rows[0]])
+        due = _due(record, name, resume, past, float(record.step[rows[0]]))
+        last = float(record.columns[name].values[past[-1]])
+        if (
+            min(value, due, last) > 0
+            and min(_ratio(value, due), _ratio(value, last)) > SETTING_RATIO
+        ):
+            named.append(f"{title} {due:.3g} → {value:.3g}")
+    return ", ".join(named)
+
+
+def _due(record: RunRecord, name: str, resume: Resume, past: Rows, step: float) -> float:
+    """Return what the parent had at a step, else the line through its last two values there."""
+    values = record.columns[name].values
+    again = _finite(record, name, resume.again)
+    if len(again) and record.step[again[0]] == step:
+        return float(values[again[0]])
+    (a, b), (x, y) = values[past[-2:]].tolist(), record.step[past[-2:]].tolist()
+    return float(b + (b - a) / (y - x) * (step - y)) if y > x else float(b)
+
+
+def _ratio(a: float, b: float) -> float:
+    return max(a / b, b / a)
+
+
+def _and(text: str, changed: str) -> str:
+    return f"{text}; changed: {changed}" if changed else text
+
+
+def _finding(
+    record: RunRecord, rows: Rows, text: str, severity: Severity,
+    seam: tuple[float, float, float], num_rows: int,
+) -> Finding:  # fmt: skip
+    level, first, z = seam
+    onset, said = int(rows[0]), int(rows[min(num_rows, len(rows)) - 1])
+    return Finding(
+        detector="resume",
+        kind="resume-jump",
+        signal="loss",
+        severity=severity,
+        row=said,
+        step=float(record.step[said]),
+        onset_row=onset,
+        onset=float(record.step[onset]),
+        peak_row=onset,
+        peak=float(record.step[onset]),
+        end_row=onset if severity == "info" else None,
+        end=float(record.step[onset]) if severity == "info" else None,
+        value=first,
+        expected=level,
+        score=abs(z),
+        direction="down" if first < level else "up",
+        closed=True,
+        text=f"{text} (in hindsight)",
+    )

@@ -1,0 +1,74 @@
+"""Sensors that miss samples: a signal that the log should have at these rows, and often has not.
+
+A signal logged at every k-th row is complete: k is the usual distance between its values. Missing
+is what a distance of several k leaves out. Where more than `MAX_MISSING` of the samples are missing,
+between the first value and the last row of an attempt, what is drawn or judged from the signal is
+unreliable, which is a note. Signals that a trainer leaves out for a reason (a validation loss, the norm of a skipped
+step) are not judged.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.record import RunRecord
+
+__all__ = ["sensor_findings", "share_missing"]
+
+MAX_MISSING = 0.1
+"""Share of missing samples from which a sensor is unreliable. Ours."""
+MIN_SAMPLES = 50
+_BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped", "nonfinite"})
+
+
+def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
+    """Return the share of samples that are missing, of a signal seen at these rows (int [n >= 2], rising).
+
+    Example:
+        >>> share_missing(np.array([0, 2, 4, 10, 12]), 14)
+        0.2857142857142857
+    """
+    gaps = np.diff(np.append(rows, end_row))
+    usual = max(1.0, float(np.median(gaps)))
+    due = float(np.rint(gaps / usual).clip(1).sum())
+    return 1.0 - len(rows) / due
+
+
+def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per unreliable signal and attempt."""
+    findings: list[Finding] = []
+    for name, column in record.columns.items():
+        if name in _BY_EVENT:
+            continue
+        for index in range(len(record.attempts)):
+            span = record.rows_of(index)
+            rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span]))
+            if len(rows) < MIN_SAMPLES:
+                continue
+            missing = share_missing(rows, span.stop - span.start)
+            if missing > MAX_MISSING:
+                findings.append(_finding(record, name, rows + span.start, span.stop - 1, missing))
+    return tuple(findings)
+
+
+def _finding(
+    record: RunRecord, name: str, rows: NDArray[np.intp], last: int, missing: float
+) -> Finding:
+    onset = int(rows[0])
+    return Finding(
+        detector="sensors",
+        kind="frozen-signal",
+        signal=name,
+        severity="info",
+        row=last,
+        step=float(record.step[last]),
+        onset_row=onset,
+        onset=float(record.step[onset]),
+        peak_row=onset,
+        peak=float(record.step[onset]),
+        value=missing,
+        expected=0.0,
+        score=6.0 * missing / MAX_MISSING,
+        closed=False,
+        text=f"{missing:.0%} of the samples of {name} are missing: unreliable, do not judge by it",
+    )

@@ -1,0 +1,130 @@
+"""Slow steps: a lasting slowdown, single stalls, silences, and paces that are healthy as they are."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.silence import silence_findings
+from trimtab.errors import ConfigError
+from trimtab.record import RunRecord
+from trimtab.testing.contract import find_all
+from trimtab.testing.curves import record_of
+
+Floats = NDArray[np.float64]
+SEEDS = range(100, 105)
+
+
+def pace(num_rows: int, seed: int, *, usual: float = 1.4, noise: float = 0.03) -> Floats:
+    return np.asarray(usual * np.exp(noise * np.random.default_rng(seed).standard_normal(num_rows)))
+
+
+def tell(times: Floats, signal: str = "step_time_s") -> tuple[Finding, ...]:
+    return find_all(PaceDetector(), {signal: times})
+
+
+def alarms(found: tuple[Finding, ...]) -> list[Finding]:
+    last = {f.key: f for f in found}
+    return [f for f in last.values() if f.severity != "info"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("usual", [1.4e-3, 1.4, 1400.0])
+def test_a_lasting_slowdown_is_a_warning_in_any_unit(seed: int, usual: float) -> None:
+    times = pace(1000, seed, usual=usual)
+    times[600:] *= 1.25
+    (one,) = alarms(tell(times))
+    assert (one.kind, one.end_row) == ("slowdown", None)
+    assert abs(one.onset_row - 600) <= 16
+    assert one.value / one.expected == pytest.approx(1.25, rel=0.03)
+    assert "lasting" in one.text
+    assert next(f for f in tell(times) if f.kind == "slowdown").row <= 600 + 48
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_throughput_that_falls_is_the_same(seed: int) -> None:
+    rate = 7e4 / pace(1000, seed)
+    rate[600:] /= 1.3
+    (one,) = alarms(tell(rate, "throughput"))
+    assert (one.kind, one.signal, one.direction) == ("slowdown", "throughput", "down")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_slower_by_a_few_per_cent_or_for_a_while_is_no_alarm(seed: int) -> None:
+    times = pace(1500, seed)
+    times[400:] *= 1.06
+    times[900:1000] *= 1.5
+    assert not alarms(tell(times))
+    notes = [f for f in tell(times) if f.kind == "slowdown" and f.closed]
+    assert [f.end_row is not None for f in notes] == [True]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pace_that_swings_between_two_values_is_healthy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    times = np.where(rng.random(20_000) < 0.35, 17.5, 12.0) * pace(20_000, seed, usual=1.0)
+    assert not [f for f in tell(times) if f.kind == "slowdown"]
+
+
+def test_a_first_step_and_saves_are_notes_told_only_when_they_grow() -> None:
+    times = pace(4000, 100)
+    times[0] *= 20
+    times[250::250] *= 8
+    times[3100] *= 60
+    found = tell(times)
+    assert [(f.kind, f.severity, f.onset_row) for f in found] == [
+        ("stall", "info", 0),
+        ("stall", "info", 250),
+        ("stall", "info", 3100),
+    ]
+    assert "the first one" in found[0].text
+
+
+def test_hours_without_a_row_are_a_hang_and_a_long_save_is_not() -> None:
+    times = pace(600, 100)
+    times[300] = 600.0  # a save of ten minutes
+    times[500] = 6 * 3600.0
+    found = tell(times)
+    assert [(f.kind, f.severity) for f in found] == [("stall", "info"), ("hang", "warning")]
+    assert found[1].onset_row == 500
+    assert found[1].value == pytest.approx(6 * 3600.0)
+
+
+def test_warm_up_times_of_nan_and_zero_are_passed_over() -> None:
+    times = pace(800, 100)
+    shifted = np.concatenate([np.full(12, np.nan), np.zeros(3), times])
+    shifted[515:] *= 1.4
+    (one,) = alarms(tell(shifted))
+    assert abs(one.onset_row - 515) <= 16
+
+
+def test_a_batch_that_grows_is_no_slowdown() -> None:
+    batch = np.repeat([64.0, 128.0, 256.0, 512.0], 300)
+    times = pace(1200, 100) * batch / 64.0
+    assert alarms(tell(times)), "the ramp would alarm if the batch size were not known"
+    assert not alarms(find_all(PaceDetector(), {"step_time_s": times, "batch_size": batch}))
+
+
+def written(gaps: Floats) -> RunRecord:
+    at = 1.7e9 + np.concatenate([[0.0], np.cumsum(gaps)])
+    return record_of(
+        np.arange(1.0, len(at) + 1), {"loss": np.full(len(at), 2.0), "wall_time_s": at}
+    )
+
+
+def test_a_silence_between_rows_is_a_hang_and_long_saves_are_the_runs_way() -> None:
+    gaps = pace(400, 100, usual=20.0)
+    gaps[250] = 7 * 3600.0
+    (one,) = silence_findings(written(gaps))
+    assert (one.kind, one.severity, one.onset_row, one.end_row) == ("hang", "warning", 250, 251)
+    gaps[[50, 150, 350]] = 6 * 3600.0
+    assert silence_findings(written(gaps)) == ()
+    gaps[[50, 150, 250, 350]] = [20.0, 20.0, 900.0, 20.0]
+    assert silence_findings(written(gaps)) == ()
+    assert silence_findings(written(np.zeros(400))) == ()
+
+
+def test_blocks_without_quartiles_are_refused() -> None:
+    with pytest.raises(ConfigError, match="block_rows=2"):
+        PaceDetector(block_rows=2)
