@@ -25,6 +25,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "non-finite": frozenset({"non-finite"}),
     "spike": frozenset({"jump", "spike"}),
     "level": frozenset({"jump", "shift"}),
+    "creep": frozenset({"jump", "shift"}),
     "scale-collapse": frozenset({"jump"}),
     "lr-change": frozenset({"jump"}),
 }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
+from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
@@ -27,6 +28,7 @@ DETECTORS: tuple[Detector[Any], ...] = (
     NonFiniteDetector(),
     SpikeDetector(),
     LevelDetector(),
+    CreepDetector(),
     ScaleCollapseDetector(),
     LrChangeDetector(),
 )
