@@ -33,6 +33,8 @@ OPEN_ROWS = 50
 
 CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
+CHANGE_BLOCKS = 4  # from the onset of a change of level, in which it is the episode under way
+
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
 
@@ -171,8 +173,12 @@ def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
-    moving = CONTINUATION_BLOCKS * f.grain_rows if f.kind == "divergence" else 0
-    return f.row + moving if f.closed else record.num_rows
+    if not f.closed:
+        return record.num_rows
+    if f.kind == "divergence":
+        return f.row + CONTINUATION_BLOCKS * f.grain_rows
+    # a change of level lies where it happened; being sure of it took longer
+    return f.row if f.grain_rows == 1 else min(f.row, f.onset_row + CHANGE_BLOCKS * f.grain_rows)
 
 
 def _episodes(

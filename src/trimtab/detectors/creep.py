@@ -54,6 +54,8 @@ _SETTLE_BLOCKS = 8
 _CRITICAL_SHARE = 0.02
 _BACK_SHARE = 0.1
 """A change of which less than this is left went back."""
+_ONSET_SHARE = 0.25
+_MOVING_SHARE = 0.2
 _WAVE_SHARE = 0.05
 """A rise of the loss below this share that went back by itself is a note."""
 _DOUBLED = math.log(2.0)
@@ -67,7 +69,7 @@ class Sum:
     past: Floats
     """float64 [<= 96], accepted blocks, oldest first."""
     held: Floats
-    """float64 [<= 64], blocks since S left 0."""
+    """float64 [<= 64 + 8, 3], blocks since S left 0: value, first row, step of that row."""
     parts: tuple[float, ...] = ()
     """Blocks of the size below that wait for their fourth."""
     part_row: int = 0
@@ -124,6 +126,7 @@ class _Block:
 
 
 _NONE = np.zeros(0)
+_NONE_HELD = np.zeros((0, 3))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +156,7 @@ class CreepDetector:
 
     def start(self) -> CreepState:
         """Return the state before any row."""
-        sums = tuple(Sum(_NONE, _NONE) for _ in range(self.num_scales))
+        sums = tuple(Sum(_NONE, _NONE_HELD) for _ in range(self.num_scales))
         return CreepState((Creeping(sums),) * len(self.signals))
 
     def update(self, state: CreepState, row: Row) -> tuple[CreepState, tuple[Finding, ...]]:
@@ -193,7 +196,7 @@ class CreepDetector:
                 if how == "accepted":
                     lowest = min(c.lowest, s.expected)
                     c = replace(c, lowest=s.peak if found.severity != "info" else lowest)
-                    sums[k + 1 :] = [Sum(_NONE, _NONE) for _ in sums[k + 1 :]]
+                    sums[k + 1 :] = [Sum(_NONE, _NONE_HELD) for _ in sums[k + 1 :]]
             if sums[k].told_at or k + 1 == self.num_scales:
                 break
             up = sums[k + 1]
@@ -217,18 +220,18 @@ class CreepDetector:
         if s.told_at:
             return self._settle(s, b, z)
         if total == 0.0:
-            past = np.concatenate([s.past, s.held, [b.value]])[-_NOISE_BLOCKS:]
+            past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
             usual = max(s.usual * _FORGET, float(s.total if len(s.held) else 0.0))
-            return replace(s, past=past, held=_NONE, total=0.0, usual=usual, onset_row=-1), ""
+            return replace(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         if s.total == 0.0:
-            s = replace(s, onset_row=b.first_row, onset=b.first_step, peak=-math.inf)
-        s = _higher(replace(s, held=np.append(s.held, b.value), total=total), b)
+            s = replace(s, peak=-math.inf)
+        s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
         if total > max(self.threshold, 1.5 * s.usual) and self._matters(i, s, least):
-            return replace(s, told_at=len(s.held)), "open"
+            return _dated(replace(s, told_at=len(s.held))), "open"
         if len(s.held) < _HOLD_BLOCKS:
             return s, ""
-        past = np.concatenate([s.past, s.held])[-_NOISE_BLOCKS:]
-        return replace(s, past=past, held=_NONE, total=0.0, onset_row=-1), ""
+        past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
+        return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
 
     def _expect(self, i: int, s: Sum) -> Sum:
         """Freeze what is expected from here on, and the noise around it."""
@@ -252,7 +255,7 @@ class CreepDetector:
         """Whether the last three blocks stand higher than expected, and than before, by enough."""
         if len(s.held) < 3:
             return False
-        level = median(s.held[-3:])
+        level = median(s.held[-3:, 0])
         if level - s.expected < self.min_sigma * s.sigma:
             return False
         rise = level - max(s.expected, s.before)
@@ -262,7 +265,7 @@ class CreepDetector:
 
     def _settle(self, s: Sum, b: _Block, z: float) -> tuple[Sum, str]:
         """Follow a change that was told, until it went back or eight blocks have passed."""
-        s = _higher(replace(s, held=np.append(s.held, b.value)), b)
+        s = _higher(replace(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
             if s.back_row >= 0:
                 return s, "back"
@@ -276,7 +279,7 @@ class CreepDetector:
         log = signal.scale == "log"
         expected, value = (math.exp(s.expected), math.exp(s.peak)) if log else (s.expected, s.peak)
         moving = how == "accepted" and _still_moving(s)
-        level = median(s.held[-3:])
+        level = median(s.held[-3:, 0])
         share = (level - s.expected) / max(abs(s.expected), 1e-12)
         kind, severity = "grad-drift" if signal.name == "grad_norm" else "drift", "info"
         if signal.name == "loss":
@@ -337,18 +340,29 @@ def _higher(s: Sum, b: _Block) -> Sum:
     return replace(s, peak=b.value, peak_row=b.row, peak_step=b.step)
 
 
+def _longer(held: Floats, b: _Block) -> Floats:
+    return np.vstack([held, [b.value, b.first_row, b.first_step]])
+
+
+def _dated(s: Sum) -> Sum:
+    """Date the onset: the first held block that shows a quarter of the rise, so not a chance before a jump."""
+    rise = median(s.held[-3:, 0]) - s.expected
+    first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))
+    return replace(s, onset_row=int(s.held[first, 1]), onset=float(s.held[first, 2]))
+
+
 def _still_moving(s: Sum) -> bool:
-    """Whether the level rose on after it was told, by half of what it had risen until then."""
-    then, now = median(s.held[max(0, s.told_at - 3) : s.told_at]), median(s.held[-3:])
-    return now - then > 0.5 * (then - s.expected)
+    """Whether the level rose on after it was told, by a fifth of what it had risen until then."""
+    then, now = median(s.held[s.told_at : s.told_at + 3, 0]), median(s.held[-3:, 0])
+    return now - then > max(_MOVING_SHARE * (then - s.expected), s.sigma)
 
 
 def _settled(s: Sum, how: str) -> Sum:
     """Return the sum at rest again: at the old level, or with its past moved to the new one."""
     if how == "back":
-        past = np.append(s.past, s.held[-2:])
+        past = np.append(s.past, s.held[-2:, 0])
     else:
         past = np.append(
-            s.past + (median(s.held[-3:]) - median(s.past[-_LEVEL_BLOCKS:])), s.held[-3:]
+            s.past + (median(s.held[-3:, 0]) - median(s.past[-_LEVEL_BLOCKS:])), s.held[-3:]
         )
-    return Sum(past[-_NOISE_BLOCKS:], _NONE, usual=s.usual)
+    return Sum(past[-_NOISE_BLOCKS:], _NONE_HELD, usual=s.usual)
