@@ -171,6 +171,8 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
+    if f.kind == "plateau":
+        return f.onset_row  # what happens on a plateau is an episode of its own
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
     if not f.closed:

@@ -36,7 +36,7 @@ from trimtab.detectors.level import NEGLIGIBLE
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["CreepDetector", "CreepState"]
+__all__ = ["CreepDetector", "CreepState", "block_noise"]
 
 Floats = NDArray[np.float64]
 
@@ -248,7 +248,7 @@ class CreepDetector:
         )
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         floor = self.floor_log if log else self.floor_linear * abs(expected)
-        sigma = max(_noise(s.past), floor, 1e-12)
+        sigma = max(block_noise(s.past), floor, 1e-12)
         return replace(s, expected=expected, sigma=sigma, before=median(s.past[-_BEFORE_BLOCKS:]))
 
     def _matters(self, i: int, s: Sum, least: float) -> bool:
@@ -321,7 +321,7 @@ def _severity(word: str) -> Severity:
     return "critical" if word == "critical" else "warning" if word == "warning" else "info"
 
 
-def _noise(past: Floats) -> float:
+def block_noise(past: Floats) -> float:
     """Return the spread of one block if blocks were independent: the larger of two estimates.
 
     From second differences of neighbours, and from differences of neighbouring means of four.

@@ -15,6 +15,7 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
@@ -82,6 +83,7 @@ def all_findings(
         *excerpt_findings(record),
         *hindsight_findings(record, bar=moved.hindsight),
         *memorised_findings(record),
+        *plateau_findings(record),
     )
 
 
