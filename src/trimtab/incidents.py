@@ -41,6 +41,9 @@ RECURRENCE_ROWS = 2000
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
 
+_SLOW_KINDS = ("plateau", "grad-drift")
+"""Conditions in the background of which other episodes come and go: incidents of their own."""
+
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 
@@ -109,10 +112,26 @@ def group_findings(
     for index in range(len(record.attempts)):
         here = [f for f in told if record.attempt[f.onset_row] == index]
         main = [f for f in here if f.signal == "loss" or f.severity != "info"]
-        for group in _episodes(main, record, join_rows):
+        for group in _with_slow(main, record, join_rows):
             found = _incident(record, index, group, here)
             incidents.append(_mark_recurrence(record, index, found, incidents))
     return tuple(incidents)
+
+
+def _with_slow(
+    findings: Sequence[Finding], record: RunRecord, join_rows: int
+) -> list[list[Finding]]:
+    """Return the episodes; a slow condition is one of its own, unless it began with another."""
+    slow = [f for f in findings if f.kind in _SLOW_KINDS]
+    groups = _episodes([f for f in findings if f not in slow], record, join_rows)
+    for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
+        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows + f.grain_rows)
+        home = next(near, None)
+        if home is None:
+            groups.append([f])
+        else:
+            home.append(f)
+    return sorted(groups, key=lambda g: g[0].onset_row)
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -171,8 +190,6 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
-    if f.kind == "plateau":
-        return f.onset_row  # what happens on a plateau is an episode of its own
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
     if not f.closed:

@@ -26,6 +26,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "spike": frozenset({"jump", "spike"}),
     "level": frozenset({"jump", "shift"}),
     "creep": frozenset({"jump", "shift"}),
+    "drop": frozenset(),
     "scale-collapse": frozenset({"jump"}),
     "lr-change": frozenset({"jump"}),
 }

@@ -60,6 +60,7 @@ _WAVE_SHARE = 0.05
 """A rise of the loss below this share that went back by itself is a note."""
 _DOUBLED = math.log(2.0)
 _FORGET = 0.998
+_MAX_USUAL = 4.0
 
 
 @dataclass(frozen=True)
@@ -143,9 +144,9 @@ class CreepDetector:
     min_log: float = 0.1
     """Smallest change of a log-scaled signal."""
     min_sigma: float = 1.75
-    floor_linear: float = 5e-4
-    """Smallest sigma believed, as a share of the level."""
-    floor_log: float = 0.005
+    floor_linear: float = 1.5e-3
+    """Smallest sigma believed, as a share of the level: a quarter of what matters."""
+    floor_log: float = 0.02
 
     def __post_init__(self) -> None:
         """Refuse blocks too small for a median."""
@@ -221,7 +222,8 @@ class CreepDetector:
             return self._settle(s, b, z)
         if total == 0.0:
             past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
-            usual = max(s.usual * _FORGET, float(s.total if len(s.held) else 0.0))
+            came = min(s.total, _MAX_USUAL * self.threshold)
+            usual = max(s.usual * _FORGET, came)
             return replace(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         if s.total == 0.0:
             s = replace(s, peak=-math.inf)

@@ -14,6 +14,7 @@ import numpy as np
 
 from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
 from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
@@ -29,6 +30,7 @@ DETECTORS: tuple[Detector[Any], ...] = (
     SpikeDetector(),
     LevelDetector(),
     CreepDetector(),
+    DropDetector(),
     ScaleCollapseDetector(),
     LrChangeDetector(),
 )
