@@ -27,6 +27,8 @@ FINDS: dict[str, frozenset[Ability]] = {
     "level": frozenset({"jump", "shift"}),
     "creep": frozenset({"jump", "shift"}),
     "drop": frozenset(),
+    "clip-phase": frozenset(),
+    "reversal": frozenset(),
     "scale-collapse": frozenset({"jump"}),
     "lr-change": frozenset({"jump"}),
 }

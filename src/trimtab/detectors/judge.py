@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.detectors.clip_phase import ClipPhaseDetector
 from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
 from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.reversal import ReversalDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ReadError
@@ -31,6 +33,8 @@ DETECTORS: tuple[Detector[Any], ...] = (
     LevelDetector(),
     CreepDetector(),
     DropDetector(),
+    ClipPhaseDetector(),
+    ReversalDetector(),
     ScaleCollapseDetector(),
     LrChangeDetector(),
 )
