@@ -125,7 +125,7 @@ def _with_slow(
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
     groups = _episodes([f for f in findings if f not in slow], record, join_rows)
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
-        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows + f.grain_rows)
+        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows)
         home = next(near, None)
         if home is None:
             groups.append([f])

@@ -18,7 +18,7 @@ def clips(seed: int, *phases: tuple[int, float]) -> list[Finding]:
 @pytest.mark.covers("S19")
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_clipping_that_ends_is_one_change_point(seed: int) -> None:
-    (one,) = clips(seed, (1000, 0.3), (1000, 0.0))
+    (one,) = clips(seed, (1000, 0.3), (600, 0.0))
     assert abs(one.onset_row - 1000) <= 20
     assert one.row <= 1060
     assert (one.kind, one.direction, one.severity) == ("shift", "down", "info")
@@ -33,6 +33,16 @@ def test_a_clip_share_that_rises_sharply_is_an_alarm(seed: int) -> None:
     assert (one.severity, one.direction) == ("warning", "up")
     assert one.expected == pytest.approx(0.02, abs=0.015)
     assert one.value >= 0.25
+
+
+@pytest.mark.parametrize(("factor", "severity"), [(1.1, "info"), (3.0, "warning")])
+def test_a_norm_that_hardly_moves_across_the_clip_is_no_alarm(factor: float, severity: str) -> None:
+    rng = np.random.default_rng(100)
+    norm = 0.93 * np.exp(0.04 * rng.standard_normal(1600))
+    norm[1000:] *= factor
+    flags = (norm > 1.0).astype(np.float64)
+    (one,) = find_all(ClipPhaseDetector(), {"clipped": flags, "grad_norm": norm})
+    assert (one.severity, one.direction) == (severity, "up")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
