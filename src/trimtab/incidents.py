@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["Incident", "group_findings", "latest_tellings"]
+__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding"]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -58,6 +59,7 @@ class Incident:
     precursor_row: int | None = None
     """Row of the first sign on any signal; None where nothing spoke before the onset."""
     precursor: float | None = None
+    precursor_signal: str | None = None
     onset_row: int
     onset: float
     peak_row: int
@@ -238,6 +240,7 @@ def _incident(
         severity=worst,
         precursor_row=first.onset_row if first else None,
         precursor=first.onset if first else None,
+        precursor_signal=first.signal if first else None,
         onset_row=onset.onset_row,
         onset=onset.onset,
         peak_row=lead.peak_row,
@@ -246,7 +249,7 @@ def _incident(
         end=last.end if last else None,
         signals=tuple(dict.fromkeys(f.signal for f in members)),
         headline=_headline(record, lead, onset, first, end=last.end if last else None),
-        confidence=_confidence(lead),
+        confidence=calibrated(lead.detector, lead.score),
         shape=_shape(lead, onset.onset_row, end_row),
         findings=tuple(members),
         correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
@@ -362,11 +365,10 @@ def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
     return "fast" if end_row - onset_row <= 50 else "slow"
 
 
-def _confidence(lead: Finding) -> float:
-    """How sure that something happened: by how far beyond its threshold the leading finding went."""
-    if lead.kind == "non-finite":
-        return 0.99
-    return float(np.clip(0.75 + 0.02 * (lead.score - 6), 0.6, 0.98))
+def leading_finding(incident: Incident) -> Finding:
+    """Return the finding that names an incident."""
+    named = [f for f in incident.findings if f.kind == incident.kind]
+    return min(named or incident.findings, key=_telling)
 
 
 def _headline(

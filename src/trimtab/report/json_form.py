@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from trimtab.diagnosis.diagnose import Cause
+from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
@@ -64,12 +65,14 @@ def _incident(record: RunRecord, told: IncidentAccount, *, past: bool) -> dict[s
         "resolved": past,
         "confidence": i.confidence,
         "precursor": _time(i.precursor),
+        "lead": _lead(i),
         "onset": _time(i.onset),
         "onset_row": record.loss_row(i.onset_row),
         "peak": _time(i.peak),
         "end": _time(i.end),
         "end_row": _end_row(record, i),
         "signals": list(i.signals),
+        "pattern": name_pattern(record, i),
         "headline": i.headline,
         "causes": [_cause(c) for c in told.diagnosis.causes],
         "next_test": told.diagnosis.next_test or None,
@@ -78,6 +81,17 @@ def _incident(record: RunRecord, told: IncidentAccount, *, past: bool) -> dict[s
             for r in told.plan.remedies
         ],
     }  # fmt: skip
+
+
+def _lead(i: Incident) -> dict[str, Any] | None:
+    """Return which signal moved first, and how far before the onset and the peak, on the log's axis."""
+    if i.precursor is None:
+        return None
+    return {
+        "signal": i.precursor_signal,
+        "before_onset": _time(i.onset - i.precursor),
+        "before_peak": _time(i.peak - i.precursor),
+    }
 
 
 def _end_row(record: RunRecord, incident: Incident) -> int | None:
