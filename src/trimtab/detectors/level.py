@@ -31,6 +31,8 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 __all__ = ["LevelDetector", "LevelState", "Scale"]
 
 _PAST = 24
+NEGLIGIBLE = 1e-3
+"""Share of the first block below which a linear signal counts as zero: 1e-7 -> 1e-5 is no change."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Channel:
     first_row: int
     first_step: float
     scales: tuple[Scale, ...]
+    start: float = 0.0
+    """Size of the first finished block: what this signal amounts to at all."""
 
 
 @dataclass(frozen=True)
@@ -142,17 +146,29 @@ class LevelDetector:
             (row.index, row.step) if c.num_rows == 0 else (c.first_row, c.first_step)
         )
         if c.num_rows + 1 < self.block_rows:
-            return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales), []
-        scales, found = self._fold(i, list(c.scales), median(rows), first_row, first_step, row)
-        return Channel(rows, 0, 0, 0.0, tuple(scales)), found
+            return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales, c.start), []
+        block = median(rows)
+        start = c.start or abs(block)
+        least = NEGLIGIBLE * start
+        scales, found = self._fold(i, list(c.scales), block, first_row, first_step, row, least)
+        return Channel(rows, 0, 0, 0.0, tuple(scales), start), found
 
     def _fold(
-        self, i: int, scales: list[Scale], block: float, first_row: int, first_step: float, row: Row
+        self,
+        i: int,
+        scales: list[Scale],
+        block: float,
+        first_row: int,
+        first_step: float,
+        row: Row,
+        least: float,
     ) -> tuple[list[Scale], list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
         findings: list[Finding] = []
         for k in range(self.num_scales):
-            scales[k], found, calm = self._judge(i, k, scales[k], block, first_row, first_step, row)
+            scales[k], found, calm = self._judge(
+                i, k, scales[k], block, first_row, first_step, row, least
+            )
             findings += found
             if any(f.closed and f.end_row is None for f in found):
                 # a new level: larger sizes start anew
@@ -174,10 +190,18 @@ class LevelDetector:
         return scales, findings
 
     def _judge(
-        self, i: int, k: int, s: Scale, block: float, first_row: int, first_step: float, row: Row
+        self,
+        i: int,
+        k: int,
+        s: Scale,
+        block: float,
+        first_row: int,
+        first_step: float,
+        row: Row,
+        least: float,
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
-        z, ref, share = self._score(i, s, block)
+        z, ref, share = self._score(i, s, block, least)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
             return replace(s, past=_joined(s.past, block)), [], True
@@ -201,8 +225,11 @@ class LevelDetector:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
 
-    def _score(self, i: int, s: Scale, block: float) -> tuple[float, float, float]:
-        """Return z, the reference, and the relative size of the change, in the bad direction."""
+    def _score(self, i: int, s: Scale, block: float, least: float) -> tuple[float, float, float]:
+        """Return z, the reference, and the relative size of the change, in the bad direction.
+
+        `least` is the smallest level that a relative change of a linear signal is held against.
+        """
         if len(s.past) < self.min_past:
             return 0.0, block, 0.0
         signal = SIGNAL_BY_NAME[self.signals[i]]
@@ -217,7 +244,7 @@ class LevelDetector:
         noise = 1.4826 * median(np.abs(steps[1:] - steps[:-1])) / math.sqrt(3.0)
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)
-        share = change if signal.scale == "log" else change / max(abs(ref), 1e-12)
+        share = change if signal.scale == "log" else change / max(abs(ref), least, 1e-12)
         return change / max(noise, floor, 1e-12), ref, share
 
     def _finding(
