@@ -131,3 +131,9 @@ def test_a_spike_on_a_plateau_is_an_episode_of_its_own() -> None:
         ("plateau", plateau.onset_row),
         ("spike", 1500),
     ]
+
+
+def test_a_spike_before_the_last_rows_promises_no_fall() -> None:
+    loss = np.full(NUM, 2.5) + noise(NUM, 100)
+    loss[NUM - 1000 : NUM - 900] += 2.0
+    assert not plateau_findings(run(loss, lr=np.full(NUM, 3e-4)))

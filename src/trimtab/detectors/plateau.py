@@ -213,8 +213,9 @@ def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
     levels, _ = _blocks(here, STALL_BLOCKS)
     middle = (edges[:-1] + edges[1:]) / 2 + (age - len(before))
     x = np.log(middle + 1)
-    slope, start = (float(c) for c in np.polyfit(x, past, 1))
-    noise = block_noise(past - slope * x - start)
+    i, j = np.triu_indices(num, 1)
+    slope = float(np.median((past[j] - past[i]) / (x[j] - x[i])))  # a spike before bends no median
+    noise = block_noise(past - slope * x)
     expected = -slope * math.log((age + len(here)) / max(age, 1))
     fall = -float(np.polyfit(np.arange(STALL_BLOCKS), levels, 1)[0]) * STALL_BLOCKS
     # spread of the fall of a line through n blocks with independent noise
