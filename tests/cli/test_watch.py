@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def line(step: int, loss: float) -> str:
-    return f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": 0.5, "step_time_s": 1.0}}\n'
+    return f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": {0.5 + 0.001 * (step % 7):.3f}, "step_time_s": 1.0}}\n'
 
 
 def log_text(spikes: tuple[int, ...] = (), num_steps: int = 600) -> str:

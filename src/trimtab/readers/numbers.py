@@ -1,6 +1,7 @@
 """How a number is written in logs: NaN in its spellings, missing in its spellings, `1/294`."""
 
 import math
+import re
 
 __all__ = ["BadNumberError", "counted", "parse_number", "parse_step"]
 
@@ -18,6 +19,8 @@ _SPECIAL = {
     "+infinity": math.inf,
     "-infinity": -math.inf,
 }
+_SHORT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s?([kKmMbBgG])")
+_TIMES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
 
 class BadNumberError(ValueError):
@@ -32,7 +35,7 @@ def counted(number: int, noun: str) -> str:
 def parse_number(value: object) -> float | None:
     """Return a logged value as a number, None where it says "missing".
 
-    NaN and Inf in any spelling are values; null, the empty string and `None` are missing.
+    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string and `None` are missing.
 
     Raises:
         BadNumberError: It is neither.
@@ -58,6 +61,9 @@ def parse_number(value: object) -> float | None:
                 return None
             if lowered in _SPECIAL:
                 return _SPECIAL[lowered]
+            short = _SHORT.fullmatch(text)
+            if short:
+                return float(short[1]) * _TIMES[short[2].lower()]
     return _bad(value)
 
 
