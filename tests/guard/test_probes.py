@@ -15,6 +15,7 @@ from trimtab.guard import Guard
 from trimtab.guard.probes.activations import find_blocks
 from trimtab.guard.probes.attention import AttentionProbe
 from trimtab.guard.probes.batch import batch_statistics
+from trimtab.guard.probes.overflow import find_overflow
 
 pytestmark = pytest.mark.torch
 
@@ -223,3 +224,40 @@ def test_the_first_tensor_with_a_broken_gradient_is_named(tmp_path: Path, where:
     assert [(r["step"], r["nonfinite_at"], r["nonfinite_tensors"]) for r in marked] == [
         (3, where, "1 of 7")
     ]
+
+
+@pytest.mark.covers("S237")
+def test_the_first_module_that_overflows_or_underflows_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.LayerNorm(4)).half()
+    x = torch.ones(2, 4).half()
+    assert find_overflow(model, lambda: model(x)) == ()
+    with torch.no_grad():
+        model[1].get_parameter("weight").fill_(30000.0)
+        model[0].get_parameter("weight").fill_(2.0)
+    first, *_ = find_overflow(model, lambda: model(x))
+    assert (first.name, first.overflows, first.nonfinite) == ("1", True, 8)
+    with torch.no_grad():
+        model[0].get_parameter("weight").fill_(1e-6)
+        model[0].get_parameter("bias").zero_()
+        model[1].get_parameter("weight").fill_(1.0)
+    first, *_ = find_overflow(model, lambda: model(x))
+    assert (first.name, first.underflows, first.overflows) == ("0", True, False)
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+def test_in_a_run_the_module_is_named_in_the_step_after_a_broken_loss(tmp_path: Path) -> None:
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    guard = Guard(
+        model, optimizer, data=DataLoader(Sequences(64), batch_size=2), steps=6, mode="act",
+        run=tmp_path / "run", say=lambda _line: None,
+    )  # fmt: skip
+    for batch in guard:
+        if guard.step_number == 2:
+            with torch.no_grad():
+                model.blocks[1].get_parameter("qkv.weight").fill_(math.nan)
+        logits = model(batch[:, :-1])
+        guard.backward(functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
+        guard.step()
+    named = [(r["step"], r.get("nonfinite_module")) for r in rows_of(tmp_path / "run")]
+    assert named[:4] == [(1, None), (2, None), (3, None), (4, "blocks.1.qkv")]

@@ -8,5 +8,6 @@ except ImportError:
     raise MissingExtraError("The guard", "torch") from None
 
 from trimtab.guard.guard import Guard
+from trimtab.guard.probes.overflow import find_overflow
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "find_overflow"]

@@ -232,6 +232,7 @@ class Engine(RunState):
         whole = self.step_sum
         if whole.faulted:
             self.probes.due = False  # another rank may not come to the collective
+        self.probes.note_loss(whole.loss)
         found = self.probes.take()
         values |= found.values
         labels |= found.labels

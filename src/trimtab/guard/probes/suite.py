@@ -25,6 +25,7 @@ from trimtab.guard.probes.moments import (
     settings,
 )
 from trimtab.guard.probes.output import LogZProbe
+from trimtab.guard.probes.overflow import OverflowProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -125,6 +126,8 @@ class Probes:
         self._blocks = BlockProbe(list(blocks.values()))
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
+        self._overflow = OverflowProbe(model)
+        self._broken = False
         self._layers: dict[str, list[float]] = {}
 
     def arm(self, step: int) -> None:
@@ -134,8 +137,15 @@ class Probes:
         self._blocks.armed = self.due and "blocks" not in self._off
         self._attention.armed = self.due and "attention" not in self._off
         self._log_z.armed = self.due and "log_z" not in self._off
+        if self._broken and "overflow" not in self._off:
+            self._overflow.arm()
         if self.due:
             self.update.before()
+
+    def note_loss(self, loss: float) -> None:
+        """Take in the loss of the step just done: after one that is not finite, the next forward
+        pass is watched for the module where that begins."""  # noqa: D205, D209
+        self._broken = not math.isfinite(loss)
 
     def at_gradients(self, norm: float, limit: float | None) -> None:
         """Look at the gradients, clipped already; `norm`: as it was before."""
@@ -172,6 +182,9 @@ class Probes:
         hidden = self.hidden.take()
         if hidden is not None:
             found.values["activation_norm"] = hidden
+        left = next((r for r in self._overflow.take() if r.overflows), None)
+        if left is not None:
+            found.labels["nonfinite_module"] = left.name
         if not self.due:
             return found
         checksum = 0.0
