@@ -22,6 +22,7 @@ from trimtab.bench.tables import cross_validation_text, detection_text, noise_te
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.peers.table import UNFED
+from trimtab.testing.calibration import reliability, reliability_table, simulate_pairs
 
 __all__ = ["add"]
 
@@ -71,6 +72,39 @@ def _add_noise(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
     parser.set_defaults(run=_noise)
 
 
+def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser(
+        "calibration", help="on made-up runs: how often alarms are right, by how sure they were"
+    )
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 8 s each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_calibration)
+
+
+def _calibration(arguments: argparse.Namespace) -> int:
+    seeds = _seeds(arguments.seeds)
+    progress = _Progress()
+    pairs: list[tuple[float, bool]] = []
+    for seed in seeds:
+        progress.say(f"seed {seed}: {len(pairs)} alarms so far")
+        pairs += [(p.confidence, p.right) for p in simulate_pairs([seed])]
+    progress.end()
+    if arguments.json:
+        rows = [{"said": s, "right": r, "alarms": n} for s, r, n in reliability(pairs)]
+        print_json({"schema": 1, "seeds": list(seeds), "bins": rows})
+    else:
+        print(reliability_table(pairs))
+    return 0
+
+
+def _seeds(number: int) -> range:
+    if not 1 <= number <= 1000:
+        raise ConfigError(f"--seeds {number}: expected 1 to 1000")
+    return range(FIRST_SEED, FIRST_SEED + number)
+
+
 def _detect(arguments: argparse.Namespace) -> int:
     progress = _Progress()
     found = detect(arguments.corpus, say=progress.say)
@@ -115,10 +149,8 @@ def _detect(arguments: argparse.Namespace) -> int:
 
 
 def _noise(arguments: argparse.Namespace) -> int:
-    if not 1 <= arguments.seeds <= 1000:
-        raise ConfigError(f"--seeds {arguments.seeds}: expected 1 to 1000")
+    seeds = _seeds(arguments.seeds)
     progress = _Progress()
-    seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     results = measure_noise(seeds=seeds, say=progress.say)
     progress.end()
     if arguments.json:
@@ -160,4 +192,4 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-_PARTS: tuple[Callable[..., None], ...] = (_add_detect, _add_noise)
+_PARTS: tuple[Callable[..., None], ...] = (_add_detect, _add_noise, _add_calibration)

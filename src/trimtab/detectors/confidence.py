@@ -3,7 +3,9 @@
 One table per group of rules: P(right) against the score of the leading finding, straight lines in
 between on the logarithm of the score. Fitted on simulated runs, seeds 0-5
 (`trimtab.testing.calibration.fit_steps`, two bins), where the score beyond the threshold made no
-difference within a group; checked on seeds from 100 on.
+difference within a group; checked on seeds from 100 on (`trimtab bench calibration`). Rules on rows
+were fitted at 0.97 and are a little less sure here, as they were right a little less often on
+published logs (`trimtab bench detect`).
 """
 
 import math
@@ -14,7 +16,7 @@ import numpy as np
 __all__ = ["CONFIDENCE", "calibrated", "rule_group"]
 
 CONFIDENCE: Mapping[str, tuple[tuple[float, float], ...]] = {
-    "row": ((20.0, 0.97), (52.7, 0.97)),
+    "row": ((20.0, 0.94), (52.7, 0.94)),
     "block": ((8.2, 0.90), (23.3, 0.90)),
     "hindsight": ((16.4, 0.81), (41.7, 0.81)),
 }
