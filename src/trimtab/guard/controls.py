@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
-from trimtab.guard.standing import lr_factor
+from trimtab.guard import actuators
+from trimtab.guard.standing import lr_factor, rewarm_factor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +41,8 @@ class Controls:
     @property
     def lr_factor(self) -> float:
         """Factor of the guard on the scheduler's rate of the next step; never above 1."""
-        engine = self._engine
-        return lr_factor(engine.decisions.lr_cuts, engine.counters.step + 1)
+        d, step = self._engine.decisions, self._engine.counters.step + 1
+        return lr_factor(d.lr_cuts, step) * rewarm_factor(d.rewarm, step)
 
     @property
     def skipped_samples(self) -> tuple[tuple[int, int], ...]:
@@ -131,6 +132,56 @@ class Controls:
         self._note_action(
             "tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why
         )
+
+    def set_optimizer(self, *, why: str, **values: float) -> None:
+        """Set beta1, beta2, eps or weight_decay from the next step on; no load can undo it.
+
+        Weight decay is set in the groups that have one; a group without keeps none.
+
+        Raises:
+            ConfigError: A name or value is impossible, no reason is given, or the run has ended.
+        """
+        self._check_open("set_optimizer")
+        if not why or not values:
+            raise ConfigError(
+                f"set_optimizer({values}, why={why!r}): expected a setting and a reason"
+            )
+        before = actuators.set_optimizer(self._engine, values)
+        remedy = {"beta2": "adam-beta2", "eps": "adam-eps"}.get(next(iter(values)), "set-optimizer")
+        self._note_action(remedy, {**values, "before": before}, why)
+
+    def reset_moments(self, *, why: str, rewarm_steps: int = 100) -> None:
+        """Zero the optimizer's moments and let the rate rise again over some steps.
+
+        Without the rise the first updates after a reset are as large as at the start of a run.
+
+        Raises:
+            ConfigError: No reason is given, the number of steps is negative, or the run has ended.
+        """
+        self._check_open("reset_moments")
+        if not why or rewarm_steps < 0:
+            raise ConfigError(
+                f"reset_moments(why={why!r}, rewarm_steps={rewarm_steps}): expected a reason and at least 0 steps"
+            )
+        count = actuators.reset_moments(self._engine)
+        step = self._engine.counters.step + 1
+        self._engine.decisions.rewarm = (step, rewarm_steps) if rewarm_steps else None
+        risk = "" if rewarm_steps else "without a rise of the rate a spike is likely"
+        values = {"tensors": count, "rewarm_steps": rewarm_steps, "risk": risk}
+        self._note_action("optimizer-reset", values, why)
+
+    def set_loss_scale(self, scale: float, *, why: str) -> None:
+        """Set the loss scale; a resume restores the scale that was saved, so this is on request only.
+
+        Raises:
+            ConfigError: There is no scaler, the scale is impossible, no reason is given, or the run
+                has ended.
+        """
+        self._check_open("set_loss_scale")
+        if not why:
+            raise ConfigError(f"set_loss_scale({scale!r}, why={why!r}): expected a reason")
+        before = actuators.set_scaler(self._engine, scale)
+        self._note_action("loss-scaler-reset", {"loss_scale": scale, "before": before}, why)
 
     def skip_samples(self, first: int, last: int, *, why: str) -> None:
         """Never feed sample ids first..last (absolute positions in the data order) from now on.

@@ -19,7 +19,7 @@ from trimtab.guard.probes.batch import batch_statistics
 from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
-from trimtab.guard.standing import lr_factor, safe_exp, trained_parameters
+from trimtab.guard.standing import lr_factor, rewarm_factor, safe_exp, trained_parameters
 from trimtab.guard.state import RunState
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ class Engine(RunState):
             ConfigError: The override gives something that is not a rate.
         """  # noqa: D205
         factor = lr_factor(self.decisions.lr_cuts, self.counters.step + 1)
+        factor *= rewarm_factor(self.decisions.rewarm, self.counters.step + 1)
         if self.lr_override is not None:
             rate: object = self.lr_override(self.counters.step + 1)
             if not isinstance(rate, int | float) or not (math.isfinite(rate) and rate >= 0):

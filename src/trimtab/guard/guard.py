@@ -342,7 +342,10 @@ class Guard(Controls):
         if step % policy.snapshot_every_steps == 0 and calm and self._acting:
             edge.run("recovery", engine.snapshot)
         edge.run("checkpoint", lambda: engine.store.finish(wait=False))
-        if step % policy.checkpoint_every_steps == 0 and calm and step != engine.saved_step:
+        every = policy.checkpoint_every_steps
+        if self._recovery.unsettled:
+            every = min(every, policy.checkpoint_every_steps_unsettled)
+        if step % every == 0 and calm and step != engine.saved_step:
             background = policy.checkpoint_in_background
             edge.run(
                 "checkpoint", lambda: engine.save_checkpoint("on schedule", background=background)

@@ -110,6 +110,11 @@ class Recovery:
         return self.phase != "calm"
 
     @property
+    def unsettled(self) -> bool:
+        """Whether trouble is open, or what was done about it is still being verified."""
+        return self._verification is not None or self.alarmed
+
+    @property
     def alarmed(self) -> bool:
         """Whether an alarm is open: not a time to call a state healthy."""
         return any(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Counters", "Decisions", "lr_factor", "safe_exp", "trained_parameters"]
+__all__ = ["Counters", "Decisions", "lr_factor", "rewarm_factor", "safe_exp", "trained_parameters"]
 
 
 @dataclass
@@ -35,6 +35,10 @@ class Decisions:
     lr_cuts: list[tuple[int, float]] = field(default_factory=list)
     """(first step, factor): from that step on the scheduled rate is multiplied; each at most 1."""
     clip_factor: float = 1.0
+    optimizer_settings: dict[str, float] = field(default_factory=dict)
+    """Settings put in force after every load, by name in `actuators.OPTIMIZER_SETTINGS`."""
+    rewarm: tuple[int, int] | None = None
+    """(first step, steps): the rate rises again from nothing over so many steps."""
     rollbacks: int = 0
     executed_steps: int = 0
     """Optimizer steps done in all, trials and what was rolled back included."""
@@ -57,6 +61,18 @@ def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:
         (0.5, 0.05)
     """
     return math.prod(factor for since, factor in cuts if step >= since)
+
+
+def rewarm_factor(rewarm: Sequence[int] | None, step: int) -> float:
+    """Return the share of the rate that holds at `step` while it rises again.
+
+    Example:
+        >>> rewarm_factor((10, 4), 9), rewarm_factor((10, 4), 10), rewarm_factor((10, 4), 13)
+        (1.0, 0.25, 1.0)
+    """
+    if rewarm is None or step < rewarm[0]:
+        return 1.0
+    return min((step - rewarm[0] + 1) / rewarm[1], 1.0)
 
 
 def trained_parameters(training: Training) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ActError, ReadError
+from trimtab.guard.actuators import enforce
 from trimtab.guard.codec import clone
 from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
 from trimtab.guard.standing import Counters, Decisions
@@ -98,6 +99,7 @@ class RunState:
             self.data.load_state_dict(payload["data"])
         self.judge_state = payload["judge"]
         self.counters = Counters(**payload["counters"])
+        enforce(self)
         self.training.optimizer.zero_grad(set_to_none=True)
         self.step_started = time.perf_counter()
 
@@ -235,6 +237,7 @@ class RunState:
         saved = dict(decided or {})
         skips = saved.pop("skips", [])
         self.decisions = Decisions(**saved)
+        enforce(self)
         self.decisions.row = self.ranks.agree(self._rows_on_disk)
         if self.data is not None:
             for first, last in skips:

@@ -48,6 +48,9 @@ class Policy:
     checkpoint_every_steps: int = 200
     """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
     was unstable."""
+    checkpoint_every_steps_unsettled: int = 50
+    """Distance of on-disk checkpoints while what was done is being verified, optimizer steps; the
+    smaller of both holds. BigScience saved every 300 instead of 1500 while tr8-104B was unstable."""
     checkpoint_in_background: bool = True
     """Copy the state and write a scheduled checkpoint while training goes on; False: training waits
     until it is on disk. Ours."""
@@ -180,6 +183,7 @@ _LEAST: Mapping[str, int] = {
     "snapshot_every_steps": 1,
     "snapshots_kept": 1,
     "checkpoint_every_steps": 1,
+    "checkpoint_every_steps_unsettled": 1,
     "checkpoints_kept": 1,
     "rollback_margin_steps": 0,
     "max_rollbacks": 0,
