@@ -22,6 +22,7 @@ from trimtab.guard.lock import RunLock
 from trimtab.guard.ranks import Ranks
 from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
+from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
 from trimtab.guard.verdict import EXIT_GIVEN_UP, State, write_verdict
 from trimtab.plan.policy import Mode, Policy
@@ -72,6 +73,7 @@ class Guard(Controls):
         clip: float | None = None,
         steps: int | None = None,
         resume: bool = True,
+        check_resume: int = 0,
         output_layer: torch.nn.Module | None = None,
         count_tokens: Callable[[Any], int] | None = None,
         say: Callable[[str], None] | None = None,
@@ -91,6 +93,8 @@ class Guard(Controls):
             steps: Effective steps of the whole run, going through the data as often as needed;
                 None: as many as one epoch has batches.
             resume: Go on with a run found in the directory; False: refuse such a directory.
+            check_resume: Do so many steps of a new run twice, the second time from a checkpoint on
+                disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
             say: Shows one line to the user; default: standard error. In `observe` only the start, the
@@ -141,6 +145,8 @@ class Guard(Controls):
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell
             )
             self._step_at_start = self._engine.counters.step
+            wanted = check_resume > 0 and self._step_at_start == 0
+            self._check = ReplayCheck(self._engine, check_resume, self._tell) if wanted else None
         except BaseException:
             self._release()
             raise
@@ -168,6 +174,8 @@ class Guard(Controls):
                 self._losses.clear()
                 if self._recovery.phase != "probe":
                     self._edge.run("probes", lambda b=batch: self._engine.before_forward(b))  # type: ignore[misc]
+                if self._checking is not None:
+                    self._edge.run("probes", lambda b=batch: self._checking.see_batch(b))  # type: ignore[misc]
                 yield batch
                 self._check_stepped()
         except GeneratorExit:
@@ -204,6 +212,8 @@ class Guard(Controls):
             restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
         if self.policy.mode == "act":
             self._edge.run("recovery", self._engine.snapshot)
+        if self._check is not None and not self._edge.run("checkpoint", self._check.begin):
+            self._check = None
         self._edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
         self._engine.start_clock()
 
@@ -310,6 +320,11 @@ class Guard(Controls):
     def _acting(self) -> bool:
         return self.policy.mode == "act" and not self._edge.stood_down
 
+    @property
+    def _checking(self) -> ReplayCheck | None:
+        """The resume check, while it is under way."""
+        return self._check if self._check is not None and self._check.active else None
+
     def _note_fault(self) -> bool:
         """Take note of a first fault on this rank; return whether to stand down at once."""
         self._engine.faulted = True
@@ -330,7 +345,9 @@ class Guard(Controls):
             edge.run("judge", lambda: found.extend(engine.judge_row(values)))
         for finding in found:
             edge.run("journal", lambda f=finding: self._tell_finding(f))  # type: ignore[misc]
-        if not edge.stood_down:
+        if self._checking is not None:
+            edge.run("recovery", lambda: self._checking.after_step(loss))  # type: ignore[union-attr]
+        elif not edge.stood_down:
             edge.run(
                 "recovery",
                 lambda: self._recovery.after_step(loss, tuple(found), last=self._done()),

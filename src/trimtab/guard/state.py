@@ -123,7 +123,11 @@ class RunState:
     def restore_point(self, step: int) -> Snapshot | None:
         """Return the newest state at or before `step`, from memory or else from disk."""
         snapshot = self.ring.before(step)
-        return snapshot or self._from_disk(self.store.newest_before(step))
+        return snapshot or self.restore_point_on_disk(step)
+
+    def restore_point_on_disk(self, step: int) -> Snapshot | None:
+        """Return the newest state on disk at or before `step`, read back as a restart would."""
+        return self._from_disk(self.store.newest_before(step))
 
     def oldest_restore_point(self) -> Snapshot | None:
         """Return the oldest state there is."""

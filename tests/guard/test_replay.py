@@ -1,0 +1,94 @@
+"""The resume check: bit-equal where a restart would be, and a name for what is not."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.guard.tiny import (
+    Setup,
+    differences,
+    events_of,
+    guard_of,
+    make,
+    rows_of,
+    state_of,
+    train_guarded,
+    train_plain,
+)
+from trimtab.guard.replay import Pass, compare
+
+pytestmark = pytest.mark.torch
+
+
+def outcome(tmp_path: Path, s: Setup, **settings: Any) -> dict[str, Any]:
+    guard = guard_of(s, tmp_path / "run", steps=30, check_resume=8, **settings)
+    train_guarded(s, guard)
+    (event,) = events_of(tmp_path / "run", "outcome")
+    return event.data
+
+
+@pytest.mark.covers("S88")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_run_that_resumes_exactly_is_bit_equal_and_goes_on_as_if_unchecked(
+    tmp_path: Path, precision: Any
+) -> None:
+    plain = make(precision=precision, shuffle=True, dropout=0.2)
+    expected = train_plain(plain, 30)
+    s = make(precision=precision, shuffle=True, dropout=0.2)
+    found = outcome(tmp_path, s)
+    assert found["verdict"] == "worked"
+    assert found["text"] == "8 steps repeat bit for bit"
+    assert [r["loss"] for r in rows_of(tmp_path / "run", "1.1")] == pytest.approx(expected)
+    assert differences(state_of(plain), state_of(s)) == []
+
+
+class Counting(nn.Dropout):
+    """Keeps a count of its own that no checkpoint holds."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counting.calls += 1
+        return x * (1.0 + 0.05 * (Counting.calls % 3))
+
+
+def test_a_state_that_is_not_saved_is_found(tmp_path: Path) -> None:
+    s = make()
+    s.model.dropout = Counting()
+    found = outcome(tmp_path, s)
+    assert found["verdict"] == "did not"
+    assert "do not repeat on the same data" in found["text"]
+    assert found["figures"]["relative"] > 1e-4
+
+
+class Restless(torch.utils.data.Dataset[Tensor]):
+    """Gives other tokens each time it is asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __len__(self) -> int:
+        return 42
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.asked += 1
+        return torch.arange(7) * self.asked % 13
+
+
+@pytest.mark.covers("S87")
+def test_other_data_and_rounding_are_told_apart(tmp_path: Path) -> None:
+    s = make()
+    s.loader = torch.utils.data.DataLoader(Restless(), batch_size=4)
+    found = outcome(tmp_path, s)
+    assert found["verdict"] == "did not"
+    assert "the data is not the same from step 1 of 8 on" in found["text"]
+    near = compare(Pass([2.0, 1.5], [1, 2], 7), Pass([2.0, 1.50001], [1, 2], 8))
+    assert near.kind == "rounding"
+    assert near.largest == pytest.approx(1e-5)
+    assert near.relative == pytest.approx(5e-6)
+    assert compare(Pass([2.0], [1], 7), Pass([2.0], [1], 8)).kind == "rounding"
+    assert compare(Pass([2.0], [1], 7), Pass([2.1], [1], 7)).kind == "different"
+    assert compare(Pass([2.0], [1], 7), Pass([2.0], [1], 7)).kind == "bit-equal"
