@@ -43,13 +43,13 @@ def _disturb(column: Floats, rng: np.random.Generator) -> None:
     width = int(rng.choice([1, 2, 3, 5, 40, 250, len(column)]))
     part = column[first : first + width]
     factor = float(rng.choice([0.25, 0.5, 0.9, 1.05, 1.3, 3.0, 20.0, 1e3]))
-    kind = rng.integers(5)
+    kind = rng.integers(4)
     if kind == 0:
         part *= factor
     elif kind == 1:
         part *= np.linspace(1.0, factor, len(part))
     elif kind == 2:
-        part *= 0.5 ** np.minimum(np.arange(len(part)) // 2, 40)
+        part *= 0.5 ** np.minimum(np.arange(len(part)) // rng.choice([2, 15]), 40)
     else:
         part[:] = rng.choice([np.nan, np.inf, -np.inf, 0.0, -1.0, 1.0, 1e300, 1e-300])
 
