@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Detector, Rows, WholeDetector, state_to_json, step_through
 from trimtab.detectors.judge import DETECTORS, Judge
+from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.testing.curves import NoiseKind, make_quiet
 
@@ -114,3 +115,19 @@ class Stepped:
 
     def update(self, state: Any, row: Any) -> tuple[Any, Any]:
         return self._inner.update(state, row)
+
+
+@pytest.mark.parametrize("pace", [14, 15, 16])  # the third halving just within the window, or not
+def test_a_scale_that_falls_as_slowly_as_the_window_is_long(pace: int) -> None:
+    detector = ScaleCollapseDetector()
+    scale = np.concatenate([np.full(100, 65536.0), 65536.0 * 0.5 ** (1 + np.arange(90) // pace)])
+    index = np.arange(len(scale))
+    rows = Rows(index, index + 1.0, scale[:, None], np.ones((len(scale), 1), np.bool_))
+    stepped = told(*step_through(detector, detector.start(), rows))
+    assert bool(stepped[1]) == (pace < 16)
+    for size in (1, 7, 50):
+        state, found = detector.start(), list[Any]()
+        for piece in pieces(rows, size):
+            state, new = detector.update_rows(state, piece)
+            found += new
+        assert told(state, found) == stepped
