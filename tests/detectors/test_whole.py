@@ -117,15 +117,18 @@ class Stepped:
         return self._inner.update(state, row)
 
 
-@pytest.mark.parametrize("pace", [14, 15, 16])  # the third halving just within the window, or not
-def test_a_scale_that_falls_as_slowly_as_the_window_is_long(pace: int) -> None:
+@pytest.mark.parametrize("pace", [15, 16])  # the third halving just within the window, or not
+@pytest.mark.parametrize("size", [7, 20, 33])
+def test_a_scale_that_falls_as_slowly_as_the_window_is_long(pace: int, size: int) -> None:
     detector = ScaleCollapseDetector()
-    scale = np.concatenate([np.full(100, 65536.0), 65536.0 * 0.5 ** (1 + np.arange(90) // pace)])
-    index = np.arange(len(scale))
-    rows = Rows(index, index + 1.0, scale[:, None], np.ones((len(scale), 1), np.bool_))
-    stepped = told(*step_through(detector, detector.start(), rows))
-    assert bool(stepped[1]) == (pace < 16)
-    for size in (1, 7, 50):
+    for before in range(100, 140):  # the ring of the last rows may begin anywhere
+        fall = 65536.0 * 0.5 ** (1 + np.arange(60) // pace)
+        scale = np.concatenate([np.full(before, 65536.0), fall])
+        index = np.arange(len(scale))
+        steps = index.astype(np.float64)
+        rows = Rows(index, steps, scale[:, None], np.ones((len(scale), 1), np.bool_))
+        stepped = told(*step_through(detector, detector.start(), rows))
+        assert bool(stepped[1]) == (pace < 16)
         state, found = detector.start(), list[Any]()
         for piece in pieces(rows, size):
             state, new = detector.update_rows(state, piece)
