@@ -66,7 +66,8 @@ class CsvReader:
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)
-        wanted = [(i, name) for i, name in enumerate(header) if table.role(name) != "nothing"]
+        wanted = [i for i, name in enumerate(header) if table.role(name) != "nothing"]
+        keys = tuple(header[i] for i in wanted)
         ragged: list[tuple[int, str]] = []
         last = 0
         for number, cells in rows:
@@ -78,9 +79,7 @@ class CsvReader:
             if long_form is not None:
                 long_form.add(dict(zip(header, cells, strict=True)))
                 continue
-            for i, name in wanted:
-                table.put(name, cells[i], number)
-            table.end_row()
+            table.add(keys, [cells[i] for i in wanted], number)
         if ragged and ragged[-1][0] == last:
             ragged.pop()
             table.notes.append("the last row was torn in mid-write and left out")
