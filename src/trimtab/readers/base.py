@@ -30,6 +30,10 @@ __all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
+_MAX_RATIO = 250
+"""Most that a compressed file may hold, in its own size; text logs come to 5 to 50."""
+_MAX_SMALL_SIZE_BYTES = 1 << 26
+"""Held by a compressed file of any size."""
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -230,22 +234,44 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
     with raw:
         magic = raw.read(6)
         raw.seek(0)
-        with _decompress(raw, next((kind for m, kind in _MAGIC if magic.startswith(m)), "")) as out:
-            yield out
+        form = next((form for m, form in _MAGIC if magic.startswith(m)), "")
+        if not form:
+            yield raw
+            return
+        with _decompress(raw, form) as stream:
+            yield io.BufferedReader(_Unpacked(stream, path))
 
 
-def _decompress(raw: io.BufferedReader, kind: str) -> io.BufferedIOBase:
+def _decompress(raw: io.BufferedReader, form: str) -> Any:
     """Return a stream whose `read1` gives what is whole before a break in the compressed data."""
-    if kind == "gzip":
+    if form == "gzip":
         return gzip.GzipFile(fileobj=raw)
-    if kind == "zstd":
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader))
-    if kind == "xz":
-        return lzma.LZMAFile(raw)
-    if kind == "bzip2":
-        return bz2.BZ2File(raw)
-    return raw
+    if form == "zstd":
+        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return lzma.LZMAFile(raw) if form == "xz" else bz2.BZ2File(raw)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds, up to a size that no log unpacks to."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._left = max(_MAX_SMALL_SIZE_BYTES, _MAX_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._stream.read1(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ReadError(
+                f"{self._path}: unpacks to more than {_MAX_RATIO} times its size, as no log does; "
+                "if it is one, unpack it and give the result"
+            )
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class TextLines:
