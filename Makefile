@@ -10,6 +10,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 EXTRAS ?= torch,dev
+RUNS ?= 1000000
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
@@ -68,9 +69,12 @@ bench: $(READY)  ## trimtab beside the published rules of others on made-up runs
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
 	@$(PY) -m trimtab lab bench
 
-fuzz: $(READY)  ## the property tests again, with fresh seeds and many more examples
+fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; then the readers, guided by coverage (RUNS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=fuzz || { rc=$$?; [ $$rc = 5 ] && echo 'no property tests yet' || exit $$rc; }
+	$(call say,Fuzz: the readers$(,) guided by coverage; an input that breaks one is written here.)
+	@$(PY) -c 'import atheris' 2>/dev/null || $(PIP) 'atheris>=3.0'
+	@$(PY) tools/fuzz.py --runs $(RUNS)
 
 docs: $(READY)  ## make the pictures and figures of the documentation anew
 	$(call say,Docs: pictures and figures made anew from commands.)

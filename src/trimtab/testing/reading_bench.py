@@ -92,12 +92,12 @@ def big_run(num_rows: int, *, num_signals: int) -> dict[str, Floats]:
         part = loss[first : first + 40]
         part += np.linspace(1.0, 0.0, len(part))
     steady = {"loss_scale": 65536.0, "skipped": 0.0, "nonfinite": 0.0, "clipped": 0.0}
-    columns: dict[str, Floats] = {"loss": np.asarray(loss)}
+    columns = {"loss": loss}
     for name, signal in SIGNAL_BY_NAME.items():
         if name in steady:
             columns[name] = np.full(num_rows, steady[name])
         elif name == "lr":
-            columns[name] = 1.2e-4 * np.linspace(1.0, 0.1, num_rows)
+            columns[name] = np.linspace(1.2e-4, 1.2e-5, num_rows)
         elif signal.bad == "none":
             columns[name] = 1024.0 * np.arange(1, num_rows + 1)
         elif name not in ("loss", "val_loss"):
