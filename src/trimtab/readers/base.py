@@ -30,6 +30,7 @@ __all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
+_BLOCK_LINES = 1 << 12
 _MAX_RATIO = 250
 """Most that a compressed file may hold, in its own size; text logs come to 5 to 50."""
 _MAX_SMALL_SIZE_BYTES = 1 << 26
@@ -110,7 +111,7 @@ class Sample:
         if self.whole:
             return self.raw
         with open_bytes(self.path) as stream:
-            if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
+            if isinstance(stream, io.BufferedReader) and _is_plain(stream):
                 return _stretches(stream, self.path.stat().st_size)
             parts = [self.raw]
             try:
@@ -309,11 +310,40 @@ class TextLines:
                 text.detach()
             self.torn = not line.endswith("\n")
 
+    def blocks(self) -> Iterator[list[str]]:
+        """Yield the same lines, thousands at a time."""
+        with open_bytes(self.path) as stream:
+            if not _is_plain(stream):  # what is whole before a break is known line by line only
+                lines = iter(self)
+                while block := list(itertools.islice(lines, _BLOCK_LINES)):
+                    yield block
+                return
+            encoding = _encoding(_peek(stream))
+            text = io.TextIOWrapper(
+                cast("io.BufferedReader", stream), encoding=encoding, errors="replace"
+            )
+            rest = ""
+            try:
+                while chunk := text.read(_CHUNK_SIZE_BYTES):
+                    block = (rest + chunk).split("\n")
+                    rest = block.pop()
+                    yield block
+            finally:
+                text.detach()
+            self.torn = bool(rest)
+            if rest:
+                yield [rest]
+
     def notes(self) -> list[str]:
         """What is to be said about the end of the file."""
         if self.cut:
             return ["the compressed file breaks off; what came before was read"]
         return []
+
+
+def _is_plain(stream: io.BufferedIOBase) -> bool:
+    """Whether a file is read as it lies on the disk."""
+    return isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO)
 
 
 def _peek(stream: io.BufferedIOBase) -> bytes:

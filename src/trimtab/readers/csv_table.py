@@ -13,6 +13,7 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
+from trimtab.readers.numbers import shown
 from trimtab.readers.table import Table, is_known_key
 from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
@@ -87,7 +88,7 @@ class CsvReader:
             fill_series(table, long_form.series)
         if table.num_rows == 0:
             raise ReadError(
-                f"{path}: a header ({', '.join(header[:6])} ...) and no rows; nothing has been "
+                f"{path}: a header ({', '.join(map(shown, header[:6]))} ...) and no rows; nothing has been "
                 "logged yet, or it is the wrong file"
             )
         table.notes.extend(lines.notes())

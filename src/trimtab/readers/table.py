@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
-from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
+from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.table_axis import (
     counting,
@@ -216,7 +216,9 @@ class Table:
             ReadError: 1 % of the lines or more are bad.
         """
         self._store()
-        values = [(b.line, f"{b.key} is {b.value[:60]}, expected {expected}") for b in self.bad]
+        values = [
+            (b.line, f"{b.key[:80]} is {b.value[:60]}, expected {expected}") for b in self.bad
+        ]
         problems = sorted([*broken, *values])
         if not problems:
             return
@@ -280,7 +282,7 @@ class Table:
                 stand_in.sort(key=stand_in_rank)
                 found["loss"] = stand_in[:1]
                 self.notes.append(
-                    f"no column is called a training loss; {stand_in[0]!r} is taken for it"
+                    f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
@@ -326,7 +328,7 @@ class Table:
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]
         if others:
-            self.notes.append(f"{name} is read from {best!r}; left out: {_some(others)}")
+            self.notes.append(f"{name} is read from {shown(best)}; left out: {_some(others)}")
 
     def _first_rank(self, columns: dict[str, Column]) -> NDArray[np.bool_]:
         for key, cells in self._cells.items():
@@ -387,7 +389,7 @@ def _any_present(signals: dict[str, Column], num_rows: int) -> NDArray[np.bool_]
 
 
 def _some(keys: Sequence[str] | dict[str, _Cells]) -> str:
-    names = [repr(k) for k in keys]
+    names = [shown(k) for k in keys]
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 

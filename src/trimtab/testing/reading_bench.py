@@ -99,7 +99,7 @@ def big_run(num_rows: int, *, num_signals: int) -> dict[str, Floats]:
         elif name == "lr":
             columns[name] = np.linspace(1.2e-4, 1.2e-5, num_rows)
         elif signal.bad == "none":
-            columns[name] = 1024.0 * np.arange(1, num_rows + 1)
+            columns[name] = np.linspace(1024.0, 1024.0 * num_rows, num_rows)
         elif name not in ("loss", "val_loss"):
             columns[name] = np.exp(0.15 * make_noise(num_rows, "ar1", rng))
     for layer in range(num_signals - len(columns)):
