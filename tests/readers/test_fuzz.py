@@ -63,3 +63,11 @@ def test_an_error_of_sqlite_that_quotes_the_file_is_one_line(tmp_path: Path) -> 
     ((_, error),) = read_each(path)
     assert isinstance(error, ReadError)
     assert "\n" not in str(error)
+
+
+def test_an_error_cuts_names_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"step,{'9' * 5000},lr\n")
+    ((_, error),) = read_each(path)
+    assert isinstance(error, ReadError)
+    assert len(str(error)) < 500

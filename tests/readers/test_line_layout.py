@@ -95,3 +95,16 @@ def test_a_line_with_another_word_does_not_fit() -> None:
     values, fits = layout.read(np.array([list(line) for line in lines], np.uint8))
     assert fits.tolist() == [True, False, False, False]
     assert values[0].tolist() == [11.0, 2.25]
+
+
+@pytest.mark.parametrize(
+    "between",
+    ["# Try 3", "- Restarted from `global_step40`", " [...]", "  lr ........ 1e-4", "plain words",
+     "  successfully loaded checkpoint from x at iteration 20",
+     " validation loss at iteration 30 | lm loss value: 2.0E+00 | lm loss PPL: 7.4E+00 |"],
+)  # fmt: skip
+def test_what_stands_between_records_is_seen(between: str, tmp_path: Path) -> None:
+    lines = print_log(simulate_run(num_steps=120), STYLES["plain"]).splitlines()
+    text = "\n".join([*lines[:60], between, *lines[60:]])
+    at_once, one_by_one = read_both(tmp_path / "log", text)
+    assert at_once == one_by_one
