@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ReadError
-from trimtab.readers.base import Reader, take_sample
+from trimtab.readers.base import Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.fallback import TextReader
@@ -30,7 +30,7 @@ from trimtab.readers.text_formats import TEXT_FORMATS
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
 
-__all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run"]
+__all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run", "watching"]
 
 READERS: tuple[Reader, ...] = (
     MegatronReader(),

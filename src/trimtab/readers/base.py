@@ -13,8 +13,9 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +26,7 @@ import zstandard
 from trimtab.errors import ReadError
 from trimtab.record import RunRecord
 
-__all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
+__all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
 
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
@@ -188,14 +189,35 @@ def take_sample(path: Path) -> Sample:
     return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
 
 
+_watch: ContextVar[Callable[[str, int], None] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(seen: Callable[[str, int], None]) -> Iterator[None]:
+    """Have `seen(path, position_bytes)` called as files are read, for a progress bar.
+
+    A file may be read more than once, from its start. Readers pass no such thing around: it holds
+    for whatever this thread reads inside the block.
+    """
+    token = _watch.set(seen)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
 class _Disk(io.FileIO):
     """A file whose disk may fail: what it says then is no sign of damaged contents."""
 
     def readinto(self, buffer: Any, /) -> int | None:
         try:
-            return super().readinto(buffer)
+            size = super().readinto(buffer)
+            seen = _watch.get()
+            if seen is not None:
+                seen(str(self.name), self.tell())
         except OSError as error:
             raise _unreadable(self.name, error) from error
+        return size
 
     def readall(self) -> bytes:
         try:
