@@ -49,6 +49,8 @@ READERS: tuple[Reader, ...] = (
 
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
+CERTAIN = 0.95
+"""Confidence at which no later reader is asked: some look through the whole file."""
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
 
 
@@ -59,9 +61,15 @@ def find_reader(path: Path) -> Reader:
         ReadError: The file is missing, empty or binary, or nobody knows it.
     """
     sample = take_sample(path)
-    surest, reader = max(((r.sniff(sample), -i) for i, r in enumerate(READERS)), default=(0.0, 0))
-    if surest >= MIN_CONFIDENCE:
-        return READERS[-reader]
+    surest, found = MIN_CONFIDENCE, None
+    for reader in READERS:
+        sure = reader.sniff(sample)
+        if sure > surest or (found is None and sure == surest):
+            surest, found = sure, reader
+        if surest >= CERTAIN:
+            break
+    if found is not None:
+        return found
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError(f"{path}: {known}")

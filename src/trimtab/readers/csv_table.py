@@ -13,7 +13,6 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.numbers import shown
 from trimtab.readers.table import Table, is_known_key
 from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
@@ -88,7 +87,7 @@ class CsvReader:
             fill_series(table, long_form.series)
         if table.num_rows == 0:
             raise ReadError(
-                f"{path}: a header ({', '.join(map(shown, header[:6]))} ...) and no rows; nothing has been "
+                f"{path}: a header ({', '.join(name[:40] for name in header[:6])} ...) and no rows; nothing has been "
                 "logged yet, or it is the wrong file"
             )
         table.notes.extend(lines.notes())
@@ -114,8 +113,9 @@ def _open_table(lines: TextLines, source: str) -> tuple[list[str], Iterator[tupl
         for source_of_lines in (iter(head[1:]), numbered):
             for n, line in source_of_lines:
                 cells = _cells(line, delimiter)
-                if [c.strip() for c in cells] != header:  # a header again: the writer restarted
-                    yield n, cells
+                if cells[0].strip() == header[0] and [c.strip() for c in cells] == header:
+                    continue  # a header again: the writer restarted
+                yield n, cells
 
     return header, rows()
 

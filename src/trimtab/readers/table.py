@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,8 +78,8 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     try:
         if kinds <= {float, int}:
             numbers = np.array(column, dtype=np.float64)
-        elif kinds == {str} and not any("_" in str(text) for text in column):
-            numbers = np.array([float(str(text)) for text in column], dtype=np.float64)
+        elif kinds == {str} and "_" not in "".join(texts := cast("Sequence[str]", column)):
+            numbers = np.array(list(map(float, texts)), dtype=np.float64)
         else:
             return None
     except (ValueError, OverflowError):  # missing, 12/294 ...; an integer of more than 308 digits
