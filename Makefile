@@ -63,11 +63,14 @@ test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmark
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
 	@$(PY) -m pytest -m slow
 
-bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, and what the guard costs per step
+bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read
 	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)
 	@$(PY) -m trimtab bench noise $(if $(SEEDS),--seeds '$(SEEDS)')
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
 	@$(PY) -m trimtab lab bench
+	$(call say,Bench: reading logs$(,) beside tbparse$(,) TensorBoard$(,) pandas and a plain loop.)
+	@$(PY) -c 'import pandas, tbparse' 2>/dev/null || $(PIP) pandas tbparse tensorboard
+	@$(PY) -m trimtab bench read
 
 fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; then the readers, guided by coverage (RUNS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
