@@ -26,7 +26,7 @@ import zstandard
 from trimtab.errors import ReadError
 from trimtab.record import RunRecord
 
-__all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
+__all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
 
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
@@ -42,7 +42,7 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\xfd7zXZ\x00", "xz"),
     (b"BZh", "bzip2"),
 )
-_CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 
 
 @runtime_checkable
@@ -122,7 +122,7 @@ class Sample:
                         break
                     if i & (i - 1) == 0:  # 1, 2, 4, 8 ... MiB
                         parts.append(chunk[:_WINDOW_SIZE_BYTES])
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 pass
         return b"\n".join(parts)
 
@@ -148,7 +148,7 @@ class Sample:
                     if expression.search(tail + chunk) is not None:
                         return True
                     tail = chunk[-4096:]
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 return False
         return False
 
@@ -178,7 +178,7 @@ def take_sample(path: Path) -> Sample:
             ):
                 parts.append(part)
                 size += len(part)
-        except _CUT_STREAM as error:
+        except CUT_STREAM as error:
             if not parts:
                 raise ReadError(
                     f"{path}: its compressed data is damaged ({error}); check the file"
@@ -326,7 +326,7 @@ class TextLines:
             try:
                 for line in text:
                     yield line.rstrip("\n")
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 self.cut = True
             finally:
                 text.detach()
@@ -372,7 +372,7 @@ def _peek(stream: io.BufferedIOBase) -> bytes:
     peek = getattr(stream, "peek", None)
     try:
         return bytes(peek(4)) if peek is not None else b""
-    except _CUT_STREAM:
+    except CUT_STREAM:
         return b""
 
 
