@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["Incident", "group_findings", "latest_tellings"]
+__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding"]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -36,6 +37,8 @@ BACK_ROWS = 16
 
 CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
+CHANGE_BLOCKS = 4  # from the onset of a change of level, in which it is the episode under way
+
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
 
@@ -43,6 +46,9 @@ _NOTED = ("resume-jump", "skipped-steps")
 
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
+
+_SLOW_KINDS = ("plateau", "grad-drift")
+"""Conditions in the background of which other episodes come and go: incidents of their own."""
 
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
@@ -58,6 +64,7 @@ class Incident:
     precursor_row: int | None = None
     """Row of the first sign on any signal; None where nothing spoke before the onset."""
     precursor: float | None = None
+    precursor_signal: str | None = None
     onset_row: int
     onset: float
     peak_row: int
@@ -118,7 +125,7 @@ def group_findings(
         groups = [
             group
             for topic in sorted({_topic(f) for f in main})
-            for group in _episodes([f for f in main if _topic(f) == topic], record, join_rows)
+            for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
         for group in sorted(groups, key=lambda g: g[0].onset_row):
             found = _incident(record, index, group, here)
@@ -136,6 +143,22 @@ def _topic(f: Finding) -> str:
 def _stands_alone(f: Finding) -> bool:
     """Whether a finding makes an incident of its own; others are evidence only."""
     return f.signal == "loss" or f.severity != "info" or _topic(f) != "learning"
+
+
+def _with_slow(
+    findings: Sequence[Finding], record: RunRecord, join_rows: int
+) -> list[list[Finding]]:
+    """Return the episodes; a slow condition is one of its own, unless it began with another."""
+    slow = [f for f in findings if f.kind in _SLOW_KINDS]
+    groups = _episodes([f for f in findings if f not in slow], record, join_rows)
+    for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
+        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows)
+        home = next(near, None)
+        if home is None:
+            groups.append([f])
+        else:
+            home.append(f)
+    return sorted(groups, key=lambda g: g[0].onset_row)
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -230,8 +253,12 @@ def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row a finding speaks of, as far as its condition was followed."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
-    moving = CONTINUATION_BLOCKS * f.grain_rows if f.kind == "divergence" else 0
-    return f.row + moving if f.closed else record.num_rows
+    if not f.closed:
+        return record.num_rows
+    if f.kind == "divergence":
+        return f.row + CONTINUATION_BLOCKS * f.grain_rows
+    # a change of level lies where it happened; being sure of it took longer
+    return f.row if f.grain_rows == 1 else min(f.row, f.onset_row + CHANGE_BLOCKS * f.grain_rows)
 
 
 def _episodes(
@@ -272,6 +299,7 @@ def _incident(
         severity=worst,
         precursor_row=first.onset_row if first else None,
         precursor=first.onset if first else None,
+        precursor_signal=first.signal if first else None,
         onset_row=onset.onset_row,
         onset=onset.onset,
         peak_row=lead.peak_row,
@@ -280,7 +308,7 @@ def _incident(
         end=last.end if last else None,
         signals=tuple(dict.fromkeys(f.signal for f in members)),
         headline=_headline(record, lead, onset, first, end=last.end if last else None),
-        confidence=_confidence(lead),
+        confidence=calibrated(lead.detector, lead.score),
         shape=_shape(lead, onset.onset_row, end_row),
         findings=tuple(members),
         correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
@@ -408,11 +436,10 @@ def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
     return "fast" if end_row - onset_row <= 50 else "slow"
 
 
-def _confidence(lead: Finding) -> float:
-    """How sure that something happened: by how far beyond its threshold the leading finding went."""
-    if lead.kind == "non-finite":
-        return 0.99
-    return float(np.clip(0.75 + 0.02 * (lead.score - 6), 0.6, 0.98))
+def leading_finding(incident: Incident) -> Finding:
+    """Return the finding that names an incident."""
+    named = [f for f in incident.findings if f.kind == incident.kind]
+    return min(named or incident.findings, key=_telling)
 
 
 def _headline(

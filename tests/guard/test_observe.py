@@ -84,7 +84,7 @@ def test_clipping_and_accumulation_are_bitwise_the_same(
 def test_a_loss_scale_that_overflows_is_bitwise_the_same(tmp_path: Path) -> None:
     assert_same(tmp_path, precision="fp16", init_scale=2.0**30, mode="act")
     skipped = [e for e in events_of(tmp_path / "run", "finding") if e.data["signal"] == "skipped"]
-    assert skipped == []
+    assert {e.data["severity"] for e in skipped} <= {"info"}, "calibration is no alarm"
 
 
 def test_a_sampler_that_draws_from_torchs_own_state_is_bitwise_the_same(tmp_path: Path) -> None:

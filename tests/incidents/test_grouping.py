@@ -1,6 +1,7 @@
 """Findings -> incidents: what belongs together, its first sign, how it ended, what it is called."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.diagnosis.evidence import MALIGNANT
 from trimtab.incidents import Incident, group_findings
+from trimtab.readers import read_run
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.testing import tr8_104b
+from trimtab.report.assemble import make_account
+from trimtab.report.json_form import run_to_json
+from trimtab.testing import bloom_176b, tr8_104b
 from trimtab.testing.curves import Fault, record_of, simulate_run
 
 Floats = NDArray[np.float64]
@@ -351,3 +355,38 @@ def test_what_is_over_in_a_prefix_reads_the_same_in_the_whole(seed: int, cut: in
         if i.end_row is not None and i.end_row < cut - 64:
             same = whole[i.onset_row]
             assert (same.kind, same.end_row, same.peak_row) == (i.kind, i.end_row, i.peak_row)
+
+
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_the_grad_norm_leads_the_loss_peak_of_the_published_spike_by_four_steps(
+    seed: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "bloom.log"
+    path.write_text(bloom_176b.print_log(seed=seed))
+    account = make_account(read_run(path))
+    told = run_to_json(account, path=str(path))
+    (one,) = [i for i in told["incidents"] if i["severity"] != "info"]
+    assert (one["kind"], one["peak"]) == ("spike", 31219)
+    assert one["lead"]["signal"] == "grad_norm"
+    assert one["lead"]["before_peak"] == 4
+    assert one["precursor"] == 31215
+    assert one["end"] is not None
+
+
+@pytest.mark.covers("S38")
+def test_norms_that_explode_with_a_collapsing_loss_scale_are_one_incident() -> None:
+    n, at = 1500, 1000
+    up = bump(n, at, 60)
+    record = of(
+        {
+            "grad_norm": norms(n, 1) * np.exp(5 * up),
+            "activation_norm": norms(n, 2) * np.exp(3 * up),
+            "loss_scale": np.asarray(
+                65536 * 0.5 ** np.clip(np.arange(n) - at, 0.0, 9.0), np.float64
+            ),
+            "loss": level(n) + 2 * up,
+        }
+    )
+    (one,) = alarms(record)
+    assert set(one.signals) >= {"grad_norm", "activation_norm", "loss_scale"}
+    assert {one.kind, *one.also} >= {"scale-collapse", "spike"}

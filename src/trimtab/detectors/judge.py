@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.clip_phase import ClipPhaseDetector
 from trimtab.detectors.contract import (
     Detector,
     Finding,
@@ -26,11 +27,14 @@ from trimtab.detectors.contract import (
     state_to_json,
     step_through,
 )
+from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.reversal import ReversalDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
 from trimtab.detectors.skipped import SkippedDetector
@@ -44,6 +48,10 @@ DETECTORS: tuple[Detector[Any], ...] = (
     NonFiniteDetector(),
     SpikeDetector(),
     LevelDetector(),
+    CreepDetector(),
+    DropDetector(),
+    ClipPhaseDetector(),
+    ReversalDetector(),
     ScaleCollapseDetector(),
     ScaleDriftDetector(),
     LrChangeDetector(),

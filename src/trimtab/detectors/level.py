@@ -41,6 +41,8 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 __all__ = ["LevelDetector", "LevelState", "Scale"]
 
 _PAST = 24
+NEGLIGIBLE = 1e-3
+"""Share of the first block below which a linear signal counts as zero: 1e-7 -> 1e-5 is no change."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Channel:
     first_row: int
     first_step: float
     scales: tuple[Scale, ...]
+    start: float = 0.0
+    """Size of the first finished block: what this signal amounts to at all."""
 
 
 @dataclass(frozen=True)
@@ -162,17 +166,19 @@ class LevelDetector:
             return changed(c, rows=rows, num_rows=rest), []
         y = np.concatenate((c.rows[:waiting], series.y))
         blocks = y[: full * size].reshape(full, size)
-        scales, findings = list(c.scales), list[Finding]()
+        scales, findings, start = list(c.scales), list[Finding](), c.start
         for k, block in enumerate(medians(blocks)):
             begin = k * size - waiting
             first = Place(c.first_row, c.first_step) if begin < 0 else series.place(begin)
             last = series.place(begin + size - 1)
-            scales, found = self._fold(i, scales, block, first.index, first.step, last)
+            start = start or abs(block)
+            least = NEGLIGIBLE * start
+            scales, found = self._fold(i, scales, block, first.index, first.step, last, least)
             findings += found
         rows = blocks[-1].copy()
         rows[:rest] = y[full * size :]
         first = series.place(len(series.y) - rest) if rest else Place(0, 0.0)
-        return Channel(rows, rest, first.index, first.step, tuple(scales)), findings
+        return Channel(rows, rest, first.index, first.step, tuple(scales), start), findings
 
     def _fold(
         self,
@@ -182,11 +188,14 @@ class LevelDetector:
         first_row: int,
         first_step: float,
         row: Place,
+        least: float,
     ) -> tuple[list[Scale], list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
         findings: list[Finding] = []
         for k in range(self.num_scales):
-            scales[k], found, calm = self._judge(i, k, scales[k], block, first_row, first_step, row)
+            scales[k], found, calm = self._judge(
+                i, k, scales[k], block, first_row, first_step, row, least
+            )
             findings += found
             if any(f.closed and f.end_row is None for f in found):
                 # a new level: larger sizes start anew
@@ -208,12 +217,20 @@ class LevelDetector:
         return scales, findings
 
     def _judge(
-        self, i: int, k: int, s: Scale, block: float, first_row: int, first_step: float, row: Place
+        self,
+        i: int,
+        k: int,
+        s: Scale,
+        block: float,
+        first_row: int,
+        first_step: float,
+        row: Place,
+        least: float,
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
-        if s.onset_row < 0 and self._surely_calm(i, k, s, block):
+        if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
             return changed(s, past=_joined(s.past, block)), [], True
-        z, ref, share = self._score(i, s, block)
+        z, ref, share = self._score(i, s, block, least)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
             return changed(s, past=_joined(s.past, block)), [], True
@@ -237,7 +254,7 @@ class LevelDetector:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
 
-    def _surely_calm(self, i: int, k: int, s: Scale, block: float) -> bool:
+    def _surely_calm(self, i: int, k: int, s: Scale, block: float, least: float) -> bool:
         """Whether a block is calm whatever the noise and the trend, which is quick to know.
 
         Noise is at least its floor, and a trend only takes from the change.
@@ -249,10 +266,13 @@ class LevelDetector:
         change = ref - block if signal.bad == "down" else block - ref
         if signal.scale == "log":
             return change / self.floor_log <= self.thresholds[k]
-        return signal.name == "loss" and change / max(abs(ref), 1e-12) <= self.min_share
+        return signal.name == "loss" and change / max(abs(ref), least, 1e-12) <= self.min_share
 
-    def _score(self, i: int, s: Scale, block: float) -> tuple[float, float, float]:
-        """Return z, the reference, and the relative size of the change, in the bad direction."""
+    def _score(self, i: int, s: Scale, block: float, least: float) -> tuple[float, float, float]:
+        """Return z, the reference, and the relative size of the change, in the bad direction.
+
+        `least` is the smallest level that a relative change of a linear signal is held against.
+        """
         if len(s.past) < self.min_past:
             return 0.0, block, 0.0
         signal = SIGNAL_BY_NAME[self.signals[i]]
@@ -267,7 +287,7 @@ class LevelDetector:
         noise = 1.4826 * median(np.abs(steps[1:] - steps[:-1])) / math.sqrt(3.0)
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)
-        share = change if signal.scale == "log" else change / max(abs(ref), 1e-12)
+        share = change if signal.scale == "log" else change / max(abs(ref), least, 1e-12)
         return change / max(noise, floor, 1e-12), ref, share
 
     def _finding(

@@ -4,8 +4,9 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learnt by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-told. It dates from when both hold: from the lowest validation at the earliest. The rule needs three
-validations, and looks at whole attempts: it speaks in hindsight only.
+told. It dates from when both hold; the validation loss turned somewhere between its lowest and the
+next, so halfway between the two at the earliest. The rule needs three validations, and looks at
+whole attempts: it speaks in hindsight only.
 """
 
 import numpy as np
@@ -50,8 +51,9 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         return None
     level = np.median(sliding_window_view(loss, WINDOW_ROWS), axis=1)  # of rows i .. i + 10
     above = np.flatnonzero(level * RATIO >= last)
-    best = int(checks[np.argmin(validation)])
-    began = max(int(above[-1]) + 1 if len(above) else 0, int(np.searchsorted(rows, best)))
+    best = int(np.argmin(validation))
+    turned = (int(checks[best]) + int(checks[min(best + 1, len(checks) - 1)])) // 2
+    began = max(int(above[-1]) + 1 if len(above) else 0, int(np.searchsorted(rows, turned)))
     if began + WINDOW_ROWS > len(loss) - MIN_ROWS // 2:
         return None
     onset, end_level = int(rows[began]), float(level[-1])

@@ -7,6 +7,7 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.sensitivity import Sensitivity
@@ -19,6 +20,7 @@ __all__ = ["HINDSIGHT", "all_findings"]
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
     memorised_findings,
+    plateau_findings,
     resume_findings,
     repeat_findings,
     sensor_findings,

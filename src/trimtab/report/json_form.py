@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 from trimtab.diagnosis.diagnose import Cause
+from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.record import Attempt, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
@@ -77,6 +78,7 @@ def incident_to_json(
         "dismissed": told.dismissed or None,
         "confidence": i.confidence,
         "precursor": _time(i.precursor),
+        "lead": _lead(i),
         "onset": _time(i.onset),
         "onset_row": record.loss_row(i.onset_row),
         "peak": _time(i.peak),
@@ -84,6 +86,7 @@ def incident_to_json(
         "end_row": _end_row(record, i),
         "signals": list(i.signals),
         "risk": i.risk,
+        "pattern": name_pattern(record, i),
         "headline": i.headline,
         "causes": [_cause(c) for c in told.diagnosis.causes],
         "next_test": told.diagnosis.next_test or None,
@@ -93,6 +96,17 @@ def incident_to_json(
             for r in told.plan.remedies
         ],
     }  # fmt: skip
+
+
+def _lead(i: Incident) -> dict[str, Any] | None:
+    """Return which signal moved first, and how far before the onset and the peak, on the log's axis."""
+    if i.precursor is None:
+        return None
+    return {
+        "signal": i.precursor_signal,
+        "before_onset": _time(i.onset - i.precursor),
+        "before_peak": _time(i.peak - i.precursor),
+    }
 
 
 def _end_row(record: RunRecord, incident: Incident) -> int | None:

@@ -1,0 +1,370 @@
+"""Small lasting changes and slow rises: a cumulative sum over blocks, against the recent trend.
+
+`level` compares neighbours and misses what climbs by less than its noise from block to block. Here
+the excess of each block over what was expected is added up until it is too much for chance:
+
+    expected = median of the last 24 blocks, moved to their end by 0.7 of their downward trend,
+               no lower than the lowest of them
+    sigma    = spread of means of four blocks (times 2) or of neighbours, whichever is larger,
+               over the last 96 blocks, trend taken out: autocorrelated noise is priced in
+    S        = max(0, S + min((block - expected) / sigma, 6) - 1.25)
+
+Blocks are medians of 16 rows, then means of four of those (64, 256, 1024 rows). From the block at
+which S leaves 0 the expectation is frozen; that block dates the onset. S beyond the threshold is
+told, if the level also rose against the last four blocks before, by more than `min_share` and by
+`min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
+run: waves that a run has all the time are no news.
+
+Eight blocks later the change is told to the end: it is still rising (drift, or divergence where
+the loss rose by 2 % and more), it has settled (shift), or it went back. Then the new level is
+accepted; a rise below 5 % that went back is a note. S that neither grows beyond the threshold nor returns within 64 blocks is forgotten. A
+norm that doubled since its lowest level is a warning, a smaller drift of a norm a note.
+
+Thresholds: at most one false alarm per 20,000 rows on Gaussian, AR(1) 0.9 and Student-t3 noise,
+flat and falling, seeds 0-9. Needs 24 blocks before it says anything.
+Source: Page's cumulative sum (Biometrika 41, 1954), made self-starting.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.level import NEGLIGIBLE
+from trimtab.errors import ConfigError
+from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
+
+__all__ = ["CreepDetector", "CreepState", "block_noise"]
+
+Floats = NDArray[np.float64]
+
+_NOISE_BLOCKS = 96
+_LEVEL_BLOCKS = 24
+_MIN_BLOCKS = 24
+_TREND_BLOCKS = 48
+_BEFORE_BLOCKS = 4
+_DAMP = 0.7
+"""Share of the downward trend that is believed: curves flatten."""
+_ALLOWANCE = 1.25
+_CAP = 6.0
+_HOLD_BLOCKS = 64
+_SETTLE_BLOCKS = 8
+_CRITICAL_SHARE = 0.02
+_BACK_SHARE = 0.1
+"""A change of which less than this is left went back."""
+_ONSET_SHARE = 0.25
+_MOVING_SHARE = 0.2
+_WAVE_SHARE = 0.05
+"""A rise of the loss below this share that went back by itself is a note."""
+_DOUBLED = math.log(2.0)
+_FORGET = 0.998
+_MAX_USUAL = 4.0
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The cumulative sum of one block size of one signal."""
+
+    past: Floats
+    """float64 [<= 96], accepted blocks, oldest first."""
+    held: Floats
+    """float64 [<= 64 + 8, 3], blocks since S left 0: value, first row, step of that row."""
+    parts: tuple[float, ...] = ()
+    """Blocks of the size below that wait for their fourth."""
+    part_row: int = 0
+    part_step: float = 0.0
+    total: float = 0.0
+    """S."""
+    usual: float = 0.0
+    """Largest S that came and went; forgets slowly."""
+    onset_row: int = -1
+    onset: float = 0.0
+    expected: float = 0.0
+    sigma: float = 1.0
+    before: float = 0.0
+    """Median of the last four blocks before the onset."""
+    told_at: int = 0
+    """Number of held blocks when it was told; 0: not told."""
+    peak: float = 0.0
+    peak_row: int = 0
+    peak_step: float = 0.0
+    back_row: int = -1
+    back: float = 0.0
+
+
+@dataclass(frozen=True)
+class Creeping:
+    """One signal: rows that wait for their block, and its sums."""
+
+    sums: tuple[Sum, ...]
+    rows: tuple[float, ...] = ()
+    first_row: int = 0
+    first_step: float = 0.0
+    start: float = 0.0
+    """Size of the first finished block."""
+    lowest: float = math.inf
+    """Lowest level that a change was told from, since the last warning."""
+
+
+@dataclass(frozen=True)
+class CreepState:
+    """One entry per signal."""
+
+    channels: tuple[Creeping, ...]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A finished block: its value, where it began, and the row that finished it."""
+
+    value: float
+    first_row: int
+    first_step: float
+    row: int
+    step: float
+
+
+_NONE = np.zeros(0)
+_NONE_HELD = np.zeros((0, 3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreepDetector:
+    """See the module."""
+
+    name: str = "creep"
+    signals: tuple[str, ...] = ("loss", "grad_norm")
+    block_rows: int = 16
+    num_scales: int = 4
+    threshold: float = 9.0
+    min_share: float = 0.006
+    """Smallest relative change of a linear signal that matters."""
+    min_log: float = 0.1
+    """Smallest change of a log-scaled signal."""
+    min_sigma: float = 1.75
+    floor_linear: float = 1.5e-3
+    """Smallest sigma believed, as a share of the level: a quarter of what matters."""
+    floor_log: float = 0.02
+
+    def __post_init__(self) -> None:
+        """Refuse blocks too small for a median."""
+        if self.block_rows < 4 or self.num_scales < 1:
+            raise ConfigError(
+                f"creep: block_rows={self.block_rows} (at least 4), num_scales={self.num_scales} (at least 1)"
+            )
+
+    def start(self) -> CreepState:
+        """Return the state before any row."""
+        sums = tuple(Sum(_NONE, _NONE_HELD) for _ in range(self.num_scales))
+        return CreepState((Creeping(sums),) * len(self.signals))
+
+    def update(self, state: CreepState, row: Row) -> tuple[CreepState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave their signal as it is."""
+        channels = list(state.channels)
+        findings: list[Finding] = []
+        for i, signal in enumerate(self.signals):
+            if not row.present[i]:
+                continue
+            value = float(row.values[i])
+            log = SIGNAL_BY_NAME[signal].scale == "log"
+            if not math.isfinite(value) or (log and value <= 0):
+                continue
+            c = channels[i]
+            rows = (*c.rows, math.log(value) if log else value)
+            first_row, first_step = (c.first_row, c.first_step) if c.rows else (row.index, row.step)
+            if len(rows) < self.block_rows:
+                channels[i] = Creeping(c.sums, rows, first_row, first_step, c.start, c.lowest)
+                continue
+            block = _Block(median(np.array(rows)), first_row, first_step, row.index, row.step)
+            channels[i], found = self._fold(i, replace(c, rows=()), block)
+            findings += found
+        return CreepState(tuple(channels)), tuple(findings)
+
+    def _fold(self, i: int, c: Creeping, block: _Block) -> tuple[Creeping, list[Finding]]:
+        """Hand a finished block to its size, and every fourth one on to the next size."""
+        start = c.start or abs(block.value)
+        sums, findings = list(c.sums), list[Finding]()
+        for k in range(self.num_scales):
+            sums[k], how = self._add(i, sums[k], block, NEGLIGIBLE * start)
+            if how:
+                s = sums[k]
+                found = self._finding(i, k, s, block, how, c.lowest)
+                findings.append(found)
+                if how != "open":
+                    sums[k] = _settled(s, how)
+                if how == "accepted":
+                    lowest = min(c.lowest, s.expected)
+                    c = replace(c, lowest=s.peak if found.severity != "info" else lowest)
+                    sums[k + 1 :] = [Sum(_NONE, _NONE_HELD) for _ in sums[k + 1 :]]
+            if sums[k].told_at or k + 1 == self.num_scales:
+                break
+            up = sums[k + 1]
+            if not up.parts:
+                up = replace(up, part_row=block.first_row, part_step=block.first_step)
+            parts = (*up.parts, block.value)
+            sums[k + 1] = replace(up, parts=parts if len(parts) < 4 else ())
+            if len(parts) < 4:
+                break
+            block = _Block(sum(parts) / 4, up.part_row, up.part_step, block.row, block.step)
+        return replace(c, sums=tuple(sums), start=start), findings
+
+    def _add(self, i: int, s: Sum, b: _Block, least: float) -> tuple[Sum, str]:
+        """Add one block to the sum; also returns what is to be told: open, back, accepted or nothing."""
+        if len(s.past) < _MIN_BLOCKS:
+            return replace(s, past=np.append(s.past, b.value)), ""
+        if s.total == 0.0:
+            s = self._expect(i, s)
+        z = (b.value - s.expected) / s.sigma
+        total = max(0.0, s.total + min(z, _CAP) - _ALLOWANCE)
+        if s.told_at:
+            return self._settle(s, b, z)
+        if total == 0.0:
+            past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
+            came = min(s.total, _MAX_USUAL * self.threshold)
+            usual = max(s.usual * _FORGET, came)
+            return replace(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
+        if s.total == 0.0:
+            s = replace(s, peak=-math.inf)
+        s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
+        if total > max(self.threshold, 1.5 * s.usual) and self._matters(i, s, least):
+            return _dated(replace(s, told_at=len(s.held))), "open"
+        if len(s.held) < _HOLD_BLOCKS:
+            return s, ""
+        past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
+        return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
+
+    def _expect(self, i: int, s: Sum) -> Sum:
+        """Freeze what is expected from here on, and the noise around it."""
+        recent = s.past[-_TREND_BLOCKS:]
+        half = len(recent) // 2
+        slope = (median(recent[half:]) - median(recent[:half])) / half
+        level = s.past[-_LEVEL_BLOCKS:]
+        sign = -1.0 if SIGNAL_BY_NAME[self.signals[i]].bad == "down" else 1.0
+        lag = min(sign * slope, 0.0) * sign * len(level) / 2
+        expected = median(level) + _DAMP * lag
+        # a step down is no trend: nothing is expected beyond what was seen
+        expected = (
+            max(expected, float(level.min())) if sign > 0 else min(expected, float(level.max()))
+        )
+        log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
+        floor = self.floor_log if log else self.floor_linear * abs(expected)
+        sigma = max(block_noise(s.past), floor, 1e-12)
+        return replace(s, expected=expected, sigma=sigma, before=median(s.past[-_BEFORE_BLOCKS:]))
+
+    def _matters(self, i: int, s: Sum, least: float) -> bool:
+        """Whether the last three blocks stand higher than expected, and than before, by enough."""
+        if len(s.held) < 3:
+            return False
+        level = median(s.held[-3:, 0])
+        if level - s.expected < self.min_sigma * s.sigma:
+            return False
+        rise = level - max(s.expected, s.before)
+        if SIGNAL_BY_NAME[self.signals[i]].scale == "log":
+            return rise > self.min_log
+        return rise > self.min_share * max(abs(s.expected), least, 1e-12)
+
+    def _settle(self, s: Sum, b: _Block, z: float) -> tuple[Sum, str]:
+        """Follow a change that was told, until it went back or eight blocks have passed."""
+        s = _higher(replace(s, held=_longer(s.held, b)), b)
+        if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
+            if s.back_row >= 0:
+                return s, "back"
+            s = replace(s, back_row=b.first_row, back=b.first_step)
+        else:
+            s = replace(s, back_row=-1)
+        return s, "accepted" if len(s.held) >= s.told_at + _SETTLE_BLOCKS else ""
+
+    def _finding(self, i: int, k: int, s: Sum, b: _Block, how: str, lowest: float) -> Finding:
+        signal = SIGNAL_BY_NAME[self.signals[i]]
+        log = signal.scale == "log"
+        expected, value = (math.exp(s.expected), math.exp(s.peak)) if log else (s.expected, s.peak)
+        moving = how == "accepted" and _still_moving(s)
+        level = median(s.held[-3:, 0])
+        share = (level - s.expected) / max(abs(s.expected), 1e-12)
+        kind, severity = "grad-drift" if signal.name == "grad_norm" else "drift", "info"
+        if signal.name == "loss":
+            severity = "warning"
+            if how == "accepted":
+                kind = "drift" if moving else "shift"
+            if moving and share > _CRITICAL_SHARE:
+                kind, severity = "divergence", "critical"
+        elif how == "accepted" and level - min(lowest, s.expected) > _DOUBLED:
+            severity = "warning"
+        ended = how == "back"
+        if ended and (s.peak - s.expected) / max(abs(s.expected), 1e-12) < _WAVE_SHARE:
+            severity = "info"
+        tail = {"open": "", "back": ", back"}.get(how, ", still rising" if moving else ", lasting")
+        rows = self.block_rows * 4**k
+        return Finding(
+            detector=f"{self.name}-{rows}",
+            kind=kind,
+            signal=signal.name,
+            severity=_severity(severity),
+            row=b.row,
+            step=b.step,
+            onset_row=s.onset_row,
+            onset=s.onset,
+            peak_row=s.peak_row,
+            peak=s.peak_step,
+            end_row=s.back_row if ended else None,
+            end=s.back if ended else None,
+            value=value,
+            expected=expected,
+            score=(s.peak - s.expected) / s.sigma,
+            closed=how != "open",
+            grain_rows=rows,
+            text=f"{signal.name} {expected:.4g} → {value:.4g} over blocks of {rows} rows{tail}",
+        )
+
+
+def _severity(word: str) -> Severity:
+    return "critical" if word == "critical" else "warning" if word == "warning" else "info"
+
+
+def block_noise(past: Floats) -> float:
+    """Return the spread of one block if blocks were independent: the larger of two estimates.
+
+    From second differences of neighbours, and from differences of neighbouring means of four.
+    """
+    near = 1.4826 * median(np.abs(past[2:] - 2 * past[1:-1] + past[:-2])) / math.sqrt(6.0)
+    sums = np.concatenate([[0.0], np.cumsum(past)])
+    fours = (sums[4:] - sums[:-4]) / 4
+    steps = fours[4:] - fours[:-4]
+    far = 1.4826 * median(np.abs(steps - median(steps))) * math.sqrt(2.0)
+    return max(near, far)
+
+
+def _higher(s: Sum, b: _Block) -> Sum:
+    if b.value <= s.peak:
+        return s
+    return replace(s, peak=b.value, peak_row=b.row, peak_step=b.step)
+
+
+def _longer(held: Floats, b: _Block) -> Floats:
+    return np.vstack([held, [b.value, b.first_row, b.first_step]])
+
+
+def _dated(s: Sum) -> Sum:
+    """Date the onset: the first held block that shows a quarter of the rise, so not a chance before a jump."""
+    rise = median(s.held[-3:, 0]) - s.expected
+    first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))
+    return replace(s, onset_row=int(s.held[first, 1]), onset=float(s.held[first, 2]))
+
+
+def _still_moving(s: Sum) -> bool:
+    """Whether the level rose on after it was told, by a fifth of what it had risen until then."""
+    then, now = median(s.held[s.told_at : s.told_at + 3, 0]), median(s.held[-3:, 0])
+    return now - then > max(_MOVING_SHARE * (then - s.expected), s.sigma)
+
+
+def _settled(s: Sum, how: str) -> Sum:
+    """Return the sum at rest again: at the old level, or with its past moved to the new one."""
+    if how == "back":
+        past = np.append(s.past, s.held[-2:, 0])
+    else:
+        past = np.append(
+            s.past + (median(s.held[-3:, 0]) - median(s.past[-_LEVEL_BLOCKS:])), s.held[-3:]
+        )
+    return Sum(past[-_NOISE_BLOCKS:], _NONE_HELD, usual=s.usual)

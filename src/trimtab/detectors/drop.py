@@ -1,0 +1,211 @@
+"""Sudden drops: the loss falls within a few rows to where it never was. Too good, or understood?
+
+Rows are folded into blocks of eight (medians). A block is too low if it lies below its recent trend
+by 8 times the noise from block to block, and below the lowest block of the run by 10 %. Two such
+blocks in a row are told: repeated data, a leak of labels into the input, a broken loss, a step at
+an epoch boundary. The rows of a run's first 24 blocks say nothing, and a loss that learning brings
+down over many blocks is no drop: before it, the blocks must have kept to their trend.
+
+A step down of the learning rate (to two thirds or less within the last 64 rows) explains a drop:
+told as a note. A validation loss that falls by half as much of itself explains it too: then it
+is grokking, and a note; the first validation within 1024 rows decides. Without one it stays a warning.
+A loss that comes back within 64 rows is told as over.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.creep import block_noise
+from trimtab.detectors.level import NEGLIGIBLE
+
+__all__ = ["DropDetector", "DropState"]
+
+Floats = NDArray[np.float64]
+
+_PAST = 32
+_MIN_BLOCKS = 24
+_BACK_ROWS = 64
+_LR_ROWS = 64
+_LR_STEP = 2 / 3
+_VAL_ROWS = 1024
+_VAL_SHARE = 0.5
+_FLOOR = 2e-3
+"""Smallest noise believed, as a share of the level."""
+
+
+@dataclass(frozen=True)
+class DropState:
+    """What is known of the loss, and the drop under way; `stage` 0: none, 1: candidate, 2: told."""
+
+    past: Floats
+    """float64 [<= 32], blocks at the level in force, oldest first."""
+    rows: tuple[float, ...] = ()
+    first_row: int = 0
+    first_step: float = 0.0
+    num_blocks: int = 0
+    start: float = 0.0
+    lowest: float = math.inf
+    val: float = math.nan
+    """Last validation loss before the drop."""
+    lr: float = 0.0
+    """Highest learning rate of late."""
+    lr_row: int = -1_000_000
+    """Row at which the learning rate last stepped down."""
+    stage: int = 0
+    onset_row: int = 0
+    onset: float = 0.0
+    expected: float = 0.0
+    noise: float = 1.0
+    low: float = 0.0
+    low_row: int = 0
+    low_step: float = 0.0
+    excused: int = 0
+    """1 where the learning rate explains it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropDetector:
+    """See the module."""
+
+    name: str = "drop"
+    signals: tuple[str, ...] = ("loss", "val_loss", "lr")
+    block_rows: int = 8
+    threshold_sigma: float = 8.0
+    min_share: float = 0.1
+    """Least relative fall below the lowest block before."""
+
+    def start(self) -> DropState:
+        """Return the state before any row."""
+        return DropState(np.zeros(0))
+
+    def update(self, state: DropState, row: Row) -> tuple[DropState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave their signal as it is."""
+        s, findings = state, list[Finding]()
+        loss, val, lr = (float(v) for v in row.values)
+        if row.present[2] and math.isfinite(lr):
+            s = _follow_lr(s, lr, row.index)
+        if row.present[1] and math.isfinite(val):
+            s, found = self._validated(s, val, row)
+            findings += found
+        if row.present[0] and math.isfinite(loss):
+            rows = (*s.rows, loss)
+            at = (s.first_row, s.first_step) if s.rows else (row.index, row.step)
+            s = replace(s, rows=rows, first_row=at[0], first_step=at[1])
+            if len(rows) == self.block_rows:
+                s, found = self._block(replace(s, rows=()), median(np.array(rows)), row)
+                findings += found
+        return s, tuple(findings)
+
+    def _block(self, s: DropState, block: float, row: Row) -> tuple[DropState, list[Finding]]:
+        start = s.start or abs(block)
+        s = replace(s, num_blocks=s.num_blocks + 1, start=start)
+        if s.stage == 2:
+            return self._watch(s, block, row)
+        if s.stage == 0:
+            expected, noise = self._expect(s)
+            s = replace(s, expected=expected, noise=noise)
+        deep = s.lowest - block > self.min_share * max(abs(s.lowest), NEGLIGIBLE * start)
+        known = len(s.past) >= _MIN_BLOCKS
+        if not (known and deep and s.expected - block > self.threshold_sigma * s.noise):
+            past = np.append(s.past, block)[-_PAST:]
+            return replace(s, past=past, lowest=min(s.lowest, block), stage=0), []
+        if s.stage == 0:
+            excused = int(row.index - s.lr_row <= _LR_ROWS)
+            return replace(
+                s, stage=1, onset_row=s.first_row, onset=s.first_step, low=block,
+                low_row=row.index, low_step=row.step, excused=excused,
+            ), []  # fmt: skip
+        s = replace(_lower(s, block, row), stage=2)
+        return s, [self._finding(s, row, "open")]
+
+    def _watch(self, s: DropState, block: float, row: Row) -> tuple[DropState, list[Finding]]:
+        """Follow a drop that was told, until it came back or a validation is due no more."""
+        s = _lower(s, block, row)
+        age = row.index - s.onset_row
+        if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:
+            return replace(s, stage=0), [self._finding(s, row, "back")]
+        waits = age < (_VAL_ROWS if math.isfinite(s.val) else _BACK_ROWS)
+        past = np.append(s.past, block)[-_PAST:]
+        if waits:
+            return replace(s, past=past), []
+        return _settled(replace(s, past=past)), [self._finding(s, row, "lasts")]
+
+    def _validated(self, s: DropState, val: float, row: Row) -> tuple[DropState, list[Finding]]:
+        """Take a validation loss; the first one after a drop says what the drop was."""
+        if s.stage != 2 or not math.isfinite(s.val):
+            return replace(s, val=val), []
+        share = (s.expected - s.low) / max(abs(s.expected), 1e-12)
+        fell = (s.val - val) / max(abs(s.val), 1e-12)
+        how: Literal["understood", "lasts"] = "understood" if fell > _VAL_SHARE * share else "lasts"
+        return replace(_settled(s), val=val), [self._finding(s, row, how)]
+
+    def _expect(self, s: DropState) -> tuple[float, float]:
+        """Return where the trend of the past leads, and the noise of a block around it."""
+        if len(s.past) < _MIN_BLOCKS:
+            return 0.0, 1.0
+        half = len(s.past) // 2
+        early, late = median(s.past[:half]), median(s.past[half:])
+        slope = (late - early) / half
+        expected = late + slope * half / 2
+        jump = float(np.abs(np.diff(s.past[-4:])).max())
+        noise = max(
+            block_noise(s.past), jump / 3, _FLOOR * max(abs(expected), NEGLIGIBLE * s.start)
+        )
+        return expected, noise
+
+    def _finding(self, s: DropState, row: Row, how: str) -> Finding:
+        kind = "grokking" if how == "understood" else "too-good"
+        note = how in ("understood", "back") or s.excused
+        tail = {
+            "open": "",
+            "back": ", back",
+            "lasts": ", lasting",
+            "understood": ", and the validation loss fell with it",
+        }[how]
+        why = ", the learning rate had stepped down" if s.excused else ""
+        return Finding(
+            detector=self.name,
+            kind=kind,
+            signal="loss",
+            severity="info" if note else "warning",
+            row=row.index,
+            step=row.step,
+            onset_row=s.onset_row,
+            onset=s.onset,
+            peak_row=s.low_row,
+            peak=s.low_step,
+            end_row=row.index if how == "back" else None,
+            end=row.step if how == "back" else None,
+            value=s.low,
+            expected=s.expected,
+            score=min(99.0, (s.expected - s.low) / s.noise),
+            direction="down",
+            closed=how != "open",
+            grain_rows=self.block_rows,
+            text=f"loss {s.expected:.4g} → {s.low:.4g} within {2 * self.block_rows} rows{tail}{why}",
+        )
+
+
+def _follow_lr(s: DropState, lr: float, row: int) -> DropState:
+    """Note the row at which the learning rate fell to two thirds of what it was of late, or less."""
+    if lr <= 0:
+        return s
+    if lr < _LR_STEP * s.lr:
+        return replace(s, lr=lr, lr_row=row)
+    return replace(s, lr=max(lr, s.lr * 0.98))
+
+
+def _lower(s: DropState, block: float, row: Row) -> DropState:
+    if block >= s.low:
+        return s
+    return replace(s, low=block, low_row=row.index, low_step=row.step)
+
+
+def _settled(s: DropState) -> DropState:
+    """Return the state at rest at the new level: only blocks from there on count as its past."""
+    return replace(s, stage=0, past=np.zeros(0), lowest=min(s.lowest, s.low))

@@ -1,0 +1,269 @@
+"""Plateaus: the loss stands still although it should fall. Seen in hindsight only.
+
+That a loss falls no more is a fault only where it had reason to fall, which three things show:
+
+* it fell again later, and steeply: a flat stretch of a sixth of the attempt or more that covers
+  less than a twelfth of the whole fall, and behind it a rate at least four times its own. Where the
+  validation loss fell meanwhile (by a twentieth), the run was learning: no plateau. A fall within a
+  few rows is a step of another kind;
+* it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted against
+  the logarithm of the row, had it falling, and the learning rate is above a tenth of its peak;
+* it stalls from the start of an attempt whose settings differ from those of its parent: the same
+  test, with the rows of the parent before the resume as the rows before.
+
+Flat means less than a quarter of the expected fall, and short of it by four times what noise
+explains (block medians, autocorrelation priced in). Needs 200 rows of the loss in the attempt for
+the first rule, 64 in the flat stretch for the others. Cost: milliseconds for 100,000 rows.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.creep import block_noise
+from trimtab.record import Attempt, RunRecord
+
+__all__ = ["plateau_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+MIN_ROWS = 200
+NUM_BLOCKS = 48
+FLAT_SHARE = 1 / 12
+"""Largest part of the whole fall that a flat stretch may cover."""
+FLAT_BLOCKS = 7
+"""Of 48: about a sixth."""
+LATER_BLOCKS = 3
+LATER_SHARE = 0.1
+"""Least part of the whole fall that must come later."""
+RATE_RATIO = 4.0
+STEP_SHARE = 0.6
+"""A later fall that comes to this part within two blocks is a step."""
+VAL_FALL = 0.05
+LATE_SHARE = 0.05
+MIN_STALL_ROWS = 64
+STALL_BLOCKS = 16
+BEFORE_WINDOWS = 4
+STALL_SHARE = 0.25
+STALL_SIGMA = 4.0
+LR_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class _Stall:
+    """How far short of its expected fall a stretch of rows stayed."""
+
+    expected_fall: float
+    fall: float
+    score: float
+
+
+def plateau_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the plateaus of the loss, attempt by attempt; none where there is no loss."""
+    if "loss" not in record.columns:
+        return ()
+    findings: list[Finding] = []
+    for index in range(len(record.attempts)):
+        rows = _loss_rows(record, index)
+        found = _knee(record, rows) or _after_change(record, index, rows)
+        found = found or _late_stall(record, index, rows)
+        if found is not None:
+            findings.append(found)
+    return tuple(findings)
+
+
+def _loss_rows(record: RunRecord, index: int) -> Rows:
+    """Return the rows of an attempt with a finite loss."""
+    span, loss = record.rows_of(index), record.columns["loss"]
+    logged = loss.present[span] & np.isfinite(loss.values[span])
+    return np.asarray(np.flatnonzero(logged) + span.start)
+
+
+def _blocks(values: Floats, num: int) -> tuple[Floats, NDArray[np.intp]]:
+    """Return the medians of `num` blocks of equal length, and where each begins."""
+    edges = np.linspace(0, len(values), num + 1).astype(np.intp)
+    medians = [np.median(values[a:b]) for a, b in pairwise(edges)]
+    return np.array(medians), edges
+
+
+def _knee(record: RunRecord, rows: Rows) -> Finding | None:
+    """Find the longest flat stretch behind which the loss fell again."""
+    if len(rows) < MIN_ROWS:
+        return None
+    loss = record.columns["loss"].values[rows]
+    levels, edges = _blocks(loss, NUM_BLOCKS)
+    total = float(levels[0] - levels.min())
+    noise = block_noise(levels)
+    best: tuple[int, int] | None = None
+    for first in range(NUM_BLOCKS - FLAT_BLOCKS):
+        for last in range(first + FLAT_BLOCKS, NUM_BLOCKS - LATER_BLOCKS):
+            longer = best is None or last - first > best[1] - best[0]
+            if longer and _is_knee(levels, first, last, total, noise):
+                best = first, last
+    if best is None:
+        return None
+    first_row, last_row = int(rows[edges[best[0]]]), int(rows[edges[best[1]]])
+    if _val_fell(record, slice(first_row, last_row)):
+        return None
+    level = float(np.median(levels[best[0] : best[1] + 1]))
+    low = float(levels[best[1] :].min())
+    text = f"loss {level:.4g} for {edges[best[1]] - edges[best[0]]} rows, then down to {low:.4g}"
+    score = min(99.0, (level - low) / max(noise, 1e-12))
+    return _finding(record, first_row, last_row, level, low, score, text, ended=True)
+
+
+def _is_knee(levels: Floats, first: int, last: int, total: float, noise: float) -> bool:
+    inside = levels[first : last + 1]
+    if total <= 0 or float(np.ptp(inside)) > FLAT_SHARE * total:
+        return False
+    later = levels[last:]
+    fall = float(levels[last] - later.min())
+    if fall < max(LATER_SHARE * total, STALL_SIGMA * noise):
+        return False
+    two_blocks = float((later[:-2] - later[2:]).max())
+    if two_blocks > STEP_SHARE * fall:
+        return False
+    rate_inside = max(float(levels[first] - inside.min()), 0.0) / (last - first)
+    return fall / (len(levels) - 1 - last) >= RATE_RATIO * rate_inside
+
+
+def _val_fell(record: RunRecord, span: slice) -> bool:
+    """Whether the validation loss at the end of the rows is clearly below that at their start."""
+    if "val_loss" not in record.columns:
+        return False
+    values = record.columns["val_loss"].values[span]
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        return False
+    few = max(1, len(values) // 4)
+    start, end = float(np.median(values[:few])), float(np.median(values[-few:]))
+    return end < start - VAL_FALL * abs(start)
+
+
+def _late_stall(record: RunRecord, index: int, rows: Rows) -> Finding | None:
+    """Hold the last 5 % of an attempt against the rows before it."""
+    num = math.ceil(LATE_SHARE * len(rows))
+    if num < MIN_STALL_ROWS or not _lr_is_up(record, index, rows[-num:]):
+        return None
+    before = rows[-num * (1 + BEFORE_WINDOWS) : -num]
+    loss = record.columns["loss"].values
+    stall = _stall(loss[before], loss[rows[-num:]], len(rows) - num)
+    if stall is None:
+        return None
+    return _stall_finding(record, rows[-num:], stall, "at the end, the learning rate still up")
+
+
+def _after_change(record: RunRecord, index: int, rows: Rows) -> Finding | None:
+    """Hold an attempt under other settings against the rows of its parent before it."""
+    attempt = record.attempts[index]
+    parents = [i for i, a in enumerate(record.attempts) if a.number == attempt.parent]
+    if not parents or len(rows) < MIN_STALL_ROWS:
+        return None
+    changed = _changes(record.attempts[parents[0]], attempt)
+    if not changed or not _lr_is_up(record, index, rows):
+        return None
+    past = _loss_rows(record, parents[0])
+    past = past[record.step[past] < record.step[rows[0]]]
+    before = past[-BEFORE_WINDOWS * len(rows) :]
+    loss = record.columns["loss"].values
+    stall = _stall(loss[before], loss[rows], len(past))
+    if stall is None:
+        return None
+    return _stall_finding(record, rows, stall, f"since {changed}")
+
+
+def _changes(parent: Attempt, child: Attempt) -> str:
+    """Return the settings that both name and that differ, as `name old → new`."""
+    both = parent.settings.keys() & child.settings.keys()
+    return ", ".join(
+        f"{name} {parent.settings[name]} → {child.settings[name]}"
+        for name in sorted(both)
+        if parent.settings[name] != child.settings[name]
+    )
+
+
+def _lr_is_up(record: RunRecord, index: int, rows: Rows) -> bool:
+    """Whether the learning rate is known and stayed above a tenth of the attempt's peak."""
+    lr = record.columns.get("lr")
+    if lr is None:
+        return False
+    whole = lr.values[record.rows_of(index)]
+    here = lr.values[rows]
+    here, whole = here[np.isfinite(here)], whole[np.isfinite(whole)]
+    return len(here) > 0 and float(here.min()) > LR_SHARE * float(whole.max()) > 0
+
+
+def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
+    """Return how far the rows here fell short of the fall before; None where that says nothing.
+
+    Args:
+        before: float64 [n], the loss just before.
+        here: float64 [m], the loss of the stretch.
+        age: Rows from the start of the run to the stretch.
+    """
+    num = STALL_BLOCKS * BEFORE_WINDOWS
+    if len(before) < num or len(here) < STALL_BLOCKS:
+        return None
+    past, edges = _blocks(before, num)
+    levels, _ = _blocks(here, STALL_BLOCKS)
+    middle = (edges[:-1] + edges[1:]) / 2 + (age - len(before))
+    x = np.log(middle + 1)
+    i, j = np.triu_indices(num, 1)
+    slope = float(np.median((past[j] - past[i]) / (x[j] - x[i])))  # a spike before bends no median
+    noise = block_noise(past - slope * x)
+    expected = -slope * math.log((age + len(here)) / max(age, 1))
+    fall = -float(np.polyfit(np.arange(STALL_BLOCKS), levels, 1)[0]) * STALL_BLOCKS
+    # spread of the fall of a line through n blocks with independent noise
+    error = max(noise * math.sqrt(12 / STALL_BLOCKS), 1e-12)
+    score = (expected - fall) / error
+    if score < STALL_SIGMA or fall > STALL_SHARE * expected:
+        return None
+    return _Stall(expected, fall, score)
+
+
+def _stall_finding(record: RunRecord, rows: Rows, stall: _Stall, why: str) -> Finding:
+    level = float(np.median(record.columns["loss"].values[rows]))
+    text = (
+        f"loss {level:.4g} for {len(rows)} rows {why}: "
+        f"fell by {stall.fall:.3g}, expected {stall.expected_fall:.3g}"
+    )
+    expected = level - stall.expected_fall
+    score = min(99.0, stall.score)
+    return _finding(record, int(rows[0]), int(rows[-1]), level, expected, score, text, ended=False)
+
+
+def _finding(
+    record: RunRecord,
+    onset: int,
+    last: int,
+    value: float,
+    expected: float,
+    score: float,
+    text: str,
+    *,
+    ended: bool,
+) -> Finding:
+    return Finding(
+        detector="plateau",
+        kind="plateau",
+        signal="loss",
+        severity="warning",
+        row=last,
+        step=float(record.step[last]),
+        onset_row=onset,
+        onset=float(record.step[onset]),
+        peak_row=onset,
+        peak=float(record.step[onset]),
+        end_row=last if ended else None,
+        end=float(record.step[last]) if ended else None,
+        value=value,
+        expected=expected,
+        score=score,
+        closed=ended,
+        text=f"{text} (in hindsight)",
+    )

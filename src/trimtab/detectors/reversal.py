@@ -1,0 +1,116 @@
+"""Activation reversal: the norm of the last activations fell for long, and now rises again.
+
+In healthy runs it grows at first and then decays with the learning rate. Rows are folded into
+blocks of 16 (medians of the logarithm); from the highest block on, the lowest block is followed.
+Two blocks in a row above the lowest by 3 % and by six times the noise from block to block are a
+reversal, once the norm had come down by at least 5 % over eight blocks or more. It dates to the
+lowest block, is told once, and needs a new fall before it is told again.
+
+Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 steps before the loss.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.creep import block_noise
+
+__all__ = ["ReversalDetector", "ReversalState"]
+
+Floats = NDArray[np.float64]
+
+_NOISE_BLOCKS = 32
+_MIN_BLOCKS = 12
+_FALL = 0.05
+_FALL_BLOCKS = 8
+_RISE = 0.03
+_RISE_SIGMA = 6.0
+
+
+@dataclass(frozen=True)
+class ReversalState:
+    """Where the norm was highest, where it was lowest since, in logarithms."""
+
+    recent: Floats
+    """float64 [<= 32], blocks, oldest first."""
+    rows: tuple[float, ...] = ()
+    first_row: int = 0
+    first_step: float = 0.0
+    highest: float = -math.inf
+    since_highest: int = 0
+    lowest: float = math.inf
+    lowest_row: int = 0
+    lowest_step: float = 0.0
+    noise: float = math.inf
+    """Spread of a block when the lowest came; the rise itself is no noise."""
+    num_over: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReversalDetector:
+    """See the module."""
+
+    name: str = "reversal"
+    signals: tuple[str, ...] = ("activation_norm",)
+    block_rows: int = 16
+
+    def start(self) -> ReversalState:
+        """Return the state before any row."""
+        return ReversalState(np.zeros(0))
+
+    def update(self, state: ReversalState, row: Row) -> tuple[ReversalState, tuple[Finding, ...]]:
+        """Judge one row; missing, non-finite and non-positive values leave the state as it is."""
+        value = float(row.values[0])
+        if not row.present[0] or not math.isfinite(value) or value <= 0:
+            return state, ()
+        rows = (*state.rows, math.log(value))
+        at = (state.first_row, state.first_step) if state.rows else (row.index, row.step)
+        s = replace(state, rows=rows, first_row=at[0], first_step=at[1])
+        if len(rows) < self.block_rows:
+            return s, ()
+        return self._block(replace(s, rows=()), median(np.array(rows)), row)
+
+    def _block(
+        self, s: ReversalState, block: float, row: Row
+    ) -> tuple[ReversalState, tuple[Finding, ...]]:
+        s = replace(s, recent=np.append(s.recent, block)[-_NOISE_BLOCKS:])
+        if block >= s.highest:
+            return replace(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
+        if block < s.lowest:
+            noise = block_noise(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
+            return replace(
+                s, since_highest=s.since_highest + 1, lowest=block, lowest_row=s.first_row,
+                lowest_step=s.first_step, noise=noise, num_over=0,
+            ), ()  # fmt: skip
+        noise = s.noise
+        over = block - s.lowest > max(_RISE, _RISE_SIGMA * noise)
+        s = replace(s, since_highest=s.since_highest + 1, num_over=s.num_over + 1 if over else 0)
+        fell = s.highest - s.lowest > max(_FALL, _RISE_SIGMA * noise)
+        if s.num_over < 2 or not fell or s.since_highest < _FALL_BLOCKS:
+            return s, ()
+        found = self._finding(s, block, noise, row)
+        return replace(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), (found,)
+
+    def _finding(self, s: ReversalState, block: float, noise: float, row: Row) -> Finding:
+        low, now, high = math.exp(s.lowest), math.exp(block), math.exp(s.highest)
+        return Finding(
+            detector=self.name,
+            kind="activation-reversal",
+            signal="activation_norm",
+            severity="warning",
+            row=row.index,
+            step=row.step,
+            onset_row=s.lowest_row,
+            onset=s.lowest_step,
+            peak_row=row.index,
+            peak=row.step,
+            value=now,
+            expected=low,
+            score=min(99.0, (block - s.lowest) / max(noise, 1e-3)),
+            closed=True,
+            grain_rows=self.block_rows,
+            text=f"activation_norm fell {high:.4g} → {low:.4g} and rises again, to {now:.4g}",
+        )

@@ -1,0 +1,139 @@
+"""Plateaus: a loss that stands still although it should fall, and look-alikes."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.plateau import plateau_findings
+from trimtab.incidents import group_findings
+from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.testing.curves import NoiseKind, lm_curve, make_noise, record_of
+
+Floats = NDArray[np.float64]
+NUM = 4000
+
+
+def noise(num_rows: int, seed: int, kind: NoiseKind = "gaussian") -> Floats:
+    return 0.02 * make_noise(num_rows, kind, np.random.default_rng(seed))
+
+
+def run(loss: Floats, **columns: Floats) -> RunRecord:
+    return record_of(np.arange(1.0, len(loss) + 1), {"loss": loss, **columns})
+
+
+def knee() -> Floats:
+    t = np.arange(NUM, dtype=np.float64)
+    flat = 4 + 6 * np.exp(-t / 60)
+    return np.asarray(flat - 1.5 * np.clip((t - 2400) / 1600, 0, 1))
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("kind", ["gaussian", "ar1", "t3"])
+def test_a_loss_that_falls_again_after_a_flat_stretch_stood_on_a_plateau(
+    seed: int, kind: NoiseKind
+) -> None:
+    (found,) = plateau_findings(run(knee() + noise(NUM, seed, kind)))
+    assert (found.kind, found.severity) == ("plateau", "warning")
+    assert 100 <= found.onset_row <= 400
+    assert found.end_row is not None
+    assert 2200 <= found.end_row <= 2800
+    assert "in hindsight" in found.text
+
+
+def test_a_validation_loss_that_falls_meanwhile_speaks_against_a_plateau() -> None:
+    loss = knee() + noise(NUM, 100)
+    learning = np.where(np.arange(NUM) % 100 == 0, np.linspace(4.0, 2.0, NUM), np.nan)
+    columns = {"loss": Column(loss, np.ones(NUM, np.bool_))}
+    assert len(_found(columns)) == 1
+    columns["val_loss"] = Column(learning, np.isfinite(learning))
+    assert not _found(columns)
+
+
+def _found(columns: dict[str, Column]) -> tuple[Finding, ...]:
+    builder = RecordBuilder("simulated", "simulated")
+    builder.extend(np.arange(1.0, NUM + 1), columns)
+    return plateau_findings(builder.build())
+
+
+def test_a_fall_within_a_few_rows_is_no_end_of_a_plateau() -> None:
+    t = np.arange(NUM)
+    loss = 4 + 6 * np.exp(-t / 60) - 1.5 * (t > 2400) + noise(NUM, 100)
+    assert not plateau_findings(run(loss))
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "ar1", "t3"])
+def test_healthy_runs_have_none(kind: NoiseKind) -> None:
+    for seed in range(100, 110):
+        lr = np.linspace(3e-4, 1e-4, NUM)
+        assert not plateau_findings(run(lm_curve(NUM) + noise(NUM, seed, kind), lr=lr))
+        assert not plateau_findings(run(np.full(NUM, 2.5) + noise(NUM, seed, kind), lr=lr))
+
+
+def stalled() -> Floats:
+    """Falls by a nat per e-fold of steps, and stands still over the last 5 %."""
+    fall = 10 - np.log(np.arange(NUM) + 1.0)
+    fall[-NUM // 20 :] = fall[-NUM // 20]
+    return np.asarray(fall)
+
+
+@pytest.mark.covers("S263")
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_a_loss_that_stalls_late_while_the_learning_rate_is_up_is_a_warning(seed: int) -> None:
+    up, down = np.linspace(3e-4, 6e-5, NUM), np.linspace(3e-4, 1e-6, NUM)
+    (found,) = plateau_findings(run(stalled() + noise(NUM, seed) / 4, lr=up))
+    assert (found.kind, found.severity, found.end_row) == ("plateau", "warning", None)
+    assert found.onset_row == NUM - NUM // 20
+    assert not plateau_findings(run(stalled() + noise(NUM, seed) / 4, lr=down))
+    assert not plateau_findings(run(stalled() + noise(NUM, seed) / 4))
+    going = 10 - np.log(np.arange(NUM) + 1.0) + noise(NUM, seed) / 4
+    assert not plateau_findings(run(going, lr=up))
+
+
+def changed(decay: str, tail: Floats) -> RunRecord:
+    head = 10 - np.log(np.arange(1000) + 1.0) + noise(1000, 100) / 4
+    builder = RecordBuilder("simulated", "simulated")
+    builder.start_attempt(number="1.0", settings={"weight_decay": "0.01"})
+    for i, loss in enumerate(head):
+        builder.add(i + 1.0, {"loss": float(loss), "lr": 1e-4})
+    builder.start_attempt(
+        number="2.0", parent="1.0", parent_step=1000.0, settings={"weight_decay": decay}
+    )
+    for i, loss in enumerate(tail):
+        builder.add(i + 1001.0, {"loss": float(loss), "lr": 1e-4})
+    return builder.build()
+
+
+@pytest.mark.covers("S43")
+def test_a_plateau_after_a_change_of_settings_names_the_change() -> None:
+    flat = np.full(400, 10 - np.log(1000.0)) + noise(400, 101) / 4
+    record = changed("0.1", flat)
+    (found,) = plateau_findings(record)
+    assert found.onset == 1001.0
+    assert "weight_decay 0.01 → 0.1" in found.text
+    (incident,) = group_findings(record, [found])
+    assert "since weight_decay 0.01 → 0.1" in incident.headline
+    going = 10 - np.log(np.arange(1000, 1400) + 1.0) + noise(400, 101) / 4
+    assert not plateau_findings(changed("0.1", going))
+    assert not plateau_findings(changed("0.01", flat))
+
+
+def test_a_spike_on_a_plateau_is_an_episode_of_its_own() -> None:
+    record = run(knee() + noise(NUM, 100))
+    (plateau,) = plateau_findings(record)
+    spike = Finding(
+        detector="spike", kind="spike", signal="loss", severity="warning", row=1510, step=1511.0,
+        onset_row=1500, onset=1501.0, peak_row=1501, peak=1502.0, end_row=1505, end=1506.0,
+        value=9.0, expected=4.0, score=20.0, closed=True, text="loss 4 → 9",
+    )  # fmt: skip
+    told = group_findings(record, [plateau, spike])
+    assert [(i.kind, i.onset_row) for i in told] == [
+        ("plateau", plateau.onset_row),
+        ("spike", 1500),
+    ]
+
+
+def test_a_spike_before_the_last_rows_promises_no_fall() -> None:
+    loss = np.full(NUM, 2.5) + noise(NUM, 100)
+    loss[NUM - 1000 : NUM - 900] += 2.0
+    assert not plateau_findings(run(loss, lr=np.full(NUM, 3e-4)))
