@@ -10,6 +10,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 EXTRAS ?= torch,dev
+RUNS ?= 1000000
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
@@ -62,15 +63,21 @@ test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmark
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
 	@$(PY) -m pytest -m slow
 
-bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, and what the guard costs per step
+bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read
 	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)
 	@$(PY) -m trimtab bench noise $(if $(SEEDS),--seeds '$(SEEDS)')
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
 	@$(PY) -m trimtab lab bench
+	$(call say,Bench: reading logs$(,) beside tbparse$(,) TensorBoard$(,) pandas and a plain loop.)
+	@$(PY) -c 'import pandas, tbparse' 2>/dev/null || $(PIP) pandas tbparse tensorboard
+	@$(PY) -m trimtab bench read
 
-fuzz: $(READY)  ## the property tests again, with fresh seeds and many more examples
+fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; then the readers, guided by coverage (RUNS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=fuzz || { rc=$$?; [ $$rc = 5 ] && echo 'no property tests yet' || exit $$rc; }
+	$(call say,Fuzz: the readers$(,) guided by coverage; an input that breaks one is written here.)
+	@$(PY) -c 'import atheris' 2>/dev/null || $(PIP) 'atheris>=3.0'
+	@$(PY) tools/fuzz.py --runs $(RUNS)
 
 docs: $(READY)  ## make the pictures and figures of the documentation anew
 	$(call say,Docs: pictures and figures made anew from commands.)

@@ -27,7 +27,7 @@ def outcome(tmp_path: Path, s: Setup, **settings: Any) -> dict[str, Any]:
     guard = guard_of(s, tmp_path / "run", steps=30, check_resume=8, **settings)
     train_guarded(s, guard)
     (event,) = events_of(tmp_path / "run", "outcome")
-    return event.data
+    return dict(event.data)
 
 
 @pytest.mark.covers("S88")

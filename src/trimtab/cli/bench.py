@@ -1,6 +1,6 @@
-"""`trimtab bench detect|noise`: trimtab beside the published rules of others. One function per part.
+"""`trimtab bench detect|noise|read`: trimtab beside published rules and other readers.
 
-To add a part, write `_add_NAME(commands)` and put it into `_PARTS`.
+One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from trimtab.bench.noise import measure_noise
 from trimtab.bench.predictions import Prediction, write_predictions
 from trimtab.bench.reliability import calibration_error
 from trimtab.bench.tables import cross_validation_text, detection_text, noise_text
+from trimtab.cli import bench_read
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.peers.table import UNFED
@@ -32,7 +33,7 @@ FIRST_SEED = 100
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command and its parts."""
     parser = commands.add_parser(
-        "bench", help="measure trimtab beside the published rules of others"
+        "bench", help="measure trimtab beside the published rules of others, and other readers"
     )
     parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
     for add_part in _PARTS:
@@ -192,4 +193,9 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-_PARTS: tuple[Callable[..., None], ...] = (_add_detect, _add_noise, _add_calibration)
+_PARTS: tuple[Callable[..., None], ...] = (
+    _add_detect,
+    _add_noise,
+    _add_calibration,
+    bench_read.add,
+)

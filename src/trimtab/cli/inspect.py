@@ -10,8 +10,9 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.cli import watch
+from trimtab.cli.bar import Bar
 from trimtab.cli.output import print_json, write_file
-from trimtab.cli.runs import account_of, read_beside
+from trimtab.cli.runs import Beside, account_of, read_beside
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
 from trimtab.report.account import RunAccount
@@ -69,12 +70,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and tell every path; a bad one does not stop the others."""
-    console = Console()
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
     if arguments.follow:
         if len(arguments.paths) != 1 or arguments.html:
             raise ConfigError("--follow: takes one path and no --html; give one log")
         return watch.follow(arguments.paths[0], arguments, beside)
+    with Bar() as bar:
+        return _run(arguments, beside, bar)
+
+
+def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
+    console = Console()
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
@@ -84,8 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
         for path, found in read_each(given):
             if isinstance(found, ReadError):
                 errors.append({"path": path, "error": str(found)})
+                bar.stop()
                 print(f"trimtab: {found}", file=sys.stderr)
                 continue
+            bar.say(f"judging {path}")
             account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
             past = settled(account)
             severities = (
@@ -101,7 +109,9 @@ def run(arguments: argparse.Namespace) -> int:
                     shown = render_terminal(account, report=str(report) if report else None)
                     console.print(shown, end="")
                 told.append((overview_line(account, path=path), text.get()))
+            bar.say("")
             started = time.perf_counter()
+    bar.stop()
     if arguments.json:
         print_json({"schema": 1, "runs": documents, "errors": errors})
     else:

@@ -1,19 +1,32 @@
 """The judge: all detectors over one stream of rows, live or from a log.
 
 `Judge` is settings, `JudgeState` a value. The guard feeds it step by step; `judge_record` feeds it
-a record; there is no other path, so both give the same findings. An attempt that continues another
-starts from the judge as it was at the step it resumed from, exactly as a rollback restores it.
+stretches of a record, which a detector may take at once (`WholeDetector`) but must judge as if row
+by row, so both give the same findings. An attempt that continues another starts from the judge as
+it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.clip_phase import ClipPhaseDetector
-from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
+from trimtab.detectors.contract import (
+    Detector,
+    Finding,
+    Row,
+    Rows,
+    WholeDetector,
+    state_from_json,
+    state_to_json,
+    step_through,
+)
 from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
@@ -70,6 +83,18 @@ class Judge:
         """Return the state before any row."""
         return JudgeState(tuple(d.start() for d in self.detectors))
 
+    @cached_property
+    def signals(self) -> tuple[str, ...]:
+        """Every signal that some detector reads."""
+        return tuple(dict.fromkeys(name for d in self.detectors for name in d.signals))
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.intp], ...]:
+        """Where each detector's signals stand among `signals`."""
+        return tuple(
+            np.array([self.signals.index(n) for n in d.signals], np.intp) for d in self.detectors
+        )
+
     def update(
         self, state: JudgeState, index: int, step: float, values: Mapping[str, float]
     ) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -87,20 +112,45 @@ class Judge:
         Cost: about 75 microseconds at the median with six signals present, and 0.4 milliseconds in
             rows where blocks end; no device work.
         """
+        # an absent value becomes NaN here, as Row wants it
+        packed = np.array([values.get(name, math.nan) for name in self.signals], dtype=np.float64)
+        logged = np.array([name in values for name in self.signals], dtype=np.bool_)
         states: list[Any] = []
         found: list[Finding] = []
-        for detector, old in zip(self.detectors, state.states, strict=True):
+        for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
             if values.keys().isdisjoint(detector.signals):
                 states.append(old)
                 continue
-            raw = [values.get(name) for name in detector.signals]
-            present = np.array([v is not None for v in raw], dtype=np.bool_)
-            # an absent value becomes NaN here, as Row wants it
-            row = Row(index, step, np.array(raw, dtype=np.float64), present)
+            row = Row(index, step, packed[places], logged[places])
             new, findings = detector.update(old, row)
             states.append(new)
             found += findings
         return JudgeState(tuple(states)), tuple(found)
+
+    def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
+        """Judge rows one after another, as `update` does; their columns are those of `signals`.
+
+        Returns:
+            The state after the last row, and what was found, in row order.
+
+        Cost: about 10 microseconds a row with all signals present, a sixth of what `update` takes; a
+            detector that is no `WholeDetector` is fed row by row, which costs 3 to 15 each.
+        """
+        states: list[Any] = []
+        found: list[Finding] = []
+        for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
+            mine = rows.present[:, places].any(axis=1)
+            some = Rows(
+                rows.index[mine],
+                rows.step[mine],
+                rows.values[np.ix_(mine, places)],
+                rows.present[np.ix_(mine, places)],
+            )
+            take = detector.update_rows if isinstance(detector, WholeDetector) else None
+            new, findings = take(old, some) if take else step_through(detector, old, some)
+            states.append(new)
+            found += findings
+        return JudgeState(tuple(states)), tuple(sorted(found, key=lambda f: f.row))
 
     def state_from_json(self, data: Mapping[str, Any]) -> JudgeState:
         """Return the state that `JudgeState.to_json` gave.
@@ -119,22 +169,35 @@ class Judge:
 def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:
     """Return all findings on a record, in row order, each attempt judged from where it resumed."""
     judge = judge or Judge()
+    rows = _rows_of(record, judge.signals)
     forks = _fork_rows(record)
-    wanted = set(forks.values())
+    begins = {a.first_row: i for i, a in enumerate(record.attempts) if a.first_row < a.end_row}
+    resumed = set(forks.values())
     kept: dict[int, JudgeState] = {}
     findings: list[Finding] = []
-    names = sorted({name for d in judge.detectors for name in d.signals} & set(record.columns))
     state = judge.start()
-    for index, step, values, present in record.rows(names):
-        attempt = int(record.attempt[index])
-        if index == record.attempts[attempt].first_row:
-            state = kept.get(forks[attempt], judge.start())
-        logged = {n: float(v) for n, v, p in zip(names, values, present, strict=True) if p}
-        state, found = judge.update(state, index, step, logged)
+    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed)}
+    for first, end in pairwise(sorted(cuts)):
+        if first in begins:
+            state = kept.get(forks[begins[first]], judge.start())
+        part = slice(first, end)
+        some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
+        state, found = judge.update_rows(state, some)
         findings += found
-        if index in wanted:
-            kept[index] = state
+        if end - 1 in resumed:
+            kept[end - 1] = state
     return tuple(findings)
+
+
+def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:
+    shape = (record.num_rows, len(signals))
+    values, present = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
+    for j, name in enumerate(signals):
+        column = record.columns.get(name)
+        if column is not None:
+            present[:, j] = column.present
+            values[column.present, j] = column.values[column.present]
+    return Rows(np.arange(record.num_rows), record.step, values, present)
 
 
 def _fork_rows(record: RunRecord) -> dict[int, int]:

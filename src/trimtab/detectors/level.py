@@ -24,7 +24,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.contract import (
+    Finding,
+    Place,
+    Row,
+    Rows,
+    Series,
+    changed,
+    median,
+    medians,
+    series_of,
+)
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
@@ -126,32 +136,49 @@ class LevelDetector:
 
     def update(self, state: LevelState, row: Row) -> tuple[LevelState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
+        return self._update(state, row)
+
+    def update_rows(self, state: LevelState, rows: Rows) -> tuple[LevelState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(
+        self, state: LevelState, rows: Row | Rows
+    ) -> tuple[LevelState, tuple[Finding, ...]]:
         channels = list(state.channels)
         findings: list[Finding] = []
         for i, signal in enumerate(self.signals):
-            if not row.present[i]:
-                continue
-            value = float(row.values[i])
-            log = SIGNAL_BY_NAME[signal].scale == "log"
-            if not math.isfinite(value) or (log and value <= 0):
-                continue
-            channels[i], found = self._take(i, channels[i], row, math.log(value) if log else value)
-            findings += found
+            series = series_of(signal, i, rows)
+            if series.y:
+                channels[i], found = self._take(i, channels[i], series)
+                findings += found
+        findings.sort(key=lambda f: f.row)
         return LevelState(tuple(channels)), tuple(findings)
 
-    def _take(self, i: int, c: Channel, row: Row, y: float) -> tuple[Channel, list[Finding]]:
-        rows = c.rows.copy()
-        rows[c.num_rows] = y
-        first_row, first_step = (
-            (row.index, row.step) if c.num_rows == 0 else (c.first_row, c.first_step)
-        )
-        if c.num_rows + 1 < self.block_rows:
-            return Channel(rows, c.num_rows + 1, first_row, first_step, c.scales, c.start), []
-        block = median(rows)
-        start = c.start or abs(block)
-        least = NEGLIGIBLE * start
-        scales, found = self._fold(i, list(c.scales), block, first_row, first_step, row, least)
-        return Channel(rows, 0, 0, 0.0, tuple(scales), start), found
+    def _take(self, i: int, c: Channel, series: Series) -> tuple[Channel, list[Finding]]:
+        """Fill the block under way, and judge each that is full."""
+        size, waiting = self.block_rows, c.num_rows
+        full, rest = divmod(waiting + len(series.y), size)
+        if not full:
+            rows = c.rows.copy()
+            rows[waiting:rest] = series.y
+            c = c if waiting else changed(c, first_row=series.index[0], first_step=series.step[0])
+            return changed(c, rows=rows, num_rows=rest), []
+        y = np.concatenate((c.rows[:waiting], series.y))
+        blocks = y[: full * size].reshape(full, size)
+        scales, findings, start = list(c.scales), list[Finding](), c.start
+        for k, block in enumerate(medians(blocks)):
+            begin = k * size - waiting
+            first = Place(c.first_row, c.first_step) if begin < 0 else series.place(begin)
+            last = series.place(begin + size - 1)
+            start = start or abs(block)
+            least = NEGLIGIBLE * start
+            scales, found = self._fold(i, scales, block, first.index, first.step, last, least)
+            findings += found
+        rows = blocks[-1].copy()
+        rows[:rest] = y[full * size :]
+        first = series.place(len(series.y) - rest) if rest else Place(0, 0.0)
+        return Channel(rows, rest, first.index, first.step, tuple(scales), start), findings
 
     def _fold(
         self,
@@ -160,7 +187,7 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Row,
+        row: Place,
         least: float,
     ) -> tuple[list[Scale], list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
@@ -177,9 +204,9 @@ class LevelDetector:
                 break
             up = scales[k + 1]
             if len(up.parts) == 0:
-                up = replace(up, part_row=first_row, part_step=first_step)
+                up = changed(up, part_row=first_row, part_step=first_step)
             parts = _joined(up.parts, block)
-            scales[k + 1] = replace(up, parts=parts if len(parts) < 4 else np.zeros(0))
+            scales[k + 1] = changed(up, parts=parts if len(parts) < 4 else np.zeros(0))
             if len(parts) < 4:
                 break
             block, first_row, first_step = (
@@ -197,14 +224,16 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Row,
+        row: Place,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
+        if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
+            return changed(s, past=_joined(s.past, block)), [], True
         z, ref, share = self._score(i, s, block, least)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
-            return replace(s, past=_joined(s.past, block)), [], True
+            return changed(s, past=_joined(s.past, block)), [], True
         if s.onset_row < 0:
             s = replace(
                 s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
@@ -224,6 +253,20 @@ class LevelDetector:
         if len(flagged) == 2:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
+
+    def _surely_calm(self, i: int, k: int, s: Scale, block: float, least: float) -> bool:
+        """Whether a block is calm whatever the noise and the trend, which is quick to know.
+
+        Noise is at least its floor, and a trend only takes from the change.
+        """
+        if len(s.past) < self.min_past:
+            return True
+        ref = median(s.past[-4:])
+        signal = SIGNAL_BY_NAME[self.signals[i]]
+        change = ref - block if signal.bad == "down" else block - ref
+        if signal.scale == "log":
+            return change / self.floor_log <= self.thresholds[k]
+        return signal.name == "loss" and change / max(abs(ref), least, 1e-12) <= self.min_share
 
     def _score(self, i: int, s: Scale, block: float, least: float) -> tuple[float, float, float]:
         """Return z, the reference, and the relative size of the change, in the bad direction.
@@ -248,7 +291,7 @@ class LevelDetector:
         return change / max(noise, floor, 1e-12), ref, share
 
     def _finding(
-        self, i: int, k: int, s: Scale, row: Row, how: str, first_row: int, first_step: float
+        self, i: int, k: int, s: Scale, row: Place, how: str, first_row: int, first_step: float
     ) -> Finding:
         signal = SIGNAL_BY_NAME[self.signals[i]]
         log = signal.scale == "log"

@@ -8,7 +8,10 @@ evidence, not an alarm. Falls are not reported: a cut is a remedy.
 import math
 from dataclasses import dataclass
 
-from trimtab.detectors.contract import Finding, Row
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, Rows
 
 __all__ = ["LrChangeDetector", "LrChangeState"]
 
@@ -36,12 +39,39 @@ class LrChangeDetector:
         """Return the state before any row."""
         return LrChangeState(0.0, 0.0, 0)
 
+    def update_rows(
+        self, state: LrChangeState, rows: Rows
+    ) -> tuple[LrChangeState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; those where the rate hardly rises are passed."""
+        lr = rows.values[:, 0]
+        usable = np.flatnonzero(np.isfinite(lr) & (lr > 0))
+        before = np.concatenate(([state.lr], lr[usable[:-1]]))[: len(usable)]
+        jumps = np.flatnonzero(lr[usable] / (0.9 * self.factor) > before)  # and some more
+        findings: list[Finding] = []
+        at = 0
+        for jump in (*jumps.tolist(), len(usable)):
+            state = self._pass(state, lr[usable[at:jump]])
+            if jump < len(usable):
+                state, found = self.update(state, rows.row(int(usable[jump])))
+                findings += found
+            at = jump + 1
+        return state, tuple(findings)
+
+    def _pass(self, state: LrChangeState, lr: NDArray[np.float64]) -> LrChangeState:
+        """Take usable rates of which nothing is said."""
+        if not len(lr):
+            return state
+        last = float(lr[-1])
+        before = float(lr[-2]) if len(lr) > 1 else state.lr
+        rise = math.log(last) - math.log(before) if before > 0 else 0.0
+        return LrChangeState(last, rise, state.num_rows + len(lr))
+
     def update(self, state: LrChangeState, row: Row) -> tuple[LrChangeState, tuple[Finding, ...]]:
         """Judge one row; missing, zero and non-finite rates leave the state as it is."""
         lr = float(row.values[0])
         if not row.present[0] or not math.isfinite(lr) or lr <= 0:
             return state, ()
-        rise = math.log(lr / state.lr) if state.lr > 0 else 0.0
+        rise = math.log(lr) - math.log(state.lr) if state.lr > 0 else 0.0
         new = LrChangeState(lr, rise, state.num_rows + 1)
         expected_rise = max(0.0, state.rise)
         if (
@@ -65,6 +95,6 @@ class LrChangeDetector:
             expected=state.lr * math.exp(expected_rise),
             score=rise,
             closed=False,
-            text=f"learning rate {state.lr:.3g} → {lr:.3g} in one row (x{math.exp(rise):.3g})",
+            text=f"learning rate {state.lr:.3g} → {lr:.3g} in one row (x{lr / state.lr:.3g})",
         )
         return new, (finding,)

@@ -9,7 +9,9 @@ two while the loss goes on: it was said once; a run of `LASTING_ROWS` rows is to
 import math
 from dataclasses import dataclass, replace
 
-from trimtab.detectors.contract import Finding, Row
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Row, Rows
 from trimtab.vocabulary import Severity
 
 __all__ = ["NonFiniteDetector", "NonFiniteState"]
@@ -84,6 +86,28 @@ class NonFiniteDetector:
                 findings.append(self._finding(i, row, run, closed=True, scaled=scaled))
                 runs[i] = NonFiniteRun(num_before=run.num_before + 1)
         return NonFiniteState(tuple(runs), scaled), tuple(findings)
+
+    def update_rows(
+        self, state: NonFiniteState, rows: Rows
+    ) -> tuple[NonFiniteState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; finite rows with no run under way are passed."""
+        scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
+        bad = rows.present & ~np.isfinite(rows.values)
+        bad[:, count_at] = rows.values[:, count_at] > 0  # absent ones are NaN
+        first_scale = np.flatnonzero(rows.present[:, scale_at])[:1]
+        telling = np.union1d(np.flatnonzero(bad.any(axis=1)), first_scale)
+        findings: list[Finding] = []
+        at = 0
+        while at < len(rows):
+            if all(r.since_row < 0 for r in state.runs):
+                later = int(np.searchsorted(telling, at))
+                if later == len(telling):
+                    break
+                at = int(telling[later])
+            state, found = self.update(state, rows.row(at))
+            findings += found
+            at += 1
+        return state, tuple(findings)
 
     def _is_bad(self, i: int, count_at: int, row: Row) -> bool:
         if not row.present[i]:

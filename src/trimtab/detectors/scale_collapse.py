@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 
 __all__ = ["ScaleCollapseDetector", "ScaleCollapseState"]
 
@@ -86,11 +87,62 @@ class ScaleCollapseDetector:
         s, pinned = self._watch_floor(s, row, y)
         return s, found + pinned
 
+    def update_rows(
+        self, state: ScaleCollapseState, rows: Rows
+    ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; those at or near the top are passed."""
+        values = rows.values[:, 0]
+        usable = np.flatnonzero(np.isfinite(values) & (values > 0))
+        if not len(usable):
+            return state, ()
+        y = np.array([math.log2(v) for v in values[usable].tolist()])
+        telling = np.flatnonzero(self._tells(state, y))
+        findings: list[Finding] = []
+        at = 0
+        while at < len(y):
+            if state.onset_row < 0 and state.num_floor == 0:
+                later = int(np.searchsorted(telling, at))
+                stop = int(telling[later]) if later < len(telling) else len(y)
+                state = self._pass(state, rows, usable[at:stop], y[at:stop])
+                at = stop
+            if at < len(y):
+                state, found = self.update(state, rows.row(int(usable[at])))
+                findings += found
+                at += 1
+        return state, tuple(findings)
+
+    def _tells(self, s: ScaleCollapseState, y: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether rows would open something, were everything calm before them: bool [n]."""
+        kept = min(s.num_rows, self.window_rows)
+        before = np.roll(s.recent, -(s.num_rows % self.window_rows))
+        before[: self.window_rows - kept] = -np.inf
+        tops = sliding_window_view(np.concatenate((before[1:], y)), self.window_rows).max(axis=1)
+        settled = s.num_rows + np.arange(1, len(y) + 1) > self.calibration_rows
+        floor = math.log2(self.floor_scale)
+        fell = np.maximum.accumulate(np.append(s.highest, y))[1:] >= floor + self.warn_halvings
+        tells: NDArray[np.bool_] = settled & (tops - y >= self.warn_halvings) | fell & (y <= floor)
+        return tells
+
+    def _pass(
+        self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
+    ) -> ScaleCollapseState:
+        """Remember rows of which nothing is said."""
+        if not len(y):
+            return s
+        recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
+        last = slice(max(0, len(y) - self.window_rows), None)
+        ring = (s.num_rows + np.arange(len(y))[last]) % self.window_rows
+        recent[ring], places[ring], steps[ring] = y[last], rows.index[at[last]], rows.step[at[last]]
+        return replace(
+            s, recent=recent, rows=places, steps=steps, num_rows=s.num_rows + len(y),
+            highest=max(s.highest, float(y.max())),
+        )  # fmt: skip
+
     def _remember(self, s: ScaleCollapseState, row: Row, y: float) -> ScaleCollapseState:
         recent, rows, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
         at = s.num_rows % self.window_rows
         recent[at], rows[at], steps[at] = y, row.index, row.step
-        return replace(
+        return changed(
             s, recent=recent, rows=rows, steps=steps, num_rows=s.num_rows + 1,
             highest=max(s.highest, y),
         )  # fmt: skip

@@ -14,12 +14,13 @@ Blind to a rise that is spread over more than about ten rows: see `level`.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, median, series_of
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
@@ -114,34 +115,71 @@ class SpikeDetector:
 
     def update(self, state: SpikeState, row: Row) -> tuple[SpikeState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
+        return self._update(state, row)
+
+    def update_rows(self, state: SpikeState, rows: Rows) -> tuple[SpikeState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(
+        self, state: SpikeState, rows: Row | Rows
+    ) -> tuple[SpikeState, tuple[Finding, ...]]:
         calms, episodes = list(state.calm), list(state.episodes)
         findings: list[Finding] = []
         for i, signal in enumerate(self.signals):
-            if not row.present[i]:
-                continue
-            value = float(row.values[i])
-            log = SIGNAL_BY_NAME[signal].scale == "log"
-            if not math.isfinite(value) or (log and value <= 0):
-                continue
-            y = math.log(value) if log else value
-            calms[i], episodes[i], found = self._judge(i, calms[i], episodes[i], row, value, y)
-            if found is not None:
-                findings.append(found)
+            series = series_of(signal, i, rows)
+            at = 0
+            while at < len(series.y):
+                if episodes[i].stage == 0:
+                    calms[i], at = self._learn(i, calms[i], series.y, at)
+                    if at == len(series.y):
+                        break
+                calms[i], episodes[i], found = self._judge(i, calms[i], episodes[i], series, at)
+                at += 1
+                if found is not None:
+                    findings.append(found)
+        findings.sort(key=lambda f: f.row)
         return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
 
-    def _judge(
-        self, i: int, calm: Calm, episode: Episode, row: Row, value: float, y: float
-    ) -> tuple[Calm, Episode, Finding | None]:
-        if calm.num_rows == 0:
-            calm = replace(calm, level=y)
+    def _learn(self, i: int, calm: Calm, y: Sequence[float], first: int) -> tuple[Calm, int]:
+        """Take rows into level, spread and tail, from y[first] to before the first that leaves them.
+
+        Returns what is known then, and the place of that row, or of the end.
+        """
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
-        floor = self.floor_log if log else max(self.floor_linear * abs(calm.level), 1e-12)
-        spread = max(calm.sigma, floor)
-        residual = y - calm.level
-        z = residual / spread
+        sigma, tail, n = calm.sigma, calm.tail, calm.num_rows
+        level = y[first] if n == 0 else calm.level
+        residuals, window_rows = calm.residuals.copy(), self.window_rows
+        for at in range(first, len(y)):  # comparisons, not min and max: this is where time goes
+            spread = self.floor_log if log else self._floor(level, log=log)
+            spread = sigma if sigma > spread else spread
+            residual = move = y[at] - level
+            if n >= self.min_rows:
+                z = residual / spread
+                if z > self.threshold_sigma and z > 0.5 * tail:
+                    return Calm(level, sigma, tail, n, residuals), at
+                tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
+                if not -4 * spread <= residual <= 4 * spread:
+                    move = math.copysign(4 * spread, residual)
+            residuals[n % window_rows] = residual
+            level += self.smoothing * move
+            n += 1
+            if n % 8 == 0 or n <= self.min_rows:
+                sigma = 1.4826 * median(np.abs(residuals[:n]))
+        calm = changed(calm, level=level, sigma=sigma, tail=tail, num_rows=n, residuals=residuals)
+        return calm, len(y)
+
+    def _floor(self, level: float, *, log: bool) -> float:
+        return self.floor_log if log else max(self.floor_linear * abs(level), 1e-12)
+
+    def _judge(
+        self, i: int, calm: Calm, episode: Episode, series: Series, at: int
+    ) -> tuple[Calm, Episode, Finding | None]:
+        """Take a row of an episode, or one that opens it."""
+        row, value, y = series.place(at), series.value[at], series.y[at]
+        log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
+        z = (y - calm.level) / max(calm.sigma, self._floor(calm.level, log=log))
         if episode.stage == 0:
-            if calm.num_rows < self.min_rows or z <= self._bar(calm):
-                return self._learn(calm, residual, spread, z), episode, None
             episode = Episode(
                 stage=1, onset_row=row.index, onset=row.step, peak=value, peak_row=row.index,
                 peak_step=row.step, peak_z=z,
@@ -151,22 +189,8 @@ class SpikeDetector:
     def _bar(self, calm: Calm) -> float:
         return max(self.threshold_sigma, 0.5 * calm.tail)
 
-    def _learn(self, calm: Calm, residual: float, spread: float, z: float) -> Calm:
-        """Take a calm row into level, spread and tail."""
-        learned = calm.num_rows >= self.min_rows
-        move = min(max(residual, -4 * spread), 4 * spread) if learned else residual
-        residuals = calm.residuals.copy()
-        residuals[calm.num_rows % self.window_rows] = residual
-        n = calm.num_rows + 1
-        sigma = calm.sigma
-        if n % 8 == 0 or n <= self.min_rows:
-            filled = np.abs(residuals[: min(n, self.window_rows)])
-            sigma = 1.4826 * median(filled)
-        tail = max(calm.tail * 0.9998, abs(z) if learned else 0.0, self.threshold_sigma)
-        return Calm(calm.level + self.smoothing * move, sigma, tail, n, residuals)
-
     def _observe(
-        self, e: Episode, row: Row, value: float, y: float, z: float, bar: float
+        self, e: Episode, row: Place, value: float, y: float, z: float, bar: float
     ) -> Episode:
         """Take a row of an episode into its counts and its peak."""
         over = z > bar
@@ -190,7 +214,7 @@ class SpikeDetector:
         )
 
     def _follow(
-        self, i: int, calm: Calm, e: Episode, row: Row
+        self, i: int, calm: Calm, e: Episode, row: Place
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
@@ -208,7 +232,7 @@ class SpikeDetector:
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
 
-    def _finding(self, i: int, calm: Calm, e: Episode, row: Row, how: str) -> Finding:
+    def _finding(self, i: int, calm: Calm, e: Episode, row: Place, how: str) -> Finding:
         signal = self.signals[i]
         expected = math.exp(calm.level) if SIGNAL_BY_NAME[signal].scale == "log" else calm.level
         width = e.last_over_row - e.onset_row + 1

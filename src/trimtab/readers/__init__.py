@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ReadError
-from trimtab.readers.base import Reader, take_sample
+from trimtab.readers.base import Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.fallback import TextReader
@@ -30,7 +30,7 @@ from trimtab.readers.text_formats import TEXT_FORMATS
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
 
-__all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run"]
+__all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run", "watching"]
 
 READERS: tuple[Reader, ...] = (
     MegatronReader(),
@@ -49,6 +49,8 @@ READERS: tuple[Reader, ...] = (
 
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
+CERTAIN = 0.95
+"""Confidence at which no later reader is asked: some look through the whole file."""
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
 
 
@@ -59,9 +61,15 @@ def find_reader(path: Path) -> Reader:
         ReadError: The file is missing, empty or binary, or nobody knows it.
     """
     sample = take_sample(path)
-    surest, reader = max(((r.sniff(sample), -i) for i, r in enumerate(READERS)), default=(0.0, 0))
-    if surest >= MIN_CONFIDENCE:
-        return READERS[-reader]
+    surest, found = MIN_CONFIDENCE, None
+    for reader in READERS:
+        sure = reader.sniff(sample)
+        if sure > surest or (found is None and sure == surest):
+            surest, found = sure, reader
+        if surest >= CERTAIN:
+            break
+    if found is not None:
+        return found
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError(f"{path}: {known}")

@@ -13,8 +13,9 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,18 +26,23 @@ import zstandard
 from trimtab.errors import ReadError
 from trimtab.record import RunRecord
 
-__all__ = ["Reader", "Sample", "TextLines", "open_bytes", "take_sample"]
+__all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
 
 SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
+_BLOCK_LINES = 1 << 12
+_MAX_RATIO = 250
+"""Most that a compressed file may hold, in its own size; text logs come to 5 to 50."""
+_MAX_SMALL_SIZE_BYTES = 1 << 26
+"""Held by a compressed file of any size."""
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\xfd7zXZ\x00", "xz"),
     (b"BZh", "bzip2"),
 )
-_CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 
 
 @runtime_checkable
@@ -106,7 +112,7 @@ class Sample:
         if self.whole:
             return self.raw
         with open_bytes(self.path) as stream:
-            if isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO):
+            if isinstance(stream, io.BufferedReader) and _is_plain(stream):
                 return _stretches(stream, self.path.stat().st_size)
             parts = [self.raw]
             try:
@@ -116,7 +122,7 @@ class Sample:
                         break
                     if i & (i - 1) == 0:  # 1, 2, 4, 8 ... MiB
                         parts.append(chunk[:_WINDOW_SIZE_BYTES])
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 pass
         return b"\n".join(parts)
 
@@ -142,7 +148,7 @@ class Sample:
                     if expression.search(tail + chunk) is not None:
                         return True
                     tail = chunk[-4096:]
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 return False
         return False
 
@@ -172,7 +178,7 @@ def take_sample(path: Path) -> Sample:
             ):
                 parts.append(part)
                 size += len(part)
-        except _CUT_STREAM as error:
+        except CUT_STREAM as error:
             if not parts:
                 raise ReadError(
                     f"{path}: its compressed data is damaged ({error}); check the file"
@@ -183,14 +189,35 @@ def take_sample(path: Path) -> Sample:
     return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
 
 
+_watch: ContextVar[Callable[[str, int], None] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(seen: Callable[[str, int], None]) -> Iterator[None]:
+    """Have `seen(path, position_bytes)` called as files are read, for a progress bar.
+
+    A file may be read more than once, from its start. Readers pass no such thing around: it holds
+    for whatever this thread reads inside the block.
+    """
+    token = _watch.set(seen)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
 class _Disk(io.FileIO):
     """A file whose disk may fail: what it says then is no sign of damaged contents."""
 
     def readinto(self, buffer: Any, /) -> int | None:
         try:
-            return super().readinto(buffer)
+            size = super().readinto(buffer)
+            seen = _watch.get()
+            if seen is not None:
+                seen(str(self.name), self.tell())
         except OSError as error:
             raise _unreadable(self.name, error) from error
+        return size
 
     def readall(self) -> bytes:
         try:
@@ -230,22 +257,44 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
     with raw:
         magic = raw.read(6)
         raw.seek(0)
-        with _decompress(raw, next((kind for m, kind in _MAGIC if magic.startswith(m)), "")) as out:
-            yield out
+        form = next((form for m, form in _MAGIC if magic.startswith(m)), "")
+        if not form:
+            yield raw
+            return
+        with _decompress(raw, form) as stream:
+            yield io.BufferedReader(_Unpacked(stream, path))
 
 
-def _decompress(raw: io.BufferedReader, kind: str) -> io.BufferedIOBase:
+def _decompress(raw: io.BufferedReader, form: str) -> Any:
     """Return a stream whose `read1` gives what is whole before a break in the compressed data."""
-    if kind == "gzip":
+    if form == "gzip":
         return gzip.GzipFile(fileobj=raw)
-    if kind == "zstd":
-        reader = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-        return io.BufferedReader(cast("io.RawIOBase", reader))
-    if kind == "xz":
-        return lzma.LZMAFile(raw)
-    if kind == "bzip2":
-        return bz2.BZ2File(raw)
-    return raw
+    if form == "zstd":
+        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    return lzma.LZMAFile(raw) if form == "xz" else bz2.BZ2File(raw)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds, up to a size that no log unpacks to."""
+
+    def __init__(self, stream: Any, path: Path) -> None:
+        self._stream = stream
+        self._path = path
+        self._left = max(_MAX_SMALL_SIZE_BYTES, _MAX_RATIO * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self._stream.read1(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ReadError(
+                f"{self._path}: unpacks to more than {_MAX_RATIO} times its size, as no log does; "
+                "if it is one, unpack it and give the result"
+            )
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class TextLines:
@@ -277,11 +326,35 @@ class TextLines:
             try:
                 for line in text:
                     yield line.rstrip("\n")
-            except _CUT_STREAM:
+            except CUT_STREAM:
                 self.cut = True
             finally:
                 text.detach()
             self.torn = not line.endswith("\n")
+
+    def blocks(self) -> Iterator[list[str]]:
+        """Yield the same lines, thousands at a time."""
+        with open_bytes(self.path) as stream:
+            if not _is_plain(stream):  # what is whole before a break is known line by line only
+                lines = iter(self)
+                while block := list(itertools.islice(lines, _BLOCK_LINES)):
+                    yield block
+                return
+            encoding = _encoding(_peek(stream))
+            text = io.TextIOWrapper(
+                cast("io.BufferedReader", stream), encoding=encoding, errors="replace"
+            )
+            rest = ""
+            try:
+                while chunk := text.read(_CHUNK_SIZE_BYTES):
+                    block = (rest + chunk).split("\n")
+                    rest = block.pop()
+                    yield block
+            finally:
+                text.detach()
+            self.torn = bool(rest)
+            if rest:
+                yield [rest]
 
     def notes(self) -> list[str]:
         """What is to be said about the end of the file."""
@@ -290,11 +363,16 @@ class TextLines:
         return []
 
 
+def _is_plain(stream: io.BufferedIOBase) -> bool:
+    """Whether a file is read as it lies on the disk."""
+    return isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO)
+
+
 def _peek(stream: io.BufferedIOBase) -> bytes:
     peek = getattr(stream, "peek", None)
     try:
         return bytes(peek(4)) if peek is not None else b""
-    except _CUT_STREAM:
+    except CUT_STREAM:
         return b""
 
 

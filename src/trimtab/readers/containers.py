@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.errors import ReadError
-from trimtab.readers.base import open_bytes
+from trimtab.readers.base import CUT_STREAM, open_bytes
 from trimtab.readers.tags import tag_of_file
 
 __all__ = ["Member", "file_name", "members_of", "name_of_binary"]
@@ -67,7 +67,7 @@ def members_of(path: Path) -> Iterator[Member] | None:
     with open_bytes(path) as stream:
         try:
             head = stream.read(_HEAD_SIZE_BYTES)
-        except (OSError, EOFError, ValueError):
+        except (*CUT_STREAM, ValueError):
             return None
     if head.startswith(b"PK\x03\x04"):
         return _of_zip(path)

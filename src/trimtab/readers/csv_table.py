@@ -66,7 +66,8 @@ class CsvReader:
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)
-        wanted = [(i, name) for i, name in enumerate(header) if table.role(name) != "nothing"]
+        wanted = [i for i, name in enumerate(header) if table.role(name) != "nothing"]
+        keys = tuple(header[i] for i in wanted)
         ragged: list[tuple[int, str]] = []
         last = 0
         for number, cells in rows:
@@ -78,9 +79,7 @@ class CsvReader:
             if long_form is not None:
                 long_form.add(dict(zip(header, cells, strict=True)))
                 continue
-            for i, name in wanted:
-                table.put(name, cells[i], number)
-            table.end_row()
+            table.add(keys, [cells[i] for i in wanted], number)
         if ragged and ragged[-1][0] == last:
             ragged.pop()
             table.notes.append("the last row was torn in mid-write and left out")
@@ -88,7 +87,7 @@ class CsvReader:
             fill_series(table, long_form.series)
         if table.num_rows == 0:
             raise ReadError(
-                f"{path}: a header ({', '.join(header[:6])} ...) and no rows; nothing has been "
+                f"{path}: a header ({', '.join(name[:40] for name in header[:6])} ...) and no rows; nothing has been "
                 "logged yet, or it is the wrong file"
             )
         table.notes.extend(lines.notes())
@@ -114,8 +113,9 @@ def _open_table(lines: TextLines, source: str) -> tuple[list[str], Iterator[tupl
         for source_of_lines in (iter(head[1:]), numbered):
             for n, line in source_of_lines:
                 cells = _cells(line, delimiter)
-                if [c.strip() for c in cells] != header:  # a header again: the writer restarted
-                    yield n, cells
+                if cells[0].strip() == header[0] and [c.strip() for c in cells] == header:
+                    continue  # a header again: the writer restarted
+                yield n, cells
 
     return header, rows()
 

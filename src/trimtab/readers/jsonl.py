@@ -68,6 +68,11 @@ def flatten(
             yield f"{prefix}{key}", value
 
 
+def _is_flat(line: str) -> bool:
+    """Whether an object has neither objects nor lists in it; False also where a text looks so."""
+    return line.find("{") == line.rfind("{") and "[" not in line
+
+
 class JsonlReader:
     """Reads JSON lines."""
 
@@ -115,9 +120,11 @@ class JsonlReader:
             if long_form is not None:
                 long_form.add(data)
                 continue
-            for key, value in flatten(data):
-                table.put(key, value, number)
-            table.end_row()
+            if _is_flat(line):
+                table.add(tuple(data), tuple(data.values()), number)
+            else:
+                pairs = list(flatten(data))
+                table.add(tuple(k for k, _ in pairs), [v for _, v in pairs], number)
         if long_form is not None:
             fill_series(table, long_form.series)
         if broken and broken[-1][0] == last:

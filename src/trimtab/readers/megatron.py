@@ -13,8 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
 from trimtab.readers.megatron_units import Layout, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.sections import Sections
@@ -35,6 +39,8 @@ _LAST_KEY = "number of nan iterations:"
 _ELISION = re.compile(r"\s*(?:\[\s*(?:\.{2,}|…)\s*\]|\.{3}|…)\s*")
 _RECENT_ROWS = 256
 _LAGGING_ROWS = 8
+_FEW_LINES = 16
+"""Records in a row that are not worth more than a look at each."""
 
 
 class MegatronReader:
@@ -56,19 +62,22 @@ class MegatronReader:
             ReadError: It holds no whole record.
         """
         lines = TextLines(path)
-        return self.read_lines(lines, str(path), tail_notes=lines.notes)
+        return self._read_blocks(lines.blocks(), str(path), tail_notes=lines.notes)
 
-    def read_lines(
-        self, lines: Iterable[str], source: str, *, tail_notes: object = None
-    ) -> RunRecord:
+    def read_lines(self, lines: Iterable[str], source: str) -> RunRecord:
         """Read lines that need not come from a file; `source` names them.
 
         Raises:
             ReadError: There is no whole record among them.
         """
+        return self._read_blocks(([line] for line in lines), source)
+
+    def _read_blocks(
+        self, blocks: Iterable[list[str]], source: str, *, tail_notes: object = None
+    ) -> RunRecord:
         parse = _Parse(RecordBuilder(source, self.name))
-        for line in lines:
-            parse.see(line)
+        for block in blocks:
+            parse.see_block(block)
         if parse.builder.num_rows == 0:
             raise ReadError(
                 f"{source}: no whole record, looked for {self.looks_for}; "
@@ -98,8 +107,100 @@ class _Parse:
     recent: dict[int, tuple[str, int, tuple[float | None, ...]]] = field(default_factory=dict)
     """Step -> rank that printed it, when, and what."""
 
+    layouts: Layouts = field(default_factory=Layouts)
+
     def __post_init__(self) -> None:
         self.sections = Sections(self.builder)
+
+    def see_block(self, lines: list[str]) -> None:
+        """Look at lines in their order: records in a row by their layouts, all others one by one."""
+        seen = 0
+        while seen < len(lines) and (not self.known or len(lines) < _FEW_LINES):
+            self.see(lines[seen])
+            seen += 1
+        if seen == len(lines):
+            return
+        lines = lines[seen:]
+        found = self.layouts.lay_over(lines, self._layout_of)
+        run: list[int] = []
+        for at, kind in enumerate(found.kinds.tolist()):
+            if kind >= 0:
+                run.append(at)
+            elif not _is_inert(lines[at]):
+                self._see_run(lines, run, found)
+                run = []
+                self.see(lines[at])
+        self._see_run(lines, run, found)
+
+    def _layout_of(self, line: str) -> RecordLayout | None:
+        """Return the layout of a record line; None where it is none, or has a key not yet seen."""
+        match = _ITERATION.search(line)
+        if match is None or not line.isascii():
+            return None
+        keys = (part.partition(":") for part in line[match.end() :].split("|"))
+        if any(colon and key not in self.known for key, colon, _ in keys):
+            return None
+        before = self.num_bad_values
+        values = self._fields(line, match.end())
+        if values is None or self.num_bad_values != before:
+            self.num_bad_values = before
+            return None
+        fields = {"step": (match.span(1), 1.0)}
+        at = match.end()
+        for part in line[at:].split("|"):
+            key, colon, _ = part.partition(":")
+            name, factor = self.known.get(key, ("", 1.0)) if colon else ("", 1.0)
+            span = (at + len(key) + 1, at + len(part))
+            if colon and (name in values or not name):
+                fields[name or f"? {at}"] = (span, factor)
+            at += len(part) + 1
+        rank = "".join(_RANK.findall(line[: match.start()]))
+        return learn_record(
+            line, fields, {"step": float(match[1]), **values}, (rank, _LAST_KEY in line)
+        )
+
+    def _see_run(self, lines: list[str], run: list[int], found: LaidOut) -> None:
+        """Take records that follow one another, in one piece where their steps rise."""
+        if not run:
+            return
+        places = np.array(run)
+        shapes = found.shapes(places)
+        falls = np.diff(found.values[places, 0]) <= 0
+        for part in np.split(places, np.flatnonzero(falls | (np.diff(shapes) != 0)) + 1):
+            self._see_rising(lines, part, found)
+
+    def _see_rising(self, lines: list[str], places: NDArray[np.intp], found: LaidOut) -> None:
+        layout = found.layouts[found.kinds[places[0]]]
+        steps = found.values[places, 0]
+        at = 0
+        while at < len(places) and not self._may_extend(layout, steps[at:]):
+            self.see(lines[places[at]])
+            at += 1
+        rest = places[at:]
+        if not len(rest):
+            return
+        first = self.builder.num_rows
+        columns = layout.columns(found.values[rest])
+        self.builder.extend(steps[at:], columns)
+        self.has_last_key = layout.closed
+        late = np.arange(max(0, len(rest) - _RECENT_ROWS), len(rest))
+        cells = [
+            columns[n].values[late].tolist() if n in columns else [None] * len(late)
+            for n in ("loss", "grad_norm", "samples_seen", "step_time_s")
+        ]
+        for row, step, *shown in zip(late.tolist(), steps[at:][late].tolist(), *cells, strict=True):
+            self.recent[int(step)] = (layout.rank, first + row, tuple(shown))
+        for step in list(self.recent)[: len(self.recent) - _RECENT_ROWS]:
+            del self.recent[step]
+
+    def _may_extend(self, layout: RecordLayout, steps: NDArray[np.float64]) -> bool:
+        """Whether records can be nothing but new rows of the attempt under way."""
+        last = self.builder.last_step
+        if last is None or self.sections.pending or len(steps) < _FEW_LINES or steps[0] <= last:
+            return False
+        if self.has_last_key and not layout.closed:
+            return False
+        return bool(steps[0] > max(self.recent, default=-1))
 
     def see(self, line: str) -> None:
         if "|" in line:
@@ -226,3 +327,10 @@ class _Parse:
         if self.num_bad_values:
             notes.append(f"{counted(self.num_bad_values, 'value')} that are no numbers left out")
         notes.extend(self.sections.close())
+
+
+def _is_inert(line: str) -> bool:
+    """Whether a line that is no record changes nothing: no validation, no elision, no launch."""
+    if line[:1] in ("#", "-", "*") or "..." in line or "…" in line or "loaded checkpoint" in line:
+        return False
+    return "|" not in line or ("iteration" not in line and "valid" not in line)

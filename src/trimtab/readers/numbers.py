@@ -3,7 +3,7 @@
 import math
 import re
 
-__all__ = ["BadNumberError", "counted", "parse_number", "parse_step"]
+__all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
 _MISSING = frozenset({"", "none", "null", "na", "<na>"})
 _SPECIAL = {
@@ -30,6 +30,11 @@ class BadNumberError(ValueError):
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun, as `1 row` or `2 rows`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def shown(name: str) -> str:
+    """Return a name from a log for a message: quoted, and cut where it is no name any more."""
+    return repr(name if len(name) <= 80 else f"{name[:77]}...")
 
 
 def parse_number(value: object) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
-from trimtab.readers.numbers import counted
+from trimtab.readers.numbers import counted, shown
 from trimtab.readers.tags import choose_tags, might_be_loss, signal_of_tag
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import unit_scale
@@ -69,7 +69,7 @@ def record_of_series(
     """
     chosen, tag_notes = choose_tags({tag: s.value for tag, s in series.items() if len(s.step)})
     if not chosen:
-        names = ", ".join(repr(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
+        names = ", ".join(shown(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
         raise ReadError(
             f"{source}: no known signal; looked for a loss, grad norm or learning rate, found "
             f"{names}; log one under such a name"

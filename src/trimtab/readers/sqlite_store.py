@@ -91,8 +91,9 @@ class SqliteReader:
                         except ReadError as error:
                             errors.append(str(error))
         except (sqlite3.Error, OverflowError, UnicodeError) as error:
+            what = " ".join(str(error).split())  # it may quote the file, over several lines
             raise ReadError(
-                f"{path}: a broken SQLite file ({error}); restore or export it"
+                f"{path}: a broken SQLite file ({what[:200]}); restore or export it"
             ) from error
         if not records:
             raise ReadError(

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
-from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step
+from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.table_axis import (
     counting,
@@ -43,6 +44,7 @@ _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
 _MIN_SLOPE_CHANGES = 3
+_MAX_WAITING = 1 << 10
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,21 @@ class _Cells:
         values[index] = np.array(self.values, dtype=np.float64)
         present[index] = True
         return Column(values, present)
+
+
+def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.float64] | None:
+    """Return a column that holds nothing but numbers, or text of numbers; None for any other."""
+    kinds = set(map(type, column))
+    try:
+        if kinds <= {float, int}:
+            numbers = np.array(column, dtype=np.float64)
+        elif kinds == {str} and "_" not in "".join(texts := cast("Sequence[str]", column)):
+            numbers = np.array(list(map(float, texts)), dtype=np.float64)
+        else:
+            return None
+    except (ValueError, OverflowError):  # missing, 12/294 ...; an integer of more than 308 digits
+        return None
+    return None if finite and not np.isfinite(numbers).all() else numbers
 
 
 def is_known_key(key: str) -> bool:
@@ -115,6 +132,10 @@ class Table:
         self._cells: dict[str, _Cells] = {}
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
+        self._keys: tuple[str, ...] = ()
+        self._waiting: list[Sequence[object]] = []
+        """Rows under `_keys` that are not stored yet, the last at row `num_rows`."""
+        self._lines: list[int] = []
 
     def role(self, key: str) -> str:
         """Return what a key is for; `nothing` for one that can be left out."""
@@ -123,14 +144,56 @@ class Table:
             cells = self._cells[key] = _Cells(_role(key))
         return cells.role
 
+    def add(self, keys: tuple[str, ...], values: Sequence[object], line: int) -> None:
+        """Add a row; of values under one key the first that is not missing counts."""
+        if keys != self._keys or len(self._lines) >= _MAX_WAITING:
+            self._store()
+            self._keys = keys
+        self._waiting.append(values)
+        self._lines.append(line)
+        self.num_rows += 1
+
     def put(self, key: str, value: object, line: int) -> None:
         """Store one value of the current row; missing ones are left out."""
+        self._put(key, value, self.num_rows, line)
+
+    def end_row(self) -> None:
+        """Close the current row."""
+        self.num_rows += 1
+
+    def _store(self) -> None:
+        """Store the rows that wait, column by column: most are numbers from top to bottom."""
+        lines, waiting = self._lines, self._waiting
+        self._lines, self._waiting = [], []
+        first = self.num_rows - len(lines)
+        if len(set(self._keys)) < len(self._keys):
+            for k, values in enumerate(waiting):
+                for key, value in zip(self._keys, values, strict=True):
+                    self._put(key, value, first + k, lines[k])
+            return
+        rows = np.arange(first, self.num_rows).tobytes()
+        for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
+            role = self.role(key)
+            if role == "nothing":
+                continue
+            numbers = None
+            if role != "split":
+                numbers = _plain_numbers(column, finite=role == "step")
+            if numbers is not None:
+                self._cells[key].rows.frombytes(rows)
+                self._cells[key].values.frombytes(numbers.tobytes())
+                continue
+            for k, value in enumerate(column):
+                self._put(key, value, first + k, lines[k])
+
+    def _put(self, key: str, value: object, row: int, line: int) -> None:
+        """Store one value of a row; missing ones are left out."""
         role = self.role(key)
         if role == "nothing":
             return
         if role == "split":
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
-                self._held_out.append(self.num_rows)
+                self._held_out.append(row)
             return
         cells = self._cells[key]
         try:
@@ -139,13 +202,9 @@ class Table:
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
             return
-        if number is not None and not (cells.rows and cells.rows[-1] == self.num_rows):
-            cells.rows.append(self.num_rows)
+        if number is not None and not (cells.rows and cells.rows[-1] == row):
+            cells.rows.append(row)
             cells.values.append(number)
-
-    def end_row(self) -> None:
-        """Close the current row."""
-        self.num_rows += 1
 
     def settle_problems(self, broken: Sequence[tuple[int, str]], expected: str) -> None:
         """Raise for the first bad line or value, or note how many were left out if under 1 %.
@@ -157,7 +216,10 @@ class Table:
         Raises:
             ReadError: 1 % of the lines or more are bad.
         """
-        values = [(b.line, f"{b.key} is {b.value[:60]}, expected {expected}") for b in self.bad]
+        self._store()
+        values = [
+            (b.line, f"{b.key[:80]} is {b.value[:60]}, expected {expected}") for b in self.bad
+        ]
         problems = sorted([*broken, *values])
         if not problems:
             return
@@ -178,6 +240,7 @@ class Table:
         Raises:
             ReadError: No key of the file is known.
         """
+        self._store()
         columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if len(c.rows)}
         self._part_held_out(columns)
         signals, keys = self._signals(columns, columnar=columnar)
@@ -220,7 +283,7 @@ class Table:
                 stand_in.sort(key=stand_in_rank)
                 found["loss"] = stand_in[:1]
                 self.notes.append(
-                    f"no column is called a training loss; {stand_in[0]!r} is taken for it"
+                    f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
@@ -266,7 +329,7 @@ class Table:
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]
         if others:
-            self.notes.append(f"{name} is read from {best!r}; left out: {_some(others)}")
+            self.notes.append(f"{name} is read from {shown(best)}; left out: {_some(others)}")
 
     def _first_rank(self, columns: dict[str, Column]) -> NDArray[np.bool_]:
         for key, cells in self._cells.items():
@@ -327,7 +390,7 @@ def _any_present(signals: dict[str, Column], num_rows: int) -> NDArray[np.bool_]
 
 
 def _some(keys: Sequence[str] | dict[str, _Cells]) -> str:
-    names = [repr(k) for k in keys]
+    names = [shown(k) for k in keys]
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 

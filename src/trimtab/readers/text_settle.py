@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
-from trimtab.readers.numbers import counted
+from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.text_axis import Position, find_axis
 from trimtab.readers.text_keys import MEAN_NOTE, names_mean
@@ -321,12 +321,14 @@ def _refusal(draft: _Draft) -> str:
     if num < _MIN_REPEATS * draft.rows.num_skeletons and (
         axis == "row" or num < 2 * draft.rows.num_skeletons
     ):
-        return f"{counted(num, 'line')} speak of {draft.key!r} but no two in the same words"
+        return f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
     finite = loss.logged()[np.isfinite(loss.logged())]
     if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
-        return f"{counted(num, 'line')} with {draft.key!r} without a step, and hardly two differ"
+        return (
+            f"{counted(num, 'line')} with {shown(draft.key)} without a step, and hardly two differ"
+        )
     if axis == "row" and draft.doubt >= 10:
-        return f"nothing but {draft.key!r} might be a loss, and no step is logged"
+        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged"
     if not np.any(loss.present):
         return "no line has a training loss"
     return ""

@@ -1,0 +1,73 @@
+"""Mutated logs of every format: a record or one clear error, and a record that can be judged."""
+
+import random
+import resource
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.detectors.judge import judge_record
+from trimtab.errors import ReadError
+from trimtab.readers import read_each
+from trimtab.signals import derive
+from trimtab.testing.fuzzing import HungError, examine, mutated, seed_logs
+
+QUICK = 2_500
+BLOCK = 10_000
+MEMORY_KIB = 400 << 10
+
+
+def fuzz(folder: Path, first: int, num: int) -> None:
+    seeds = seed_logs(folder)
+    others, names = tuple(seeds.values()), tuple(seeds)
+    path = folder / "log"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for number in range(first, first + num):
+        name = names[number % len(names)]
+        path.write_bytes(mutated(seeds[name], random.Random(number), others))
+        try:
+            for record in examine(path):
+                with np.errstate(all="ignore"):
+                    judge_record(derive(record))
+        except (Exception, HungError):  # noqa: BLE001 - whatever it is, it is told with its input
+            data = path.read_bytes()
+            pytest.fail(f"input {number}, from {name!r}, {data!r}: {traceback.format_exc()}")
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < MEMORY_KIB, f"memory grew by {grown >> 10} MiB within {num} inputs from {first}"
+
+
+def test_every_sound_log_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for name, data in seed_logs(tmp_path).items():
+        path.write_bytes(data)
+        (record,) = examine(path)
+        assert record.num_loss_rows == 12 + (name == "events"), name
+
+
+def test_mutated_logs_give_records_or_one_clear_error(tmp_path: Path) -> None:
+    fuzz(tmp_path, 0, QUICK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 11))
+def test_a_hundred_thousand_mutated_logs(tmp_path: Path, block: int) -> None:
+    fuzz(tmp_path, block * BLOCK, BLOCK)
+
+
+def test_an_error_of_sqlite_that_quotes_the_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    data = seed_logs(tmp_path)["sqlite"]
+    path.write_bytes(data.replace(b"CREATE TABLE metrics", b"CREATE TABL\nmetrics  "))
+    ((_, error),) = read_each(path)
+    assert isinstance(error, ReadError)
+    assert "\n" not in str(error)
+
+
+def test_an_error_cuts_names_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(f"step,{'9' * 5000},lr\n")
+    ((_, error),) = read_each(path)
+    assert isinstance(error, ReadError)
+    assert len(str(error)) < 500
