@@ -12,9 +12,9 @@ import torch
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard import intake
-from trimtab.guard.controls import Controls
 from trimtab.guard.data import DataOrder
 from trimtab.guard.edge import Edge, to_stderr
+from trimtab.guard.ending import Ending
 from trimtab.guard.engine import Engine
 from trimtab.guard.interrupts import Interrupts
 from trimtab.guard.launch import begin
@@ -24,7 +24,7 @@ from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
 from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
-from trimtab.guard.verdict import EXIT_GIVEN_UP, State, write_verdict
+from trimtab.guard.verdict import EXIT_GIVEN_UP
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _EMPTY_EPOCHS = 1000
 """Epochs in a row without a batch that may be fed, after which the data counts as used up."""
 
 
-class Guard(Controls):
+class Guard(Ending):
     """Guards one training run.
 
     It owns the order of the data, so that it can go back and leave data out; it measures, judges
@@ -187,15 +187,6 @@ class Guard(Controls):
             interrupts.release()
         self._end("all steps done" if self._done() else "the data is used up")
 
-    def _verdict(self, state: State, reason: str) -> None:
-        engine = self._engine
-        if self._ranks.chief:
-            write_verdict(
-                self._recorder.directory.root, state=state, reason=reason, steps=self._steps,
-                step=engine.counters.step, saved_step=engine.saved_step,
-                attempt=self._recorder.attempt,
-            )  # fmt: skip
-
     def _start(self) -> None:
         self._check_stepped()
         if self._started or self._ended:
@@ -304,18 +295,6 @@ class Guard(Controls):
         self._check_stepped()
         self._engine.save_checkpoint("asked for")
 
-    def close(self) -> None:
-        """Stop guarding: close the files and give the run directory free; done at the end too."""
-        self._ended = True
-        self._edge.run("checkpoint", lambda: self._engine.store.finish(wait=True))
-        self._engine.probes.close()
-        self._recorder.close()
-        self._release()
-
-    def _release(self) -> None:
-        if self._lock is not None:
-            self._lock.release()
-
     @property
     def _acting(self) -> bool:
         return self.policy.mode == "act" and not self._edge.stood_down
@@ -381,48 +360,6 @@ class Guard(Controls):
             closed=finding.closed,
         )
 
-    def _done(self) -> bool:
-        return self._steps is not None and self._engine.counters.step >= self._steps
-
-    def _end(self, reason: str) -> None:
-        if self._ended:
-            return
-        engine, step = self._engine, self._engine.counters.step
-        if self._done() and step == self._step_at_start:  # it was finished before, and told so
-            self.close()
-            return
-        whole = not self._interrupts.in_step and not self._recovery.busy
-        calm = not self._recovery.alarmed and all(math.isfinite(x) for x in self._losses)
-        if whole and calm and step not in (0, engine.saved_step):
-            why = "end of the run" if reason != "interrupted" else reason
-            self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
-        self._edge.run("checkpoint", lambda: engine.store.finish(wait=True))
-        self._edge.run("recovery", self._recovery.finish)
-        self._edge.run(
-            "journal",
-            lambda: self._recorder.event(
-                "end", step=step, final_step=step, reason=reason, wasted_steps=self.wasted_steps
-            ),
-        )
-        self._edge.run("journal", lambda: self._tell_end(reason))
-        state: State = "done"
-        if reason in ("interrupted", "given up"):
-            state = "interrupted" if reason == "interrupted" else "given-up"
-        self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
-        self.close()
-
-    def _tell_end(self, reason: str) -> None:
-        step, saved = self._engine.counters.step, self._engine.saved_step
-        if reason == "interrupted":
-            on = (
-                f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
-            )
-            self._say(f"interrupted at step {step}; the same script {on}")
-            return
-        done = f"{step} steps done" + ("" if self._done() else f" ({reason})")
-        counts = f"{_count(self._recovery.teller.num_told, 'incident')}, {_count(len(self.actions), 'action')}"
-        self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")
-
     def _tell(self, line: str) -> None:
         self._say(line)
 
@@ -432,7 +369,3 @@ class Guard(Controls):
 
 def _say_nothing(_line: str) -> None:
     """The first rank speaks for all."""
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

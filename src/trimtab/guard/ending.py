@@ -1,0 +1,101 @@
+"""How a guarded run ends: saved where that is safe, told, written down, and let go of."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trimtab.guard.controls import Controls
+from trimtab.guard.verdict import State, write_verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from trimtab.guard.interrupts import Interrupts
+    from trimtab.guard.lock import RunLock
+    from trimtab.guard.ranks import Ranks
+    from trimtab.guard.recorder import Recorder
+
+__all__ = ["Ending"]
+
+
+class Ending(Controls):
+    """The part of `Guard` that comes last."""
+
+    _ranks: Ranks
+    _recorder: Recorder
+    _lock: RunLock | None
+    _interrupts: Interrupts
+    _losses: list[torch.Tensor]
+    _steps: int | None
+    _step_at_start: int
+    _say: Callable[[str], None]
+
+    def close(self) -> None:
+        """Stop guarding: close the files and give the run directory free; done at the end too."""
+        self._ended = True
+        self._edge.run("checkpoint", lambda: self._engine.store.finish(wait=True))
+        self._engine.probes.close()
+        self._recorder.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def _done(self) -> bool:
+        return self._steps is not None and self._engine.counters.step >= self._steps
+
+    def _end(self, reason: str) -> None:
+        if self._ended:
+            return
+        engine, step = self._engine, self._engine.counters.step
+        if self._done() and step == self._step_at_start:  # it was finished before, and told so
+            self.close()
+            return
+        whole = not self._interrupts.in_step and not self._recovery.busy
+        calm = not self._recovery.alarmed and all(math.isfinite(x) for x in self._losses)
+        if whole and calm and step not in (0, engine.saved_step):
+            why = "end of the run" if reason != "interrupted" else reason
+            self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
+        self._edge.run("checkpoint", lambda: engine.store.finish(wait=True))
+        self._edge.run("recovery", self._recovery.finish)
+        self._edge.run(
+            "journal",
+            lambda: self._recorder.event(
+                "end", step=step, final_step=step, reason=reason, wasted_steps=self.wasted_steps
+            ),
+        )
+        self._edge.run("journal", lambda: self._tell_end(reason))
+        state: State = "done"
+        if reason in ("interrupted", "given up"):
+            state = "interrupted" if reason == "interrupted" else "given-up"
+        self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
+        self.close()
+
+    def _tell_end(self, reason: str) -> None:
+        step, saved = self._engine.counters.step, self._engine.saved_step
+        if reason == "interrupted":
+            on = (
+                f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
+            )
+            self._say(f"interrupted at step {step}; the same script {on}")
+            return
+        done = f"{step} steps done" + ("" if self._done() else f" ({reason})")
+        counts = f"{_count(self._recovery.teller.num_told, 'incident')}, {_count(len(self.actions), 'action')}"
+        self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")
+
+    def _verdict(self, state: State, reason: str) -> None:
+        engine = self._engine
+        if self._ranks.chief:
+            write_verdict(
+                self._recorder.directory.root, state=state, reason=reason, steps=self._steps,
+                step=engine.counters.step, saved_step=engine.saved_step,
+                attempt=self._recorder.attempt,
+            )  # fmt: skip
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
