@@ -70,6 +70,8 @@ class Job:
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
     spoil: Callable[["Crew", int], None] | None = None
     """Called after the backward pass of each step with its number, to plant a fault."""
+    spoil_loss: Callable[["Crew", int, Tensor], Tensor] | None = None
+    """Gives the loss to go back from instead of one, with the number of its step."""
     spoil_batch: Callable[["Crew", int, Tensor], Tensor] | None = None
     """Gives the batch to train on instead of one, by its first sample id."""
     before: Callable[["Crew", Guard], None] | None = None
@@ -195,6 +197,8 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
         first = guard._batch[0]
         used = batch if job.spoil_batch is None else job.spoil_batch(crew, first, batch)
         loss = loss_of(crew, used)
+        if job.spoil_loss is not None and guard.phase != "probe":
+            loss = job.spoil_loss(crew, guard.step_number + 1, loss)
         guard.backward(loss)
         if job.spoil is not None and guard.phase != "probe":
             job.spoil(crew, guard.step_number + 1)

@@ -250,6 +250,40 @@ def test_nan_from_a_step_on_ends_with_finite_weights(tmp_path: Path, text: Text,
     assert all(bool(p.isfinite().all()) for p in o.parts.model.parameters())
 
 
+@pytest.mark.parametrize("step", [1, 30, 200])
+def test_a_gradient_that_is_never_finite_again_is_an_incident_and_given_up(
+    tmp_path: Path, text: Text, step: int
+) -> None:
+    def nan_gradient(guard: Guard, loss: Tensor) -> Tensor:
+        if guard.step_number + 1 >= step:
+            loss.register_hook(lambda g: g * math.nan)  # type: ignore[no-untyped-call]
+        return loss
+
+    o = guarded(SOUND, text, tmp_path / "run", spoil=nan_gradient)
+    assert_gave_up(o, tmp_path / "run", wasted=0.75)
+    assert o.guard.num_incidents >= 1
+    assert all(bool(p.isfinite().all()) for p in o.parts.model.parameters())
+
+
+def test_gradients_that_are_nan_for_a_while_are_gone_back_before(
+    tmp_path: Path, text: Text
+) -> None:
+    """A fault that does not come back in the replay: the updates left out are made up for."""
+    seen: set[int] = set()
+
+    def once(guard: Guard, loss: Tensor) -> Tensor:
+        number = len(seen)
+        if 200 <= guard.step_number + 1 < 212 and guard.phase == "calm" and number < 12:
+            seen.add(guard.step_number)
+            loss.register_hook(lambda g: g * math.nan)  # type: ignore[no-untyped-call]
+        return loss
+
+    o = guarded(SOUND, text, tmp_path / "run", spoil=once)
+    assert [a["remedy"] for a in o.guard.actions][-1].startswith("roll-back")  # type: ignore[attr-defined]
+    rows = [r for e in events_of(tmp_path / "run", "attempt") for r in rows_of(tmp_path / "run", e.attempt)]  # fmt: skip
+    assert rows[-1]["step"] == STEPS
+
+
 @pytest.mark.parametrize("budget", [0.3, 0.6])
 def test_a_rate_that_nothing_cures_is_given_up_within_the_budget(
     tmp_path: Path, text: Text, budget: float

@@ -202,6 +202,17 @@ def test_all_ranks_stop_after_the_same_step_when_one_is_told_to(tmp_path: Path) 
     assert differences(a["model"], b["model"]) == []
 
 
+def nan_loss_at(at: int, crew: Crew, step: int, loss: Tensor) -> Tensor:
+    return loss * float("nan") if step == at and crew.rank == 1 else loss
+
+
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_a_nan_on_one_rank_in_the_last_step_ends_the_run_on_all(tmp_path: Path, mode: str) -> None:
+    job = Job("ddp", 15, mode=mode, spoil_loss=partial(nan_loss_at, 15))
+    assert run_crowd(tmp_path, 2, job, timeout_s=60) == [0, 0]
+    assert json.loads((tmp_path / "run" / "verdict.json").read_text())["state"] == "done"
+
+
 def break_judge(crew: Crew, guard: Guard) -> None:
     def fail(*_: Any, **__: Any) -> Any:
         raise RuntimeError("planted")

@@ -74,6 +74,8 @@ class Case:
     trial: Trial | None = None
     losses: list[float] = field(default_factory=list)
     alarmed: bool = False
+    broken_steps: int = 0
+    """Last steps of the trial in a row whose gradient was not finite."""
 
 
 @dataclass

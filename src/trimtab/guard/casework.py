@@ -7,6 +7,7 @@ open -> probe --all batches seen--> trial ... trial --one held--> kept
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from trimtab.guard.case import (
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from trimtab.guard.snapshots import Snapshot
 
 __all__ = ["Casework", "Ending"]
+
+_BROKEN_STEPS = 3
+"""Steps in a row without a finite gradient from which a trial is lost."""
 
 Ending = Commit | Wait | GiveUp
 """How a case ended: a trial was kept, or the run goes on from the restore point as it was."""
@@ -102,8 +106,11 @@ class Casework:
         case = self.case
         assert case is not None
         case.losses.append(loss)
+        broken = not math.isfinite(self.engine.step_sum.norm) and not self.engine.has_scaler
+        case.broken_steps = case.broken_steps + 1 if broken else 0
         case.alarmed = (
             case.alarmed
+            or case.broken_steps >= _BROKEN_STEPS
             or trial_is_lost(case)
             or any(f.severity != "info" and f.signal == "loss" for f in findings)
         )
@@ -265,7 +272,7 @@ class Casework:
             engine.data.skip(*trial.skip)
         cut = [(trial.lr_from_step or 0, trial.lr_factor)] if trial.lr_factor != 1.0 else []
         engine.decisions.lr_cuts = [*case.lr_cuts, *cut]
-        case.trial, case.losses, case.alarmed = trial, [], False
+        case.trial, case.losses, case.alarmed, case.broken_steps = trial, [], False, 0
         case.tried[trial.name] = trial
         self._on_branch()
         engine.begin_attempt(

@@ -11,8 +11,6 @@ from trimtab.guard.verdict import State, write_verdict
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from trimtab.guard.interrupts import Interrupts
     from trimtab.guard.lock import RunLock
     from trimtab.guard.ranks import Ranks
@@ -28,7 +26,6 @@ class Ending(Controls):
     _recorder: Recorder
     _lock: RunLock | None
     _interrupts: Interrupts
-    _losses: list[torch.Tensor]
     _steps: int | None
     _step_at_start: int
     _say: Callable[[str], None]
@@ -56,7 +53,9 @@ class Ending(Controls):
             self.close()
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
-        calm = not self._recovery.alarmed and all(math.isfinite(x) for x in self._losses)
+        calm = not self._recovery.alarmed and math.isfinite(
+            engine.step_sum.loss
+        )  # on all ranks alike
         if whole and calm and step not in (0, engine.saved_step):
             why = "end of the run" if reason != "interrupted" else reason
             self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
@@ -92,7 +91,7 @@ class Ending(Controls):
         if self._ranks.chief:
             write_verdict(
                 self._recorder.directory.root, state=state, reason=reason, steps=self._steps,
-                step=engine.counters.step, saved_step=engine.saved_step,
+                step=engine.counters.step, saved_step=engine.store.whole_step,
                 attempt=self._recorder.attempt,
             )  # fmt: skip
 

@@ -126,6 +126,11 @@ class Engine(RunState):
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
         return values, labels
 
+    @property
+    def has_scaler(self) -> bool:
+        """Whether a loss scaler is in use, for which a gradient that overflows is normal."""
+        return self._live_scaler() is not None
+
     def _live_scaler(self) -> Any | None:
         scaler = self.training.scaler
         return scaler if scaler is not None and scaler.is_enabled() else None

@@ -145,6 +145,7 @@ class Guard(Ending):
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell
             )
             self._step_at_start = self._engine.counters.step
+            self._told_step = self._engine.store.whole_step
             wanted = check_resume > 0 and self._step_at_start == 0
             self._check = ReplayCheck(self._engine, check_resume, self._tell) if wanted else None
         except BaseException:
@@ -338,6 +339,9 @@ class Guard(Ending):
         if step % policy.snapshot_every_steps == 0 and calm and self._acting:
             edge.run("recovery", engine.snapshot)
         edge.run("checkpoint", lambda: engine.store.finish(wait=False))
+        if engine.store.whole_step != self._told_step:
+            self._told_step = engine.store.whole_step
+            edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
         every = policy.checkpoint_every_steps
         if self._recovery.unsettled:
             every = min(every, policy.checkpoint_every_steps_unsettled)

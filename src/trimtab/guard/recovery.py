@@ -35,6 +35,9 @@ __all__ = ["Recovery"]
 
 _MOST_FINDINGS = 1024
 
+_AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
+"""Kinds that took long enough to be told."""
+
 
 class Recovery:
     """See the module."""
@@ -140,37 +143,25 @@ class Recovery:
         row = self.engine.decisions.row - 1
         patience = 0 if last else self.engine.policy.patience_steps
         waiting = self.engine.counters.step < self._wait_until
-        for finding in self._open.values():
-            if (
-                finding.severity == "info"
-                or finding.key in self._handled
-                or finding.end_row is not None
-                or (waiting and finding.kind != "non-finite")
-            ):
-                continue
-            if finding.kind == "non-finite":
-                # one skipped update is dealt with; a second in a row needs more
-                if (
-                    finding.signal == "loss"
-                    and not finding.closed
-                    and (row - finding.onset_row >= 2 or last)
-                ):
-                    return True
-            elif (
-                finding.detector.startswith("level")
-                or finding.kind
-                in (
-                    "unrecovered-spike",
-                    "scale-collapse",
-                )
-                or (
-                    not finding.closed
-                    and finding.signal == "loss"
-                    and row - finding.onset_row >= patience
-                )
-            ):
-                return True
-        return False
+        return any(
+            self._is_trouble(f, row - f.onset_row, patience, last=last)
+            for f in self._open.values()
+            if f.severity != "info"
+            and f.key not in self._handled
+            and f.end_row is None
+            and (f.kind == "non-finite" or not waiting)
+        )
+
+    def _is_trouble(self, f: Finding, age: int, patience: int, *, last: bool) -> bool:
+        if f.kind == "non-finite":
+            # one skipped update is dealt with; a second in a row needs more. A gradient that never
+            # is finite leaves the loss as it is, and a scaler some steps to find its range
+            if f.signal == "grad_norm":
+                return not f.closed and age >= patience and not self.engine.has_scaler
+            return f.signal == "loss" and not f.closed and (age >= 2 or last)
+        if f.detector.startswith("level") or f.kind in _AT_ONCE:
+            return True
+        return not f.closed and f.signal == "loss" and age >= patience
 
     def _respond(self) -> None:
         engine = self.engine

@@ -204,7 +204,7 @@ class RunState:
                 f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
             ) from error
         self._take_over(decided or state["standing"])
-        self.saved_step = checkpoint.step
+        self.saved_step = self.store.whole_step = checkpoint.step
         self._note_differences(state)
         seen = {"checkpoint": checkpoint.path.name, "from_attempt": checkpoint.attempt}
         self.resumed.append(("resume", seen))

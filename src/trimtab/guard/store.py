@@ -74,6 +74,8 @@ class Store:
         self._directory = recorder.directory
         self._ranks = ranks
         self._keep = keep
+        self.whole_step = -1
+        """Step of the newest checkpoint that is known to be whole, this process' own or loaded."""
         self._beside: Ranks | None = None
         self._pending: _Pending | None = None
 
@@ -133,6 +135,7 @@ class Store:
         pending.join()
         if pending.error is not None:
             raise pending.error
+        self.whole_step = pending.step
         self._recorder.event(
             "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
         )

@@ -29,6 +29,8 @@ def speaks_of_state(finding: Finding) -> bool:
     The pace, the data and the logging do not, and a loss scale that merely sinks is an early
     warning: people are told, checkpoints go on, nothing is rolled back.
     """
+    if finding.kind == "skipped-steps":
+        return finding.severity == "critical"  # nothing is learnt any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
 
