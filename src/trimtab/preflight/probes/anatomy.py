@@ -21,7 +21,7 @@ Role = Literal["token embedding", "position embedding", "embedding norm", "norm"
                "matrix", "head", "other"]  # fmt: skip
 
 _POSITION = re.compile(r"(?<![a-z])(wpe|pos|positions?|position(?:al)?_\w+|pos_\w+|embed_positions)(?![a-z])", re.IGNORECASE)  # fmt: skip
-_RESIDUAL = re.compile(r"(?:^|\.)(o_proj|out_proj|c_proj|down_proj|down|fc2|w2|wo|dense_4h_to_h|linear2|linear_fc2|linear_proj|attention\.dense|self_attention\.dense|(?:attn|attention|self_attn|mixer)\.(?:proj|output)|mlp\.proj|ff_out|attn_out)$")  # fmt: skip
+_RESIDUAL = re.compile(r"(?:^|\.)(o_proj|out_proj|c_proj|down_proj|down|fc2|w2|wo|dense_4h_to_h|linear2|linear_fc2|linear_proj|attention\.dense|self_attention\.dense|(?:attn|attention|self_attn|mixer)\.(?:proj|output|out)|mlp\.proj|ff_out|attn_out)$")  # fmt: skip
 _HEAD = re.compile(r"(?:^|\.)(lm_head|embed_out|output_layer|output|head|unembed|decoder|to_logits|readout)$")  # fmt: skip
 
 

@@ -84,6 +84,7 @@ def audit(
     position: Position | None = None,
     checkpoint: Mapping[str, Any] | None = None,
     trained: bool = False,
+    asked_stds: Mapping[str, float] | None = None,
 ) -> Audit:
     """Measure a model, and its optimizer, before the first step; leave both as they were.
 
@@ -97,6 +98,7 @@ def audit(
         dtype: Type of autocast.
         position: What the config says of positions.
         checkpoint: The model's state in a checkpoint to go on from: layers it lacks are told.
+        asked_stds: Parameter → std that the init asks for, for a model on the meta device (`drawn.AskedStds`).
         trained: The weights are no longer the first ones: their size is then not judged.
 
     Cost: reads each weight once; one forward and backward pass. Weights, gradients, buffers, mode
@@ -108,7 +110,7 @@ def audit(
     anatomy = dissect(model)
     if not anatomy.parts:
         raise ConfigError(f"{type(model).__name__} has no parameters; give a model")
-    rows = measure(anatomy)
+    rows = measure(anatomy, asked_stds)
     done = run_once(model, anatomy, batch, loss)
     tamed = any(is_qk_norm(p.name) for p in anatomy.parts)
     kind = embedding_kind(anatomy)

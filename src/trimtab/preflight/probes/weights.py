@@ -57,16 +57,22 @@ class Measured:
     trainable: bool
 
 
-def measure(anatomy: Anatomy) -> tuple[Measured, ...]:
+def measure(anatomy: Anatomy, asked: Mapping[str, float] | None = None) -> tuple[Measured, ...]:
     """Return the std of every parameter beside what the rules would give it.
 
     Small init √(2/5h), wide init √(1/3h); for layers that write to the residual stream also
     σ/√(2L), with σ the median std of the other matrices in the blocks, and 2/(L√h).
 
+    Args:
+        anatomy: The model.
+        asked: Parameter → std that its init asks for, instead of a measurement.
+
     Cost: reads each weight once, on its device; one device sync per parameter. On the meta device
-    every std is NaN.
+    a std that was not given is NaN.
     """
     stds = {p.name: _moments(p.parameter) for p in anatomy.parts}
+    if asked is not None:
+        stds |= {n: (math.nan, std) for n, std in asked.items() if n in stds}
     sigma = _sigma(anatomy, stds)
     rows = []
     for part in anatomy.parts:
