@@ -17,7 +17,8 @@ def twin(seed: int = 0, **changes: Any) -> TwinModel:
 
 def decayed(model: nn.Module, *, wrong: tuple[str, ...] = ()) -> torch.optim.AdamW:
     """AdamW with decay on matrices alone; what `wrong` names is put in the other group."""
-    decay, none = [], []
+    decay: list[nn.Parameter] = []
+    none: list[nn.Parameter] = []
     for name, weight in model.named_parameters():
         is_matrix = weight.dim() >= 2 and "embed" not in name
         (decay if is_matrix != (name in wrong) else none).append(weight)

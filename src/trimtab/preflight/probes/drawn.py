@@ -20,19 +20,35 @@ if TYPE_CHECKING:
 __all__ = ["AskedStds", "from_hf_config"]
 
 _MAX_BYTES = 8 * 1024 * 1024
+_TRUNCATED = "_no_grad_trunc_normal_"
+"""Where torch.nn.init.trunc_normal_ ends up, also where it was imported by name."""
 
 
 class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes, for each tensor that is filled while it is active, the std that the fill asks for.
 
-    Follows normal, uniform, constant fills, the scaling of a filled tensor, and the inverse error
-    function by which torch draws truncated normals (its cut is neglected: at ±2σ it is 12 %).
-    A tensor filled otherwise is NaN.
+    Follows normal, uniform and constant fills, copies and the scaling of a filled tensor. Of a truncated
+    normal the cut is neglected: at ±2σ it is 12 %. A tensor filled otherwise is absent or NaN.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._stds: dict[int, float] = {}
+        self._truncated: Any = None
+
+    def __enter__(self) -> AskedStds:
+        """Begin to note; torch leaves truncated normals out on the meta device, so they are stood in for."""
+        self._truncated = getattr(nn.init, _TRUNCATED, None)
+        if self._truncated is not None:
+            setattr(nn.init, _TRUNCATED, _plain_normal)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Stop."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        if self._truncated is not None:
+            setattr(nn.init, _TRUNCATED, self._truncated)
 
     def __torch_dispatch__(
         self,
@@ -58,8 +74,6 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._stds[key] = (high - low) / math.sqrt(12)
         elif operation in ("zero_", "fill_", "ones_like", "zeros_like"):
             self._stds[key] = 0.0 if args[0]._base is None else self._stds.get(key, 0.0)
-        elif operation == "erfinv_":
-            self._stds[key] = math.sqrt(0.5)
         elif operation in ("mul_", "div_") and rest and isinstance(rest[0], int | float):
             self._stds[key] = self._stds.get(key, math.nan) * (abs(rest[0]) if operation == "mul_" else 1 / abs(rest[0]))  # fmt: skip
         elif operation == "copy_":
@@ -73,6 +87,11 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Return parameter → std as last asked for; a parameter that was not filled is absent."""
         known = ((n, self._stds.get(self._key(w.detach()))) for n, w in model.named_parameters())
         return {n: std for n, std in known if std is not None}
+
+
+def _plain_normal(tensor: Tensor, mean: float, std: float, *_cut: Any, **_named: Any) -> Tensor:
+    with torch.no_grad():
+        return tensor.normal_(mean, std)
 
 
 def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:

@@ -206,7 +206,9 @@ def _run(
                 process.join()
         seconds = time.monotonic() - begin
         told = [json.loads(p.read_text("utf-8")) for p in sorted(Path(folder).glob("*.json"))]
-        said = next((t for t in told if "status" in t and t["status"] != "agrees"), None) or next(iter(told), None)  # fmt: skip
+        # of several that failed the first one: the others lost their peer
+        told.sort(key=lambda t: (t["status"] != "failed", t.pop("at")))
+        said = next(iter(told), None)
     if said is None:
         codes = [p.exitcode for p in crew]
         why = f"no rank ended within {timeout_s:.0f} s" if late else f"a rank died; exit codes {codes}"  # fmt: skip
@@ -245,6 +247,7 @@ def _work(
         answer = {"status": "left out", "why": str(error)}
     except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
         answer = {"status": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
+    answer["at"] = time.monotonic()
     if answer["status"] == "failed" or rank == 0:
         Path(folder, f"{rank}.json").write_text(json.dumps(answer), encoding="utf-8")
     if dist.is_initialized() and answer["status"] in ("agrees", "differs"):
