@@ -5,5 +5,10 @@ from importlib.util import find_spec
 collect_ignore = (
     []
     if find_spec("torch")
-    else ["src/trimtab/guard", "src/trimtab/integrations", "src/trimtab/lab"]
+    else [
+        "src/trimtab/guard",
+        "src/trimtab/integrations",
+        "src/trimtab/lab",
+        "src/trimtab/preflight/probes",
+    ]
 )

@@ -57,9 +57,16 @@ def top_level_modules() -> set[str]:
 
 def contracts() -> dict[str, dict[str, Any]]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return {
-        contract["type"]: contract for contract in settings["tool"]["importlinter"]["contracts"]
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for contract in settings["tool"]["importlinter"]["contracts"]:
+        found.setdefault(contract["type"], contract)  # the first of its type
+    return found
+
+
+def needs_torch(path: Path) -> bool:
+    """Whether a file may import torch at its top."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] in NEEDS_TORCH or parts[:2] == ("preflight", "probes")
 
 
 def test_the_block_on_torch_works() -> None:
@@ -76,9 +83,7 @@ def test_base_imports_with_torch_blocked() -> None:
 
 def test_every_torch_free_module_imports_with_torch_blocked() -> None:
     names = [
-        module_name(path)
-        for path in FILES
-        if path.relative_to(PACKAGE).parts[0] not in {*NEEDS_TORCH, "__main__.py"}
+        module_name(path) for path in FILES if not needs_torch(path) and path.name != "__main__.py"
     ]
     done = run_without_torch(
         f"import importlib\nfor name in {names!r}: importlib.import_module(name)"
@@ -99,8 +104,8 @@ def test_all_is_sorted_and_importable(path: Path) -> None:
         return
     names = list(exported[0])
     assert names == sorted(set(names), key=export_order)
-    part = path.relative_to(PACKAGE).parts[0]
-    if not find_spec("torch") and part in {*NEEDS_TORCH, "__init__.py"}:
+    lazy = path.relative_to(PACKAGE).as_posix() in {"__init__.py", "preflight/__init__.py"}
+    if not find_spec("torch") and (needs_torch(path) or lazy):
         pytest.skip("needs the torch extra")
     module = importlib.import_module(module_name(path))
     assert [name for name in names if not hasattr(module, name)] == []
@@ -154,3 +159,16 @@ def test_no_page_names_the_folder_of_this_checkout() -> None:
     ] + [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
     here = f"{ROOT}/"
     assert [str(path) for path in pages if here in path.read_text(encoding="utf-8")] == []
+
+
+def test_of_preflight_only_the_probes_may_reach_torch() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (contract,) = (
+        c for c in settings["tool"]["importlinter"]["contracts"] if "Of preflight" in c["name"]
+    )
+    watched = {name.removeprefix("trimtab.preflight.") for name in contract["source_modules"]}
+    folder = PACKAGE / "preflight"
+    parts = {p.stem for p in folder.glob("*.py")} | {
+        p.parent.name for p in folder.glob("*/__init__.py")
+    }
+    assert watched == parts - {"probes", "__init__"}

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from trimtab.cli import (
+    audit,
     bench,
     chronicle,
     compare,
@@ -19,9 +20,11 @@ from trimtab.cli import (
     explain,
     inspect,
     lab,
+    parity,
     preflight,
     report,
     similar,
+    smoke,
     watch,
 )
 from trimtab.errors import TrimtabError
@@ -37,6 +40,9 @@ _COMMANDS = (
     similar,
     dismiss,
     preflight,
+    audit,
+    smoke,
+    parity,
     chronicle,
     report,
     lab,

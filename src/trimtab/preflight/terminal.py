@@ -22,6 +22,7 @@ __all__ = [
     "render_advice",
     "render_config",
     "render_difference",
+    "render_findings",
     "render_points",
     "render_remedies",
     "render_rules",
@@ -43,7 +44,7 @@ def render_config(
     """Return one config: what it is, what was found, what is satisfied."""
     rows: list[RenderableType] = [_headline(settings, params), Text("")]
     shown = [f for f in findings if everything or f.severity != "info"]
-    rows.append(_findings(shown, width))
+    rows.append(render_findings(shown, width))
     quiet = [f for f in findings if f not in shown]
     counts = [f"{len(satisfied(settings, findings))} rules satisfied"]
     if quiet:
@@ -73,7 +74,8 @@ def _headline(settings: Settings, params: float | None) -> Text:
     return Text(f"{settings.path}\n", style="bold") + Text(" · ".join(parts), style="not bold")
 
 
-def _findings(findings: Iterable[Finding], width: int) -> Grid:
+def render_findings(findings: Iterable[Finding], width: int) -> Grid:
+    """Return findings with what to type beside them; under them where the terminal is narrow."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(width=1)
     grid.add_column(ratio=3)

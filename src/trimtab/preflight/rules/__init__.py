@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from trimtab.preflight.rules.init import INIT_RULES
 from trimtab.preflight.rules.learning_rate import LEARNING_RATE_RULES
+from trimtab.preflight.rules.model import MODEL_RULES
 from trimtab.preflight.rules.operations import OPERATIONS_RULES
 from trimtab.preflight.rules.optimizer import OPTIMIZER_RULES
 from trimtab.preflight.rules.precision import PRECISION_RULES
@@ -21,5 +22,6 @@ RULES: tuple[Rule, ...] = (
     *LEARNING_RATE_RULES,
     *OPTIMIZER_RULES,
     *OPERATIONS_RULES,
+    *MODEL_RULES,
 )
 RULE_BY_ID: Mapping[str, Rule] = {r.id: r for r in RULES}

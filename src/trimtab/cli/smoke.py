@@ -1,0 +1,82 @@
+"""`trimtab smoke CONFIG`: a small twin of the run must beat tables of counts, in a minute, before the run starts."""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.text import Text
+
+from trimtab.cli.output import print_json
+from trimtab.cli.torch_side import add_twin_flags, need_torch, twin_of
+from trimtab.errors import ConfigError
+from trimtab.preflight.terminal import render_findings
+
+__all__ = ["add"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command."""
+    parser = commands.add_parser("smoke", help="train a small twin of a run on real text; it must beat a unigram and a bigram table")  # fmt: skip
+    add_twin_flags(parser)
+    parser.add_argument("--text", metavar="PATH", help="file or directory of text; default: the standard library's own sources")  # fmt: skip
+    parser.add_argument("--steps", type=int, default=600, help="default 600, about a minute on one core")  # fmt: skip
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--launch", nargs=argparse.REMAINDER, metavar="COMMAND", help="last: what to start if it passes, with all its arguments; its exit status is then ours")  # fmt: skip
+    parser.add_argument("--anyway", action="store_true", help="start --launch even if it fails")
+    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")  # fmt: skip
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, judge, and start what waits for it."""
+    if arguments.launch is not None and not arguments.launch:
+        raise ConfigError("--launch has no command; give it last, with its arguments")
+    need_torch("`trimtab smoke`", arguments.threads)
+    from trimtab.lab.text import load_text
+    from trimtab.preflight.probes.smoke import smoke
+
+    console = Console(stderr=arguments.json, highlight=False)
+    twin, text = twin_of(arguments), load_text(arguments.text)
+    show = _progress(arguments.steps) if sys.stderr.isatty() else None
+    done = smoke(twin, text.train, text.validation, steps=arguments.steps, seed=arguments.seed, on_step=show)  # fmt: skip
+    if arguments.json:
+        print_json({"schema": 1, "text": text.source, **done.to_json()})
+    else:
+        verdict = "passed" if done.passed else "FAILED"
+        console.print(Text(f"{verdict}: twin {done.loss:.3f} nats per token after {done.steps} steps; bigram {done.bigram:.3f}, unigram {done.unigram:.3f}; {done.seconds:.1f} s · {text.source}"))  # fmt: skip
+        for note in twin.notes:
+            console.print(Text(f"· {note}", style="dim"))
+        console.print(render_findings(done.findings, console.width))
+    return _launch(arguments, passed=done.passed)
+
+
+def _progress(steps: int) -> Callable[[int, float], None]:
+    def show(step: int, loss: float) -> None:
+        if step % 20 == 0 or step == steps:
+            end = "\n" if step == steps else "\r"
+            print(f"  step {step}/{steps}  loss {loss:.3f}   ", end=end, file=sys.stderr, flush=True)  # fmt: skip
+
+    return show
+
+
+def _launch(arguments: argparse.Namespace, *, passed: bool) -> int:
+    """Start the user's command where the test allows it; return the exit status.
+
+    Raises:
+        ConfigError: The command cannot be started.
+    """
+    if arguments.launch is None:
+        return int(not passed)
+    if not passed and not arguments.anyway:
+        print("trimtab: not started, since the smoke test failed; --anyway starts it", file=sys.stderr)  # fmt: skip
+        return 1
+    if not passed:
+        print("trimtab: started although the smoke test failed (--anyway)", file=sys.stderr)
+    sys.stdout.flush()
+    try:
+        return subprocess.run(arguments.launch, check=False).returncode
+    except OSError as error:
+        raise ConfigError(f"{arguments.launch[0]!r} cannot be started: {error.strerror}") from error

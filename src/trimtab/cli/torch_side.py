@@ -1,0 +1,89 @@
+"""What the commands share that need torch: loading it, code that the user asks to run, the twin's flags."""
+
+import argparse
+import importlib
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ConfigError, MissingExtraError
+from trimtab.preflight.reading import read_config
+from trimtab.preflight.settings import Setting, Settings
+from trimtab.preflight.shrink import Twin, shrink
+
+__all__ = ["add_twin_flags", "load_function", "need_torch", "split_function", "twin_of"]
+
+_FLAGS = (
+    ("hidden", int, "width of the residual stream"), ("layers", int, "transformer blocks"), ("lr", float, "peak learning rate"),
+    ("min_lr", float, "rate at the end"), ("warmup_steps", int, ""), ("train_steps", int, ""), ("beta1", float, ""), ("beta2", float, ""),
+    ("eps", float, ""), ("weight_decay", float, ""), ("clip", float, "largest gradient norm"), ("init_std", float, "std of the weight init"),
+)  # fmt: skip
+
+
+def need_torch(what: str, threads: int = 1) -> None:
+    """Load torch with so many threads.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        importlib.import_module("torch").set_num_threads(threads)
+    except ImportError:
+        raise MissingExtraError(what, "torch") from None
+
+
+def split_function(text: str) -> tuple[Path, str]:
+    """Return file and function of `path.py:function`, an argument's type."""
+    path, _, name = text.rpartition(":")
+    if not path.endswith(".py") or not name.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text[:60]!r}: expected path.py:function")
+    return Path(path), name
+
+
+def load_function(path: Path, name: str) -> Any:
+    """Run a file of the user's own, as they asked, and return one of its functions.
+
+    Raises:
+        ConfigError: There is no such file, or no such function in it.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path}: there is no such file")
+    module_name = f"trimtab_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path}: cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ConfigError(f"{path}: has no function {name!r}")
+    return function
+
+
+def add_twin_flags(parser: argparse.ArgumentParser) -> None:
+    """Add a config, or the settings one by one."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a config of any framework; read, never executed")  # fmt: skip
+    asked = parser.add_argument_group("settings, instead of a config or over it")
+    for name, kind, text in _FLAGS:
+        asked.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=text or None)
+    asked.add_argument("--twin-hidden", type=int, default=64, metavar="N", help="width of the small twin; default 64")  # fmt: skip
+
+
+def twin_of(arguments: argparse.Namespace) -> Twin:
+    """Return the small twin of what was asked for.
+
+    Raises:
+        ConfigError: The config holds no settings, or one is impossible.
+        ReadError: The config cannot be read.
+    """
+    settings = Settings(path="", framework="flags")
+    if arguments.config:
+        found = read_config(arguments.config)
+        if not found:
+            raise ConfigError(f"{arguments.config}: holds no settings that are known")
+        settings = found[0]
+    given = {n: Setting(getattr(arguments, n), "stated", f"--{n.replace('_', '-')}") for n, _, _ in _FLAGS if getattr(arguments, n) is not None}  # fmt: skip
+    return shrink(replace(settings, values={**settings.values, **given}), hidden=arguments.twin_hidden)  # fmt: skip

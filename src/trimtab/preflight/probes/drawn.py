@@ -1,0 +1,136 @@
+"""The init that a model asks for, read off without drawing a number: on the meta device, at any size."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trimtab.errors import ConfigError, MissingExtraError, ReadError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["AskedStds", "from_hf_config"]
+
+_MAX_BYTES = 8 * 1024 * 1024
+_TRUNCATED = "_no_grad_trunc_normal_"
+"""Where torch.nn.init.trunc_normal_ ends up, also where it was imported by name."""
+
+
+class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes, for each tensor that is filled while it is active, the std that the fill asks for.
+
+    Follows normal, uniform and constant fills, copies and the scaling of a filled tensor. Of a truncated
+    normal the cut is neglected: at ±2σ it is 12 %. A tensor filled otherwise is absent or NaN.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._stds: dict[int, float] = {}
+        self._truncated: Any = None
+
+    def __enter__(self) -> AskedStds:
+        """Begin to note; torch leaves truncated normals out on the meta device, so they are stood in for."""
+        self._truncated = getattr(nn.init, _TRUNCATED, None)
+        if self._truncated is not None:
+            setattr(nn.init, _TRUNCATED, _plain_normal)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        """Stop."""
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        if self._truncated is not None:
+            setattr(nn.init, _TRUNCATED, self._truncated)
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run the operation, and note what it does to its first argument."""
+        result = func(*args, **(kwargs or {}))
+        if args and isinstance(args[0], Tensor):
+            self._note(str(func), args, kwargs or {})
+        return result
+
+    def _note(self, name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        key, rest = self._key(args[0]), list(args[1:])
+        operation = name.removeprefix("aten.").partition(".")[0]
+        if operation == "normal_":
+            self._stds[key] = float(named.get("std", rest[1] if len(rest) > 1 else 1.0))
+        elif operation == "uniform_":
+            low = float(named.get("from", rest[0] if rest else 0.0))
+            high = float(named.get("to", rest[1] if len(rest) > 1 else 1.0))
+            self._stds[key] = (high - low) / math.sqrt(12)
+        elif operation in ("zero_", "fill_", "ones_like", "zeros_like"):
+            self._stds[key] = 0.0 if args[0]._base is None else self._stds.get(key, 0.0)
+        elif operation in ("mul_", "div_") and rest and isinstance(rest[0], int | float):
+            self._stds[key] = self._stds.get(key, math.nan) * (abs(rest[0]) if operation == "mul_" else 1 / abs(rest[0]))  # fmt: skip
+        elif operation == "copy_":
+            self._stds[key] = self._stds.get(self._key(rest[0]), math.nan) if rest and isinstance(rest[0], Tensor) else math.nan  # fmt: skip
+
+    @staticmethod
+    def _key(tensor: Tensor) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+    def by_name(self, model: nn.Module) -> dict[str, float]:
+        """Return parameter → std as last asked for; a parameter that was not filled is absent."""
+        known = ((n, self._stds.get(self._key(w.detach()))) for n, w in model.named_parameters())
+        return {n: std for n, std in known if std is not None}
+
+
+def _plain_normal(tensor: Tensor, mean: float, std: float, *_cut: Any, **_named: Any) -> Tensor:
+    with torch.no_grad():
+        return tensor.normal_(mean, std)
+
+
+def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
+    """Return the model of a transformers `config.json` on the meta device, and the stds it asks for.
+
+    Only classes of the installed transformers are used: nothing that the file names is executed or
+    fetched. No memory is taken for weights.
+
+    Raises:
+        MissingExtraError: transformers is not installed.
+        ReadError: The file cannot be read, or is no such config.
+        ConfigError: The installed transformers has no such causal language model.
+    """
+    file = Path(path)
+    try:
+        with file.open("rb") as opened:
+            raw = opened.read(_MAX_BYTES + 1)
+        stated = json.loads(raw) if len(raw) <= _MAX_BYTES else None
+    except OSError as error:
+        raise ReadError(f"{file}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise ReadError(f"{file}: is not JSON ({error}); give a model's config.json") from error
+    if not isinstance(stated, dict) or not isinstance(stated.get("model_type"), str):
+        raise ReadError(f"{file}: has no model_type; give the config.json of a transformers model")
+    try:
+        library = importlib.import_module("transformers")
+    except ImportError:
+        raise MissingExtraError("`trimtab audit CONFIG.json`", "hf") from None
+    kind = stated.pop("model_type")
+    for key in ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version"):
+        stated.pop(key, None)
+    asked = AskedStds()
+    try:
+        config = library.AutoConfig.for_model(kind, **stated)
+        make: Callable[..., nn.Module] = library.AutoModelForCausalLM.from_config
+        with torch.device("meta"):
+            model = make(config, trust_remote_code=False)
+            with asked:
+                model.apply(model._init_weights)  # type: ignore[arg-type]
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        raise ConfigError(f"{file}: transformers {library.__version__} makes no causal language model of it ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})") from error  # fmt: skip
+    return model, asked.by_name(model)
