@@ -21,6 +21,7 @@ from trimtab.cli import (
     lab,
     preflight,
     report,
+    scan,
     similar,
     watch,
 )
@@ -37,6 +38,7 @@ _COMMANDS = (
     similar,
     dismiss,
     preflight,
+    scan,
     chronicle,
     report,
     lab,

@@ -62,8 +62,6 @@ class Account:
     """How many documents have each length."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    num_before: int = 0
-    """Units of the sources before it: added to its numbers where the sources are read in a row."""
 
     def hit(
         self, rule: str, block: Block, units: NDArray[np.int64], at: NDArray[np.int64] | None = None

@@ -111,6 +111,19 @@ class Duplicates:
                 found.append(doc)
         return found
 
+    def notes(self) -> tuple[str, ...]:
+        """Say where not everything was kept in mind."""
+        notes = []
+        if self.exact.bits:
+            notes.append(
+                f"exact duplicates were counted on one document in {1 << self.exact.bits}, chosen by its hash"
+            )
+        if self.keys and self.keys.bits:
+            notes.append(
+                f"near duplicates were looked for by one key in {1 << self.keys.bits}: there are more than found"
+            )
+        return tuple(notes)
+
     def state(self) -> dict[str, Any]:
         """Return both tables as arrays."""
         return {"exact": self.exact.state(), "keys": self.keys.state() if self.keys else None}

@@ -67,6 +67,8 @@ class ScanResult:
     errors: tuple[dict[str, str], ...]
     epochs: EpochPlan | None
     difference: Difference | None
+    notes: tuple[str, ...] = ()
+    """What is to be said about how it was counted."""
 
 
 def scan(
@@ -104,9 +106,6 @@ def scan(
     difference = _compare(chosen, before, after, job.errors) if before and after else None
     if state_path is not None:
         state_path.unlink(missing_ok=True)
-    number = 0
-    for account in job.accounts:
-        account.num_before, number = number, number + account.num_units
     epochs = plan_epochs(corpus_tokens(job.accounts)[0], chosen.plan_tokens, chosen.tokens_per_step)
     return ScanResult(
         sources=tuple(job.accounts),
@@ -114,6 +113,7 @@ def scan(
         errors=tuple(job.errors),
         epochs=epochs,
         difference=difference,
+        notes=job.duplicates.notes() if job.duplicates else (),
     )
 
 

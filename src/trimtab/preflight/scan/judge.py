@@ -91,7 +91,7 @@ def figures(account: Account) -> dict[str, Any]:
         "entropy_bits": float(-(counts * np.log2(counts)).sum()) if len(counts) else None,
         "share_escapes": share("escapes"), "share_repeats": share("repeats"), "share_markup": share("markup"),
         "share_exact_duplicates": _ratio(totals, "exact_duplicates", "docs_hashed"),
-        "share_near_duplicates": _ratio(totals, "near_duplicates", "docs_hashed"),
+        "share_near_duplicates": _ratio(totals, "near_duplicates", "docs_compared"),
         "notes": list(account.notes),
     }  # fmt: skip
 
@@ -238,7 +238,7 @@ def _of_difference(difference: Difference) -> Iterator[Finding]:
             f"{difference.inserted_bytes:,} bytes longer, {difference.inserted_backslashes:,} backslashes"
         )
     if grown:
-        what.append(f"{grown[0][0]!r} {grown[0][1]:,} → {grown[0][2]:,} times")
+        what.append(f"{shown[0]['ngram']!s} {grown[0][1]:,} → {grown[0][2]:,} times")
     yield Finding(
         rule=rule.name, severity="error", message=f"{rule.says}: {'; '.join(what)}",
         values={"documents_before": difference.num_before, "documents_after": difference.num_after,
