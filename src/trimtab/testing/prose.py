@@ -4,9 +4,33 @@ import numpy as np
 
 __all__ = ["prose"]
 
-_SYLLABLES = (
-    ["ba", "ce", "di", "fo", "gu", "ha", "ke", "li", "mo", "nu", "pa", "re", "si", "to", "va", "we", "yo", "za", "sha", "the", "ing", "er", "on", "tion", "ly"]
-)
+_SYLLABLES = [
+    "ba",
+    "ce",
+    "di",
+    "fo",
+    "gu",
+    "ha",
+    "ke",
+    "li",
+    "mo",
+    "nu",
+    "pa",
+    "re",
+    "si",
+    "to",
+    "va",
+    "we",
+    "yo",
+    "za",
+    "sha",
+    "the",
+    "ing",
+    "er",
+    "on",
+    "tion",
+    "ly",
+]
 _NUM_WORDS = 8_000
 _EXPONENT = 1.1
 

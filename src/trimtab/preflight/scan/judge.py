@@ -23,7 +23,6 @@ OUTLIER_SPREADS = 8.0
 OUTLIER_DISTANCE = 0.15
 """A piece is an outlier below median - max(8 robust spreads, 0.15): an artefact in half of a batch moved the
 ratio by 3.5 to 9 spreads in trimtab's own lab, prose of one source stays within 0.1."""
-_INCOMPRESSIBLE = 0.95
 _FEWEST_JUDGED = 20
 
 
@@ -129,7 +128,7 @@ def _finding(
 
 
 def _outliers(account: Account) -> dict[str, Tally]:
-    """Return the units with a piece that compresses far better or worse than the source's others."""
+    """Return the units with a piece that compresses far better than the source's others."""
     ratios = np.frombuffer(bytes(account.ratio_low), np.uint8)
     judged = ratios[ratios != NOT_JUDGED].astype(np.float64) / RATIO_STEPS
     if not len(judged):
@@ -141,14 +140,7 @@ def _outliers(account: Account) -> dict[str, Tally]:
         floor = max(floor, middle - max(OUTLIER_SPREADS * spread, OUTLIER_DISTANCE))
     known = ratios != NOT_JUDGED
     low = np.flatnonzero(known & (ratios < floor * RATIO_STEPS))
-    high = np.flatnonzero(known & (ratios >= _INCOMPRESSIBLE * RATIO_STEPS))
-    if account.kind not in ("text", "jsonl", "parquet", "arrow", "feather", "tar"):
-        high = high[:0]  # token ids of a large vocabulary compress badly by right
-    tallies = {}
-    for name, units in (("low-entropy", low), ("incompressible", high)):
-        if len(units):
-            tallies[name] = _tally(units, ratios)
-    return tallies
+    return {"low-entropy": _tally(low, ratios)} if len(low) else {}
 
 
 def _tally(units: NDArray[np.int64], ratios: NDArray[np.uint8]) -> Tally:

@@ -6,11 +6,9 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, cast
 
-import orjson
-
 from trimtab.errors import ReadError
 from trimtab.preflight.scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
-from trimtab.preflight.scan.read_text import CUT_STREAM, check_expansion, opened, text_of
+from trimtab.preflight.scan.read_text import CUT_STREAM, check_expansion, load_json, opened, text_of
 
 __all__ = ["TarShard"]
 
@@ -90,8 +88,8 @@ class TarShard:
         if not lower.endswith(".json"):
             return raw
         try:
-            record = orjson.loads(raw)
-        except ValueError:
+            record = load_json(raw)
+        except (ValueError, RecursionError):
             return None
         return (text_of(record, self.field) or "").encode("utf-8", "surrogatepass")
 

@@ -1,5 +1,6 @@
 """Plain text and JSON lines, also compressed, a block at a time."""
 
+import json
 import lzma
 import zlib
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from trimtab.errors import ReadError
 from trimtab.preflight.scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
 from trimtab.readers.base import open_bytes
 
-__all__ = ["JsonLines", "PlainText", "text_of"]
+__all__ = ["JsonLines", "PlainText", "load_json", "text_of"]
 
 CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 MAX_EXPANSION = 2000
@@ -142,11 +143,24 @@ class JsonLines:
 
     def _text(self, line: bytes) -> bytes | None:
         try:
-            record = orjson.loads(line)
-        except ValueError:
+            record = load_json(line)
+        except (ValueError, RecursionError):
             return None
         text = text_of(record, self.field)
         return None if text is None else text.encode("utf-8", "surrogatepass")
+
+
+def load_json(raw: bytes) -> Any:
+    """Return the document; what only Python's own reader takes (NaN, lone surrogates) is taken too.
+
+    Raises:
+        ValueError: It is no JSON.
+        RecursionError: It nests too deep.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return json.loads(raw)
 
 
 def text_of(record: Any, field: str | None) -> str | None:

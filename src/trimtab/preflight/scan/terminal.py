@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from trimtab.preflight.scan.engine import ScanResult
@@ -13,6 +12,7 @@ __all__ = ["render_scan"]
 
 _MARK = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "info": ("·", "dim")}
 _MOST_SOURCES = 40
+_WIDTHS = (10, 9, 6, 6, 8, 8, 7, 7, 7)
 
 
 def render_scan(result: ScanResult) -> RenderableType:
@@ -32,29 +32,31 @@ def render_scan(result: ScanResult) -> RenderableType:
     return Group(*rows)
 
 
-def _sources(result: ScanResult) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("source", no_wrap=True, min_width=16)
-    for name in ("units", "MB", "bits", "zstd", "escapes", "repeats", "html", "same", "near"):
-        table.add_column(name, justify="right", no_wrap=True)
+def _sources(result: ScanResult) -> Text:
+    columns = ("units", "MB", "bits", "zstd", "escapes", "repeats", "html", "same", "near")
+    lines = [
+        f"{'source':<26}" + "".join(f"{c:>{w}}" for c, w in zip(columns, _WIDTHS, strict=True))
+    ]
     for account in result.sources[:_MOST_SOURCES]:
         row = figures(account)
-        table.add_row(
-            Text(_plain("/".join(Path(row["path"]).parts[-2:]))),
-            f"{row['units']:,}", f"{row['bytes'] / 1e6:.1f}",
-            _number(row["entropy_bits"]), _number(row["compression"]),
-            *(_share(row[f"share_{k}"]) for k in ("escapes", "repeats", "markup", "exact_duplicates", "near_duplicates")),
+        shares = ("escapes", "repeats", "markup", "exact_duplicates", "near_duplicates")
+        cells = (
+            f"{row['units']:,}", f"{row['bytes'] / 1e6:,.1f}",
+            _number(row["entropy_bits"]), _number(row["compression"]), *(_share(row[f"share_{k}"]) for k in shares),
         )  # fmt: skip
-    if len(result.sources) > _MOST_SOURCES:
-        table.add_row(
-            Text(f"… and {len(result.sources) - _MOST_SOURCES} more (--json has all)", style="dim")
+        name = _plain("/".join(Path(row["path"]).parts[-2:]))[-25:]
+        lines.append(
+            f"{name:<26}" + "".join(f"{c:>{w}}" for c, w in zip(cells, _WIDTHS, strict=True))
         )
+    if len(result.sources) > _MOST_SOURCES:
+        lines.append(f"… and {len(result.sources) - _MOST_SOURCES} more (--json has all)")
     tokens, estimated = corpus_tokens(result.sources)
     about = "about " if estimated else ""
-    table.caption = f"{about}{tokens:,} tokens" + (" (4 bytes of text each)" if estimated else "")
-    table.caption += "; bits: entropy per byte or token; zstd: compressed size; same, near: documents that came before"
-    table.caption_justify = "left"
-    return table
+    lines.append(
+        f"{about}{tokens:,} tokens{' (4 bytes of text each)' if estimated else ''}; bits: entropy per byte or token; "
+        "zstd: compressed size; same, near: documents like an earlier one"
+    )
+    return Text("\n".join(lines))
 
 
 def _finding(found: Finding, *, several: bool) -> RenderableType:
