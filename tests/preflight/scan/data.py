@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,7 @@ def write_megatron(
     stem: Path, documents: Sequence[NDArray[np.integer]], *, code: int = 8, cut_bytes: int = 0
 ) -> Path:
     """Write .bin and .idx by the documented layout, independently of the reader."""
-    types = {4: np.dtype("<i4"), 8: np.dtype("<u2"), 5: np.dtype("<i8")}
-    dtype = types[code]
+    dtype: np.dtype[Any] = np.dtype({4: "<i4", 8: "<u2", 5: "<i8"}[code])
     raw = b"".join(d.astype(dtype).tobytes() for d in documents)
     stem.with_suffix(".bin").write_bytes(raw[: len(raw) - cut_bytes])
     sizes = np.array([len(d) for d in documents], "<i4")

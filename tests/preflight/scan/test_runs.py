@@ -1,5 +1,7 @@
 """The finder of repeated n-grams, against the definition spelled out."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,7 @@ def by_definition(
     data: list[int], edges: list[int], min_length: int, max_span: int
 ) -> list[tuple[int, int, int]]:
     found: list[tuple[int, int, int]] = []
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges):
         inside: list[tuple[int, int, int]] = []
         for span in range(1, max_span + 1):
             i = a + span

@@ -1,9 +1,10 @@
 """Documents that come more than once, exactly or nearly, within bounded memory.
 
 Exact: a 64-bit hash of the bytes. Near: MinHash over all 8-byte shingles (5-token shingles for token
-ids), a quarter of them kept by their hash, in 64 bins by one-permutation hashing; documents that
-agree in 8 neighbouring bins share one of 8 keys. Two documents of Jaccard similarity J meet with
-probability 1 - (1 - J^8)^8: 0.99 at 0.9, 0.77 at 0.8, 0.03 at 0.5.
+ids), a quarter of them kept by their hash, in 64 bins by one-permutation hashing; each 8 neighbouring
+bins make one of 8 keys, and a document two of whose keys were seen before is a near duplicate. For two
+documents of Jaccard similarity J that is P(Binomial(8, J^8) >= 2): 0.92 at 0.9, 0.40 at 0.8, 0.0004 at 0.5.
+One key alone would do for a shared header among many documents.
 
 Sources: Broder (1997), On the resemblance and containment of documents; Li, Owen, Zhang (2012), One
 permutation hashing, arXiv:1208.1259.
@@ -24,6 +25,7 @@ __all__ = ["Duplicates", "Seen"]
 _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 1024
 """Shorter documents have too few shingles for 64 bins, and are not compared."""
+_KEYS_SHARED = 2
 _MOST_EMPTY = 2
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
@@ -107,7 +109,7 @@ class Duplicates:
         found = []
         for doc, keys in zip(docs.tolist(), band_keys(block, docs).tolist(), strict=True):
             before = [self.keys.add(key) for key in {k for k in keys if k}]
-            if max(before, default=0) > 0:
+            if sum(b > 0 for b in before) >= _KEYS_SHARED:
                 found.append(doc)
         return found
 

@@ -32,7 +32,12 @@ def opened(path: Path, cursor: int) -> Iterator[BufferedIOBase]:
     """Open at a byte of the unpacked stream; compressed files are unpacked up to there once more."""
     with open_bytes(path) as stream:
         try:
-            stream.seek(cursor)
+            if stream.seekable():
+                stream.seek(cursor)
+            while (
+                not stream.seekable() and cursor and (part := stream.read(min(cursor, BLOCK_BYTES)))
+            ):
+                cursor -= len(part)
         except CUT_STREAM as error:
             raise ReadError(
                 f"{path}: cannot go on at byte {cursor} ({error}); scan it anew"

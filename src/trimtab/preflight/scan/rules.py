@@ -81,7 +81,7 @@ _ALL = (
         totals=("exact_duplicates",),
     ),
     Rule(
-        name="near-duplicates", says="nearly the same as one before (MinHash, similarity about 0.8 and more)",
+        name="near-duplicates", says="nearly the same as one before (MinHash, similarity about 0.85 and more)",
         why="subsets that were repeated on purpose, as in the Pile, are repeated whether you plan it or not",
         source="The Pile, arXiv:2101.00027, table 1 (epochs); OPT, arXiv:2205.01068: Pile dropped in part, MinhashLSH at 0.95",
         instead="deduplicate (datatrove, text-dedup), or plan the repeats", warning_share=0.05, totals=("near_duplicates",),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ def load_state(path: Path) -> dict[str, Any]:
         ReadError: There is none, or it is damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as saved:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
             state: dict[str, Any] = _put_arrays(json.loads(saved["json"].tobytes()), saved)
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ReadError(
             f"{path}: holds no state of a scan ({error}); leave out --resume to begin anew"
         ) from error
