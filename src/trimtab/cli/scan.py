@@ -169,6 +169,7 @@ class _Bar:
     """One line on stderr in a terminal, a line every half minute elsewhere."""
 
     _WIDTH = 24
+    _EVERY_S = 0.1
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
@@ -177,7 +178,7 @@ class _Bar:
     def tell(self, progress: Progress) -> None:
         """Draw how far it is."""
         now = time.monotonic()
-        if now - self._last < (0.1 if self._terminal else 30):
+        if now - self._last < (self._EVERY_S if self._terminal else 30):
             return
         self._last = now
         speed = progress.scanned_bytes / max(now - self._began, 1e-6) / 1e6

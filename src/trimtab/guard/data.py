@@ -174,10 +174,10 @@ class DataOrder:
         if len(clean) == len(indices):
             return indices
         if not clean:
-            later = (*self._batches[self._cursor :], *self._batches)
-            clean = [i for batch in later for i in batch if not self._is_withheld(i)][
-                : len(indices)
-            ]
+            count = len(self._batches)
+            others = [n % count for n in range(self._cursor, self._cursor + count)]
+            fed = [i for n in others if not self._is_skipped(n) for i in self._batches[n]]
+            clean = [i for i in fed if not self._is_withheld(i)][: len(indices)]
         if not clean:
             raise ConfigError(
                 "the skip list leaves out every item of this rank's epoch; nothing is left to train on"
@@ -190,13 +190,21 @@ class DataOrder:
         if self._epoch < 0:
             self._start_epoch()
         while self._cursor < len(self._batches):
-            indices = self._batches[self._cursor]
-            first = self._id(self._cursor)
-            last = first + len(indices) * self.replicas - 1
+            number = self._cursor
             self._cursor += 1
-            if not any(a <= last and first <= b for a, b in self._skips):
-                return self._load(self._cleaned(indices)), first, last
+            if not self._is_skipped(number):
+                first, last = self._ids(number)
+                return self._load(self._cleaned(self._batches[number])), first, last
         return None
+
+    def _ids(self, batch: int) -> tuple[int, int]:
+        """Return the first and last sample id of a batch of this epoch."""
+        first = self._id(batch)
+        return first, first + len(self._batches[batch]) * self.replicas - 1
+
+    def _is_skipped(self, batch: int) -> bool:
+        first, last = self._ids(batch)
+        return any(a <= last and first <= b for a, b in self._skips)
 
     def next_epoch(self) -> None:
         """Go on to the next epoch."""
