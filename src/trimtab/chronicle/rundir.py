@@ -7,6 +7,7 @@ runs/NAME/
   checkpoints/step-00001200/
   aside/                   what rollbacks moved out of the way
   report.html              derived
+  skip.json                items of the dataset that are never fed (trimtab.plan.skiplist)
   .lock                    held by the guard that writes here; a second one is refused
 """
 
@@ -51,6 +52,11 @@ class RunDirectory:
     def report(self) -> Path:
         """The HTML report."""
         return self.root / "report.html"
+
+    @property
+    def skip_list(self) -> Path:
+        """Items of the dataset that are never fed."""
+        return self.root / "skip.json"
 
     def signals_of(self, attempt: str) -> Path:
         """File with the samples of one attempt."""

@@ -1,4 +1,4 @@
-"""`trimtab bench detect|noise|read`: trimtab beside published rules and other readers.
+"""`trimtab bench detect|noise|read|scan`: trimtab beside published rules and other readers.
 
 One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
 """
@@ -18,6 +18,7 @@ from trimtab.bench.detect import detect
 from trimtab.bench.noise import measure_noise
 from trimtab.bench.predictions import Prediction, write_predictions
 from trimtab.bench.reliability import calibration_error
+from trimtab.bench.scan_speed import measure_scan, scan_text
 from trimtab.bench.tables import cross_validation_text, detection_text, noise_text
 from trimtab.cli import bench_read
 from trimtab.cli.output import print_json
@@ -104,6 +105,23 @@ def _seeds(number: int) -> range:
     if not 1 <= number <= 1000:
         raise ConfigError(f"--seeds {number}: expected 1 to 1000")
     return range(FIRST_SEED, FIRST_SEED + number)
+
+
+def _add_scan(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("scan", help="how many MB of data a core scans in a second")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_scan)
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    progress = _Progress()
+    speeds = measure_scan(say=progress.say)
+    progress.end()
+    if arguments.json:
+        print_json({"schema": 1, "results": [dataclasses.asdict(s) for s in speeds]})
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(scan_text(speeds))
+    return 0
 
 
 def _detect(arguments: argparse.Namespace) -> int:
@@ -198,4 +216,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_noise,
     _add_calibration,
     bench_read.add,
+    _add_scan,
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard import actuators
 from trimtab.guard.standing import lr_factor, rewarm_factor
+from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from trimtab.guard.data import DataOrder
     from trimtab.guard.edge import Edge
     from trimtab.guard.engine import Engine
+    from trimtab.guard.ranks import Ranks
+    from trimtab.guard.recorder import Recorder
     from trimtab.guard.recovery import Recovery
 
 __all__ = ["Controls"]
@@ -26,6 +30,8 @@ class Controls:
     _recovery: Recovery
     _order: DataOrder
     _edge: Edge
+    _ranks: Ranks
+    _recorder: Recorder
     _ended: bool
 
     @property
@@ -195,6 +201,38 @@ class Controls:
         self._order.skip(first, last)
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
         self._note_action("skip-data", values, why)
+
+    def skip_list(self, path: str | Path, *, why: str = "the scan of the data") -> int:
+        """Never feed the items that a skip list names; return how many those are that were fed before.
+
+        The list is kept in the run directory: after a restart it is in force without this call, and
+        calling it again changes nothing. Unlike `skip_samples`, whose ids are positions in the order,
+        a list names items of the dataset, whatever the shuffle; other items of the same batch stand
+        in for them, so the step, its shape and its ids stay. The paths of several sources count as one
+        dataset that holds them in the order of the list, as `ConcatDataset` does.
+
+        Raises:
+            ReadError: It is no skip list.
+            ConfigError: It counts another number of items than the dataset has, or leaves none.
+        """
+        self._check_open("skip_list")
+        given = self._ranks.agree(lambda: read_skip_list(Path(path)))
+        added = self._order.withhold(given.ranges, of=given.size)
+        if added:
+            kept = SkipSource(
+                path="dataset", unit="item", size=given.size, ids=self._order.withheld
+            )
+            place = self._recorder.directory.skip_list
+            self._ranks.on_chief(lambda: write_skip_list(place, SkipList((kept,))))
+            self._note_action("skip-data", {"skip_list": str(path), "num_samples": added}, why)
+        return added
+
+    def _resume_skip_list(self) -> None:
+        """Withhold again what a skip list of this run named."""
+        place = self._recorder.directory.skip_list
+        kept = self._ranks.agree(lambda: read_skip_list(place) if place.exists() else None)
+        if kept is not None:
+            self._order.withhold(kept.ranges, of=kept.size)
 
     def _note_action(self, remedy: str, values: dict[str, object], why: str) -> None:
         self._recovery.actions.append(

@@ -5,21 +5,28 @@ is 0, and ids go on through later epochs. The order is exactly the one that iter
 DataLoader would give, drawn from the same random state, so in `observe` nothing changes. Batches
 that hold a skipped id are left out whole, and stay out after every restart.
 
+Apart from the order, items of the dataset can be withheld by their index, as a skip list names them:
+a clean item of the same batch stands in, so that the shape of a batch and all ids stay what they were.
+
 Fetching is done in this process with the loader's own dataset and collate function; worker
 processes of the loader are not used.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from trimtab.errors import ConfigError
+from trimtab.plan.skiplist import merge_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from torch.utils.data import DataLoader
 
@@ -51,6 +58,7 @@ class DataOrder:
             raise ConfigError(_NO_BATCH)
         self._loader = loader
         self._skips: list[tuple[int, int]] = []
+        self._withheld: tuple[tuple[int, int], ...] = ()
         self._epoch = -1
         self._batches: list[list[int]] = []
         self._starts: list[int] = []
@@ -123,18 +131,80 @@ class DataOrder:
         if (first, last) in self._skips:
             self._skips.remove((first, last))
 
+    @property
+    def withheld(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of indices of the dataset that are never fed."""
+        return self._withheld
+
+    def withhold(self, ranges: Iterable[tuple[int, int]], *, of: int) -> int:
+        """Never feed these items of the dataset; return how many are withheld that were not before.
+
+        Where a batch holds one, an item of the same batch that is not withheld is fed in its place; where it
+        holds nothing else, one of the next batch of the epoch.
+
+        Args:
+            ranges: [first, last] of indices, as they are given to the dataset's `__getitem__`.
+            of: Items that the list counts; the dataset must have as many, or indices mean something else.
+
+        Raises:
+            ConfigError: The dataset has another length, or nothing would be left.
+        """
+        length = _length(self._loader.dataset)
+        if length != of:
+            raise ConfigError(
+                f"the skip list counts {of} items, the dataset has {length}: its numbers do not name the same; "
+                "scan the files that the dataset reads, in its order, and with its sample length as --context"
+            )
+        merged = merge_ranges([*self._withheld, *ranges])
+        before, now = (sum(b - a + 1 for a, b in r) for r in (self._withheld, merged))
+        if now >= of:
+            raise ConfigError(
+                f"the skip list leaves out all {of} items of the dataset; nothing is left to train on"
+            )
+        self._withheld = merged
+        return now - before
+
+    def _is_withheld(self, index: int) -> bool:
+        place = bisect_right(self._withheld, (index, math.inf)) - 1
+        return place >= 0 and index <= self._withheld[place][1]
+
+    def _cleaned(self, indices: list[int]) -> list[int]:
+        """Return the batch with stand-ins for what is withheld, the same on every call."""
+        clean = [i for i in indices if not self._is_withheld(i)]
+        if len(clean) == len(indices):
+            return indices
+        if not clean:
+            count = len(self._batches)
+            others = [n % count for n in range(self._cursor, self._cursor + count)]
+            fed = [i for n in others if not self._is_skipped(n) for i in self._batches[n]]
+            clean = [i for i in fed if not self._is_withheld(i)][: len(indices)]
+        if not clean:
+            raise ConfigError(
+                "the skip list leaves out every item of this rank's epoch; nothing is left to train on"
+            )
+        stand_ins = cycle(clean)
+        return [next(stand_ins) if self._is_withheld(i) else i for i in indices]
+
     def fetch(self) -> tuple[Any, int, int] | None:
         """Return the next batch with its first and last sample id; None at the end of an epoch."""
         if self._epoch < 0:
             self._start_epoch()
         while self._cursor < len(self._batches):
-            indices = self._batches[self._cursor]
-            first = self._id(self._cursor)
-            last = first + len(indices) * self.replicas - 1
+            number = self._cursor
             self._cursor += 1
-            if not any(a <= last and first <= b for a, b in self._skips):
-                return self._load(indices), first, last
+            if not self._is_skipped(number):
+                first, last = self._ids(number)
+                return self._load(self._cleaned(self._batches[number])), first, last
         return None
+
+    def _ids(self, batch: int) -> tuple[int, int]:
+        """Return the first and last sample id of a batch of this epoch."""
+        first = self._id(batch)
+        return first, first + len(self._batches[batch]) * self.replicas - 1
+
+    def _is_skipped(self, batch: int) -> bool:
+        first, last = self._ids(batch)
+        return any(a <= last and first <= b for a, b in self._skips)
 
     def next_epoch(self) -> None:
         """Go on to the next epoch."""

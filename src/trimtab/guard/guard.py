@@ -123,6 +123,7 @@ class Guard(Ending):
         self._lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
             self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
+            self._resume_skip_list()
             self._training = Training(model, optimizer, scheduler, scaler)
             self._engine = Engine(
                 self._training, self._order, policy, self._recorder,

@@ -1,0 +1,104 @@
+"""Parquet and Arrow files: the text column alone, a batch at a time. Needs the `data` extra."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.errors import MissingExtraError, ReadError
+from trimtab.preflight.scan.block import BLOCK_BYTES, Block, Unit
+
+__all__ = ["Columns"]
+
+_FIELDS = ("text", "content", "raw_content", "body", "document", "article", "code")
+_ROWS = 1024
+
+
+class Columns:
+    """The rows of one Parquet or Arrow file; unit: the row. The cursor counts batches."""
+
+    unit: Unit = "document"
+    context = None
+
+    def __init__(self, path: Path, field: str | None = None) -> None:
+        """Remember the path.
+
+        Raises:
+            MissingExtraError: pyarrow is not there.
+        """
+        try:
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise MissingExtraError(f"Reading {path.name}", "data") from error
+        self.path, self.field = path, field
+        self.total = 0
+        self.notes: list[str] = []
+
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+        """Yield one block per record batch of at most `_ROWS` rows."""
+        import pyarrow as pa
+
+        try:
+            for number, batch in enumerate(self._batches()):
+                if number >= cursor:
+                    yield _block(pa, batch, next_id), number + 1
+                    next_id += batch.num_rows
+        except (pa.ArrowException, OSError) as error:
+            raise ReadError(
+                f"{self.path}: cannot be read as a table ({str(error)[:200]}); check the file"
+            ) from error
+
+    def _batches(self) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        with self.path.open("rb") as file:
+            magic = file.read(6)
+        if magic.startswith(b"PAR1"):
+            with parquet.ParquetFile(self.path) as table:
+                name = self._column(pa, table.schema_arrow)
+                yield from table.iter_batches(batch_size=_ROWS, columns=[name])
+            return
+        with pa.memory_map(str(self.path)) as source:
+            if magic == b"ARROW1":
+                reader = pa.ipc.open_file(source)
+                name = self._column(pa, reader.schema)
+                for i in range(reader.num_record_batches):
+                    yield from _cut(reader.get_batch(i).select([name]))
+            else:
+                stream = pa.ipc.open_stream(source)
+                name = self._column(pa, stream.schema)
+                for batch in stream:
+                    yield from _cut(batch.select([name]))
+
+    def _column(self, pa: Any, schema: Any) -> str:
+        texts = [
+            f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
+        ]
+        for name in (self.field,) if self.field else (*_FIELDS, *texts):
+            if name in texts:
+                return str(name)
+        what = f"no text column {self.field!r}" if self.field else "no text column"
+        raise ReadError(
+            f"{self.path}: {what}; it has {', '.join(schema.names[:20])}; name one with --field"
+        )
+
+
+def _cut(batch: Any) -> Iterator[Any]:
+    """Yield a batch in slices that make blocks of bounded size."""
+    rows = _ROWS if batch.nbytes < BLOCK_BYTES * 64 else 64
+    for start in range(0, batch.num_rows, rows):
+        yield batch.slice(start, rows)
+
+
+def _block(pa: Any, batch: Any, first_id: int) -> Block:
+    column = batch.column(0).cast(pa.large_binary())
+    count = len(column)
+    _, offsets, values = column.buffers()
+    starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
+    raw = np.frombuffer(values, np.uint8) if values is not None else np.zeros(0, np.uint8)
+    data = raw[starts[0] : starts[-1]] if count else raw[:0]
+    starts = (starts - starts[0]) if count else np.zeros(1, np.int64)
+    ids = np.arange(first_id, first_id + count, dtype=np.int64)
+    return Block(data, starts, ids, starts, column.null_count, len(data))

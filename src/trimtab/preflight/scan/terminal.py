@@ -1,0 +1,93 @@
+"""What the scan found, for people: a line per source, then the findings, most severe first."""
+
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from trimtab.preflight.scan.engine import ScanResult
+from trimtab.preflight.scan.judge import Finding, corpus_tokens, figures
+
+__all__ = ["render_scan"]
+
+_MARK = {"error": ("✗", "bold red"), "warning": ("!", "yellow"), "info": ("·", "dim")}
+_MOST_SOURCES = 40
+_WIDTHS = (10, 9, 6, 6, 8, 8, 7, 7, 7)
+
+
+def render_scan(result: ScanResult) -> RenderableType:
+    """Return table, findings and the plan of epochs."""
+    rows: list[RenderableType] = [_sources(result), Text("")] if result.sources else []
+    rows += [_finding(f, several=len(result.sources) > 1) for f in result.findings]
+    if not result.findings:
+        rows.append(Text("nothing found", style="green"))
+    rows += [Text(f"· {note}", style="dim") for note in result.notes]
+    if result.epochs is not None and result.epochs.epochs <= 1:
+        rows.append(
+            Text(
+                f"· the plan uses {result.epochs.epochs:.1%} of the corpus; nothing comes twice",
+                style="dim",
+            )
+        )
+    return Group(*rows)
+
+
+def _sources(result: ScanResult) -> Text:
+    columns = ("units", "MB", "bits", "zstd", "escapes", "repeats", "html", "same", "near")
+    lines = [
+        f"{'source':<26}" + "".join(f"{c:>{w}}" for c, w in zip(columns, _WIDTHS, strict=True))
+    ]
+    for account in result.sources[:_MOST_SOURCES]:
+        row = figures(account)
+        shares = ("escapes", "repeats", "markup", "exact_duplicates", "near_duplicates")
+        cells = (
+            f"{row['units']:,}", f"{row['bytes'] / 1e6:,.1f}",
+            _number(row["entropy_bits"]), _number(row["compression"]), *(_share(row[f"share_{k}"]) for k in shares),
+        )  # fmt: skip
+        name = _plain("/".join(Path(row["path"]).parts[-2:]))[-25:]
+        lines.append(
+            f"{name:<26}" + "".join(f"{c:>{w}}" for c, w in zip(cells, _WIDTHS, strict=True))
+        )
+    if len(result.sources) > _MOST_SOURCES:
+        lines.append(f"… and {len(result.sources) - _MOST_SOURCES} more (--json has all)")
+    tokens, estimated = corpus_tokens(result.sources)
+    about = "about " if estimated else ""
+    lines.append(
+        f"{about}{tokens:,} tokens{' (4 bytes of text each)' if estimated else ''}; bits: entropy per byte or token; "
+        "zstd: compressed size; same, near: documents like an earlier one"
+    )
+    return Text("\n".join(lines))
+
+
+def _finding(found: Finding, *, several: bool) -> RenderableType:
+    sign, style = _MARK[found.severity]
+    where = f"  {_plain(found.where)}" if found.where and several else ""
+    lines = [
+        Text(f"{sign} ", style=style)
+        + Text(_plain(found.message), style="bold")
+        + Text(where, style="dim")
+    ]
+    lines += [Text(f"    {_example(e)}", style="dim") for e in found.examples]
+    lines.append(Text(f"    {found.instead}", style="cyan"))
+    lines.append(Text(f"    {found.why} ({found.source})", style="dim"))
+    return Group(*lines)
+
+
+def _example(example: object) -> str:
+    if not isinstance(example, dict):
+        return ""
+    place = f"{example.get('id')}+{example.get('offset')}"
+    return f"{place:>14}  {_plain(str(example.get('text', '')))}"
+
+
+def _plain(text: str) -> str:
+    """Return text that cannot steer a terminal."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else "0" if value == 0 else f"{value:.2%}"
