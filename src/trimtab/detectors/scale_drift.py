@@ -134,7 +134,7 @@ class ScaleDriftDetector:
                     since = (s.under_row, s.under_step)
                 s = changed(s, fall_row=since[0], fall_step=since[1])
             s = changed(
-                s, num_falls=s.num_falls + 1, lowest=block, low_row=row.index, low_step=row.step
+                s, num_falls=s.num_falls + 1, lowest=block, low_row=row.row, low_step=row.step
             )
         if s.num_falls < self.num_falls or float(recent.max()) > level - self.octaves:
             return s, ()
@@ -146,7 +146,7 @@ class ScaleDriftDetector:
     ) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
         block = row.value
         if block < s.lowest:
-            s = changed(s, lowest=block, low_row=row.index, low_step=row.step, age=0)
+            s = changed(s, lowest=block, low_row=row.row, low_step=row.step, age=0)
         else:
             s = changed(s, age=s.age + 1)
         calm = changed(s, onset_row=-1, num_falls=0, lowest=math.inf)
@@ -165,7 +165,7 @@ class ScaleDriftDetector:
             kind="scale-collapse",
             signal="loss_scale",
             severity="warning",
-            row=row.index,
+            row=row.row,
             step=row.step,
             onset_row=s.onset_row,
             onset=s.onset,
