@@ -16,9 +16,11 @@ share over an interval count as that share of one coin.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trimtab.detectors.contract import Finding, Row
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 
 __all__ = ["ClipPhaseDetector", "ClipPhaseState"]
 
@@ -72,14 +74,14 @@ class ClipPhaseDetector:
             return state, ()
         norm = float(row.values[1]) if row.present[1] else math.nan
         norm = math.log(norm) if 0 < norm < math.inf else math.nan
-        s = replace(state, clips=state.clips + x, rows=state.rows + 1, norms=state.norms + norm)
+        s = changed(state, clips=state.clips + x, rows=state.rows + 1, norms=state.norms + norm)
         if state.rows < _MIN_ROWS:
             return s, ()
         # rows that may belong to the next phase do not speak for this one
         share = (state.clips - state.up.clips + 0.5) / (state.rows - state.up.rows + 1.0)
         up = _add(s.up, (x, norm), share, min(0.95, share + 0.3), row)
         down = _add(s.down, (x, norm), share, share / 8, row) if share >= _LEAST_SHARE else _Side()
-        s = replace(s, up=up, down=down)
+        s = changed(s, up=up, down=down)
         for side in (up, down):
             surely = side is down or side.clips >= _HIGH_SHARE * side.rows
             bound = _BOUND if surely else 4 * _BOUND
@@ -87,6 +89,32 @@ class ClipPhaseDetector:
                 fresh = ClipPhaseState(clips=side.clips, rows=side.rows, norms=side.norms)
                 return fresh, (self._finding(s, side, share, row),)
         return s, ()
+
+    def update_rows(
+        self, state: ClipPhaseState, rows: Rows
+    ) -> tuple[ClipPhaseState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; unclipped ones in a phase of few are passed."""
+        shares = rows.values[:, 0]
+        usable = np.flatnonzero((shares >= 0.0) & (shares <= 1.0))  # absent ones are NaN
+        clipped = np.append(np.flatnonzero(shares[usable] > 0), len(usable))
+        norms = rows.values[usable, 1].tolist()
+        findings: list[Finding] = []
+        at = 0
+        while at < len(usable):
+            s = state
+            few = (s.clips + 0.5) / (s.rows + 1.0) < _LEAST_SHARE and s.rows >= _MIN_ROWS
+            end = int(clipped[np.searchsorted(clipped, at)])
+            if few and end > at and s.up == s.down == _Side():
+                total = s.norms
+                for norm in norms[at:end]:
+                    total += math.log(norm) if 0 < norm < math.inf else math.nan
+                state = changed(s, rows=s.rows + end - at, norms=total)
+                at = end
+                continue
+            state, found = self.update(state, rows.row(int(usable[at])))
+            findings += found
+            at += 1
+        return state, tuple(findings)
 
     def _finding(self, s: ClipPhaseState, side: _Side, share: float, row: Row) -> Finding:
         now, rose = side.clips / side.rows, side is s.up
@@ -122,6 +150,6 @@ def _add(side: _Side, logged: tuple[float, float], share: float, other: float, r
         return _Side()
     if side.rows == 0:
         return _Side(total, row.index, row.step, x, 1, norm)
-    return replace(
+    return changed(
         side, total=total, clips=side.clips + x, rows=side.rows + 1, norms=side.norms + norm
     )

@@ -34,6 +34,7 @@ __all__ = [
     "Series",
     "WholeDetector",
     "changed",
+    "finite_of",
     "median",
     "medians",
     "series_of",
@@ -197,12 +198,23 @@ def series_of(signal: str, i: int, rows: Row | Rows) -> Series:
         if not math.isfinite(value) or (log and value <= 0):
             return _NONE
         return Series((rows.index,), (rows.step,), (value,), (math.log(value) if log else value,))
-    usable = np.isfinite(rows.values[:, i])
+    found = finite_of(i, rows, above=0.0 if log else -math.inf)
     if log:
-        usable &= rows.values[:, i] > 0
-    values = rows.values[usable, i].tolist()
-    index, step = rows.index[usable].tolist(), rows.step[usable].tolist()
-    return Series(index, step, values, [math.log(v) for v in values] if log else values)
+        found.y = [math.log(v) for v in found.value]
+    return found
+
+
+def finite_of(i: int, rows: Row | Rows, *, above: float = -math.inf) -> Series:
+    """Return signal `i` of the rows where it was logged, is finite and above a bound, as it is."""
+    if isinstance(rows, Row):
+        value = float(rows.values[i]) if rows.present[i] else math.nan
+        if not math.isfinite(value) or value <= above:
+            return _NONE
+        return Series((rows.index,), (rows.step,), (value,), (value,))
+    column = rows.values[:, i]
+    usable = np.isfinite(column) & (column > above)
+    values = column[usable].tolist()
+    return Series(rows.index[usable].tolist(), rows.step[usable].tolist(), values, values)
 
 
 def changed(state: StateT, **fields: Any) -> StateT:

@@ -31,7 +31,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.blocks import Block, fold, joined
+from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, median, series_of
 from trimtab.detectors.level import NEGLIGIBLE
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
@@ -115,17 +116,6 @@ class CreepState:
     channels: tuple[Creeping, ...]
 
 
-@dataclass(frozen=True)
-class _Block:
-    """A finished block: its value, where it began, and the row that finished it."""
-
-    value: float
-    first_row: int
-    first_step: float
-    row: int
-    step: float
-
-
 _NONE = np.zeros(0)
 _NONE_HELD = np.zeros((0, 3))
 
@@ -162,27 +152,32 @@ class CreepDetector:
 
     def update(self, state: CreepState, row: Row) -> tuple[CreepState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
+        return self._update(state, row)
+
+    def update_rows(self, state: CreepState, rows: Rows) -> tuple[CreepState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(
+        self, state: CreepState, rows: Row | Rows
+    ) -> tuple[CreepState, tuple[Finding, ...]]:
         channels = list(state.channels)
         findings: list[Finding] = []
         for i, signal in enumerate(self.signals):
-            if not row.present[i]:
+            series, c = series_of(signal, i, rows), channels[i]
+            if not series.y:
                 continue
-            value = float(row.values[i])
-            log = SIGNAL_BY_NAME[signal].scale == "log"
-            if not math.isfinite(value) or (log and value <= 0):
-                continue
-            c = channels[i]
-            rows = (*c.rows, math.log(value) if log else value)
-            first_row, first_step = (c.first_row, c.first_step) if c.rows else (row.index, row.step)
-            if len(rows) < self.block_rows:
-                channels[i] = Creeping(c.sums, rows, first_row, first_step, c.start, c.lowest)
-                continue
-            block = _Block(median(np.array(rows)), first_row, first_step, row.index, row.step)
-            channels[i], found = self._fold(i, replace(c, rows=()), block)
-            findings += found
+            began = Place(c.first_row, c.first_step)
+            blocks, rest, began = fold(c.rows, began, series, self.block_rows)
+            c = changed(c, rows=rest, first_row=began.index, first_step=began.step)
+            for block in blocks:
+                c, found = self._fold(i, c, block)
+                findings += found
+            channels[i] = c
+        findings.sort(key=lambda f: f.row)
         return CreepState(tuple(channels)), tuple(findings)
 
-    def _fold(self, i: int, c: Creeping, block: _Block) -> tuple[Creeping, list[Finding]]:
+    def _fold(self, i: int, c: Creeping, block: Block) -> tuple[Creeping, list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
         start = c.start or abs(block.value)
         sums, findings = list(c.sums), list[Finding]()
@@ -202,20 +197,25 @@ class CreepDetector:
                 break
             up = sums[k + 1]
             if not up.parts:
-                up = replace(up, part_row=block.first_row, part_step=block.first_step)
+                up = changed(up, part_row=block.first_row, part_step=block.first_step)
             parts = (*up.parts, block.value)
-            sums[k + 1] = replace(up, parts=parts if len(parts) < 4 else ())
+            sums[k + 1] = changed(up, parts=parts if len(parts) < 4 else ())
             if len(parts) < 4:
                 break
-            block = _Block(sum(parts) / 4, up.part_row, up.part_step, block.row, block.step)
-        return replace(c, sums=tuple(sums), start=start), findings
+            block = Block(sum(parts) / 4, up.part_row, up.part_step, block.row, block.step)
+        return changed(c, sums=tuple(sums), start=start), findings
 
-    def _add(self, i: int, s: Sum, b: _Block, least: float) -> tuple[Sum, str]:
+    def _add(self, i: int, s: Sum, b: Block, least: float) -> tuple[Sum, str]:
         """Add one block to the sum; also returns what is to be told: open, back, accepted or nothing."""
         if len(s.past) < _MIN_BLOCKS:
-            return replace(s, past=np.append(s.past, b.value)), ""
+            return changed(s, past=joined(s.past, b.value, _NOISE_BLOCKS)), ""
         if s.total == 0.0:
-            s = self._expect(i, s)
+            expected, floor = self._expect(i, s)
+            if (b.value - expected) / floor <= _ALLOWANCE:  # whatever the noise, which is dear
+                past = joined(s.past, b.value, _NOISE_BLOCKS)
+                return changed(s, past=past, usual=s.usual * _FORGET), ""
+            sigma, before = max(block_noise(s.past), floor), median(s.past[-_BEFORE_BLOCKS:])
+            s = changed(s, expected=expected, sigma=sigma, before=before)
         z = (b.value - s.expected) / s.sigma
         total = max(0.0, s.total + min(z, _CAP) - _ALLOWANCE)
         if s.told_at:
@@ -224,7 +224,7 @@ class CreepDetector:
             past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
             came = min(s.total, _MAX_USUAL * self.threshold)
             usual = max(s.usual * _FORGET, came)
-            return replace(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
+            return changed(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         if s.total == 0.0:
             s = replace(s, peak=-math.inf)
         s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
@@ -235,8 +235,8 @@ class CreepDetector:
         past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
         return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
 
-    def _expect(self, i: int, s: Sum) -> Sum:
-        """Freeze what is expected from here on, and the noise around it."""
+    def _expect(self, i: int, s: Sum) -> tuple[float, float]:
+        """Return what is expected from here on, and the least noise around it."""
         recent = s.past[-_TREND_BLOCKS:]
         half = len(recent) // 2
         slope = (median(recent[half:]) - median(recent[:half])) / half
@@ -250,8 +250,7 @@ class CreepDetector:
         )
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         floor = self.floor_log if log else self.floor_linear * abs(expected)
-        sigma = max(block_noise(s.past), floor, 1e-12)
-        return replace(s, expected=expected, sigma=sigma, before=median(s.past[-_BEFORE_BLOCKS:]))
+        return expected, max(floor, 1e-12)
 
     def _matters(self, i: int, s: Sum, least: float) -> bool:
         """Whether the last three blocks stand higher than expected, and than before, by enough."""
@@ -265,7 +264,7 @@ class CreepDetector:
             return rise > self.min_log
         return rise > self.min_share * max(abs(s.expected), least, 1e-12)
 
-    def _settle(self, s: Sum, b: _Block, z: float) -> tuple[Sum, str]:
+    def _settle(self, s: Sum, b: Block, z: float) -> tuple[Sum, str]:
         """Follow a change that was told, until it went back or eight blocks have passed."""
         s = _higher(replace(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
@@ -276,7 +275,7 @@ class CreepDetector:
             s = replace(s, back_row=-1)
         return s, "accepted" if len(s.held) >= s.told_at + _SETTLE_BLOCKS else ""
 
-    def _finding(self, i: int, k: int, s: Sum, b: _Block, how: str, lowest: float) -> Finding:
+    def _finding(self, i: int, k: int, s: Sum, b: Block, how: str, lowest: float) -> Finding:
         signal = SIGNAL_BY_NAME[self.signals[i]]
         log = signal.scale == "log"
         expected, value = (math.exp(s.expected), math.exp(s.peak)) if log else (s.expected, s.peak)
@@ -336,13 +335,13 @@ def block_noise(past: Floats) -> float:
     return max(near, far)
 
 
-def _higher(s: Sum, b: _Block) -> Sum:
+def _higher(s: Sum, b: Block) -> Sum:
     if b.value <= s.peak:
         return s
     return replace(s, peak=b.value, peak_row=b.row, peak_step=b.step)
 
 
-def _longer(held: Floats, b: _Block) -> Floats:
+def _longer(held: Floats, b: Block) -> Floats:
     return np.vstack([held, [b.value, b.first_row, b.first_step]])
 
 

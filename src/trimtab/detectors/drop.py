@@ -13,13 +13,15 @@ A loss that comes back within 64 rows is told as over.
 """
 
 import math
-from dataclasses import dataclass, replace
+from bisect import bisect_right
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.blocks import Block, fold, joined
+from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of, median
 from trimtab.detectors.creep import block_noise
 from trimtab.detectors.level import NEGLIGIBLE
 
@@ -85,69 +87,78 @@ class DropDetector:
 
     def update(self, state: DropState, row: Row) -> tuple[DropState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
-        s, findings = state, list[Finding]()
-        loss, val, lr = (float(v) for v in row.values)
-        if row.present[2] and math.isfinite(lr):
-            s = _follow_lr(s, lr, row.index)
-        if row.present[1] and math.isfinite(val):
-            s, found = self._validated(s, val, row)
-            findings += found
-        if row.present[0] and math.isfinite(loss):
-            rows = (*s.rows, loss)
-            at = (s.first_row, s.first_step) if s.rows else (row.index, row.step)
-            s = replace(s, rows=rows, first_row=at[0], first_step=at[1])
-            if len(rows) == self.block_rows:
-                s, found = self._block(replace(s, rows=()), median(np.array(rows)), row)
-                findings += found
-        return s, tuple(findings)
+        return self._update(state, row)
 
-    def _block(self, s: DropState, block: float, row: Row) -> tuple[DropState, list[Finding]]:
+    def update_rows(self, state: DropState, rows: Rows) -> tuple[DropState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(self, s: DropState, rows: Row | Rows) -> tuple[DropState, tuple[Finding, ...]]:
+        loss, val, lr = (finite_of(i, rows) for i in range(3))
+        findings: list[Finding] = []
+        blocks, rest, began = list[Block](), s.rows, Place(s.first_row, s.first_step)
+        if loss.y:
+            blocks, rest, began = fold(s.rows, began, loss, self.block_rows)
+        events: list[tuple[Place, Block | float]] = list(map(_event, blocks))
+        events = sorted([*((val.place(k), v) for k, v in enumerate(val.value)), *events], key=_row)
+        at = 0
+        for place, event in events:  # in one row: the learning rate, the validation, then the block
+            end = bisect_right(lr.index, place.index, at)
+            s, at = _follow_lr(s, lr, at, end), end
+            if isinstance(event, Block):
+                s = changed(s, first_row=event.first_row, first_step=event.first_step)
+                s, found = self._block(s, event.value, place)
+            else:
+                s, found = self._validated(s, event, place)
+            findings += found
+        s = _follow_lr(s, lr, at, len(lr.value))
+        return changed(s, rows=rest, first_row=began.index, first_step=began.step), tuple(findings)
+
+    def _block(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
         start = s.start or abs(block)
-        s = replace(s, num_blocks=s.num_blocks + 1, start=start)
+        s = changed(s, num_blocks=s.num_blocks + 1, start=start)
         if s.stage == 2:
             return self._watch(s, block, row)
-        if s.stage == 0:
-            expected, noise = self._expect(s)
-            s = replace(s, expected=expected, noise=noise)
         deep = s.lowest - block > self.min_share * max(abs(s.lowest), NEGLIGIBLE * start)
         known = len(s.past) >= _MIN_BLOCKS
+        if s.stage == 0 and known and deep:
+            expected, noise = self._expect(s)
+            s = changed(s, expected=expected, noise=noise)
         if not (known and deep and s.expected - block > self.threshold_sigma * s.noise):
-            past = np.append(s.past, block)[-_PAST:]
-            return replace(s, past=past, lowest=min(s.lowest, block), stage=0), []
+            past = joined(s.past, block, _PAST)
+            return changed(s, past=past, lowest=min(s.lowest, block), stage=0), []
         if s.stage == 0:
             excused = int(row.index - s.lr_row <= _LR_ROWS)
-            return replace(
+            return changed(
                 s, stage=1, onset_row=s.first_row, onset=s.first_step, low=block,
                 low_row=row.index, low_step=row.step, excused=excused,
             ), []  # fmt: skip
-        s = replace(_lower(s, block, row), stage=2)
+        s = changed(_lower(s, block, row), stage=2)
         return s, [self._finding(s, row, "open")]
 
-    def _watch(self, s: DropState, block: float, row: Row) -> tuple[DropState, list[Finding]]:
+    def _watch(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
         """Follow a drop that was told, until it came back or a validation is due no more."""
         s = _lower(s, block, row)
         age = row.index - s.onset_row
         if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:
-            return replace(s, stage=0), [self._finding(s, row, "back")]
+            return changed(s, stage=0), [self._finding(s, row, "back")]
         waits = age < (_VAL_ROWS if math.isfinite(s.val) else _BACK_ROWS)
-        past = np.append(s.past, block)[-_PAST:]
+        past = joined(s.past, block, _PAST)
         if waits:
-            return replace(s, past=past), []
-        return _settled(replace(s, past=past)), [self._finding(s, row, "lasts")]
+            return changed(s, past=past), []
+        return _settled(changed(s, past=past)), [self._finding(s, row, "lasts")]
 
-    def _validated(self, s: DropState, val: float, row: Row) -> tuple[DropState, list[Finding]]:
+    def _validated(self, s: DropState, val: float, row: Place) -> tuple[DropState, list[Finding]]:
         """Take a validation loss; the first one after a drop says what the drop was."""
         if s.stage != 2 or not math.isfinite(s.val):
-            return replace(s, val=val), []
+            return changed(s, val=val), []
         share = (s.expected - s.low) / max(abs(s.expected), 1e-12)
         fell = (s.val - val) / max(abs(s.val), 1e-12)
         how: Literal["understood", "lasts"] = "understood" if fell > _VAL_SHARE * share else "lasts"
-        return replace(_settled(s), val=val), [self._finding(s, row, how)]
+        return changed(_settled(s), val=val), [self._finding(s, row, how)]
 
     def _expect(self, s: DropState) -> tuple[float, float]:
         """Return where the trend of the past leads, and the noise of a block around it."""
-        if len(s.past) < _MIN_BLOCKS:
-            return 0.0, 1.0
         half = len(s.past) // 2
         early, late = median(s.past[:half]), median(s.past[half:])
         slope = (late - early) / half
@@ -158,7 +169,7 @@ class DropDetector:
         )
         return expected, noise
 
-    def _finding(self, s: DropState, row: Row, how: str) -> Finding:
+    def _finding(self, s: DropState, row: Place, how: str) -> Finding:
         kind = "grokking" if how == "understood" else "too-good"
         note = how in ("understood", "back") or s.excused
         tail = {
@@ -191,21 +202,34 @@ class DropDetector:
         )
 
 
-def _follow_lr(s: DropState, lr: float, row: int) -> DropState:
+def _event(block: Block) -> tuple[Place, Block | float]:
+    return Place(block.row, block.step), block
+
+
+def _row(event: tuple[Place, Block | float]) -> int:
+    return event[0].index
+
+
+def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
     """Note the row at which the learning rate fell to two thirds of what it was of late, or less."""
-    if lr <= 0:
-        return s
-    if lr < _LR_STEP * s.lr:
-        return replace(s, lr=lr, lr_row=row)
-    return replace(s, lr=max(lr, s.lr * 0.98))
+    high, row = s.lr, s.lr_row
+    for k in range(at, end):
+        lr = rates.value[k]
+        if lr <= 0:
+            continue
+        if lr < _LR_STEP * high:
+            high, row = lr, rates.index[k]
+        else:
+            high = max(lr, high * 0.98)
+    return changed(s, lr=high, lr_row=row)
 
 
-def _lower(s: DropState, block: float, row: Row) -> DropState:
+def _lower(s: DropState, block: float, row: Place) -> DropState:
     if block >= s.low:
         return s
-    return replace(s, low=block, low_row=row.index, low_step=row.step)
+    return changed(s, low=block, low_row=row.index, low_step=row.step)
 
 
 def _settled(s: DropState) -> DropState:
     """Return the state at rest at the new level: only blocks from there on count as its past."""
-    return replace(s, stage=0, past=np.zeros(0), lowest=min(s.lowest, s.low))
+    return changed(s, stage=0, past=np.zeros(0), lowest=min(s.lowest, s.low))

@@ -11,9 +11,11 @@ into its last printed digit, which is told from a jump by the smallest change pr
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from trimtab.detectors.contract import Finding, Row
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
 from trimtab.vocabulary import Severity
 
 __all__ = ["Frozen", "FrozenDetector", "FrozenState"]
@@ -67,23 +69,82 @@ class FrozenDetector:
                 continue
             s = signals[i]
             if value == s.value:
-                signals[i] = replace(s, num_rows=s.num_rows + 1)
-                if s.num_rows + 1 == self._bar(i, s):
-                    findings.append(self._finding(i, signals[i], row, closed=False))
-                continue
-            if s.num_rows >= self._bar(i, s):
-                findings.append(self._finding(i, s, row, closed=True))
-            step = abs(value - s.value)
-            signals[i] = Frozen(
-                value=value,
-                num_rows=1,
-                first_row=row.index,
-                first_step=row.step,
-                longest=max(s.longest, s.num_rows),
-                least=min(s.least, step) if s.num_rows else s.least,
-                before=s.value,
-            )
+                signals[i], found = self._repeat(
+                    i, s, Series((row.index,), (row.step,), (value,), (value,)), 0, 1
+                )
+            else:
+                signals[i], found = self._move(i, s, value, Place(row.index, row.step))
+            findings += found
         return FrozenState(tuple(signals)), tuple(findings)
+
+    def update_rows(
+        self, state: FrozenState, rows: Rows
+    ) -> tuple[FrozenState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; values that do not stand still are passed."""
+        signals, findings = list(state.signals), list[Finding]()
+        for i in range(len(self.signals)):
+            series = finite_of(i, rows)
+            if series.value:
+                signals[i], found = self._take(i, signals[i], series)
+                findings += found
+        findings.sort(key=lambda f: f.row)
+        return FrozenState(tuple(signals)), tuple(findings)
+
+    def _take(self, i: int, s: Frozen, series: Series) -> tuple[Frozen, list[Finding]]:
+        """Take a series run by run of equal values; short ones at once."""
+        values = np.array(series.value)
+        before = np.concatenate(([s.value], values[:-1]))
+        starts = np.flatnonzero(values != before)
+        steps = np.abs(values[starts] - before[starts])
+        lengths = np.diff(np.append(starts, len(values)))
+        s, findings = self._repeat(i, s, series, 0, int(starts[0]) if len(starts) else len(values))
+        at, least = 0, min(self.min_rows, self.min_loss_rows)
+        for k in (*np.flatnonzero(lengths >= least).tolist(), len(starts)):
+            if k > at:  # runs of which nothing is said; the one before them may be told as over
+                first, last = int(starts[at]), int(starts[k - 1])
+                s, found = self._move(i, s, series.value[first], series.place(first))
+                findings += found
+                if k - at > 1:
+                    s = changed(
+                        s, value=series.value[last], first_row=series.index[last],
+                        first_step=series.step[last], before=series.value[last - 1],
+                        longest=max(s.longest, int(lengths[at : k - 1].max())),
+                        least=min(s.least, float(steps[at + 1 : k].min())),
+                    )  # fmt: skip
+                s = changed(s, num_rows=int(lengths[k - 1]))
+            if k < len(starts):
+                first, end = int(starts[k]), int(starts[k] + lengths[k])
+                s, found = self._move(i, s, series.value[first], series.place(first))
+                s, told = self._repeat(i, s, series, first + 1, end)
+                findings += found + told
+            at = k + 1
+        return s, findings
+
+    def _repeat(
+        self, i: int, s: Frozen, series: Series, first: int, end: int
+    ) -> tuple[Frozen, list[Finding]]:
+        """Take the value once more, or many times: told when the bar is reached."""
+        until = self._bar(i, s) - s.num_rows
+        after = changed(s, num_rows=s.num_rows + end - first)
+        if not 0 < until <= end - first:
+            return after, []
+        told = changed(s, num_rows=s.num_rows + until)
+        return after, [self._finding(i, told, series.place(first + until - 1), closed=False)]
+
+    def _move(self, i: int, s: Frozen, value: float, place: Place) -> tuple[Frozen, list[Finding]]:
+        """Take another value; what stood still is told as over."""
+        over = s.num_rows >= self._bar(i, s)
+        found = [self._finding(i, s, place, closed=True)] if over else []
+        step = abs(value - s.value)
+        return Frozen(
+            value=value,
+            num_rows=1,
+            first_row=place.index,
+            first_step=place.step,
+            longest=max(s.longest, s.num_rows),
+            least=min(s.least, step) if s.num_rows else s.least,
+            before=s.value,
+        ), found
 
     def _bar(self, i: int, s: Frozen) -> int:
         rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows
@@ -101,7 +162,7 @@ class FrozenDetector:
         small = abs(s.value) <= self.digits * s.least
         return small and abs(s.before - s.value) <= self.digits * s.least
 
-    def _finding(self, i: int, s: Frozen, row: Row, *, closed: bool) -> Finding:
+    def _finding(self, i: int, s: Frozen, row: Place, *, closed: bool) -> Finding:
         signal = self.signals[i]
         since = "from the first row on" if math.isinf(s.least) else "repeated digit for digit"
         meaning = "" if signal == "loss" else "; do not rely on it"

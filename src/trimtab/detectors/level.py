@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.blocks import joined
 from trimtab.detectors.contract import (
     Finding,
     Place,
@@ -205,7 +206,7 @@ class LevelDetector:
             up = scales[k + 1]
             if len(up.parts) == 0:
                 up = changed(up, part_row=first_row, part_step=first_step)
-            parts = _joined(up.parts, block)
+            parts = joined(up.parts, block, _PAST)
             scales[k + 1] = changed(up, parts=parts if len(parts) < 4 else np.zeros(0))
             if len(parts) < 4:
                 break
@@ -229,11 +230,11 @@ class LevelDetector:
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
         if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
-            return changed(s, past=_joined(s.past, block)), [], True
+            return changed(s, past=joined(s.past, block, _PAST)), [], True
         z, ref, share = self._score(i, s, block, least)
         over = z > self.thresholds[k] and share > self.min_share
         if s.onset_row < 0 and not over:
-            return changed(s, past=_joined(s.past, block)), [], True
+            return changed(s, past=joined(s.past, block, _PAST)), [], True
         if s.onset_row < 0:
             s = replace(
                 s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
@@ -241,9 +242,9 @@ class LevelDetector:
         elif z < self.thresholds[k] / 2:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
-            calm = replace(s, onset_row=-1, flagged=np.zeros(0), past=_joined(s.past, block))
+            calm = replace(s, onset_row=-1, flagged=np.zeros(0), past=joined(s.past, block, _PAST))
             return calm, found, True
-        flagged = _joined(s.flagged, block)
+        flagged = joined(s.flagged, block, _PAST)
         s = replace(s, flagged=flagged)
         if z > s.score:
             s = replace(s, score=z, peak=block, peak_row=row.index, peak_step=row.step)
@@ -339,15 +340,6 @@ class LevelDetector:
         sign = -1.0 if bad == "down" else 1.0
         first, last = float(s.flagged[0]), float(s.flagged[-1])
         return sign * (last - first) > 0.5 * sign * (first - s.ref)
-
-
-def _joined(blocks: NDArray[np.float64], block: float) -> NDArray[np.float64]:
-    """Return the blocks with one more at the end, the oldest beyond `_PAST` left out."""
-    kept = blocks[1 - _PAST :]
-    longer = np.empty(len(kept) + 1)
-    longer[:-1] = kept
-    longer[-1] = block
-    return longer
 
 
 def _kind(signal: str, *, rising: bool) -> str:

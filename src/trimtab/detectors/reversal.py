@@ -10,12 +10,13 @@ Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 s
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.blocks import Block, fold, joined
+from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, series_of
 from trimtab.detectors.creep import block_noise
 
 __all__ = ["ReversalDetector", "ReversalState"]
@@ -63,49 +64,61 @@ class ReversalDetector:
 
     def update(self, state: ReversalState, row: Row) -> tuple[ReversalState, tuple[Finding, ...]]:
         """Judge one row; missing, non-finite and non-positive values leave the state as it is."""
-        value = float(row.values[0])
-        if not row.present[0] or not math.isfinite(value) or value <= 0:
-            return state, ()
-        rows = (*state.rows, math.log(value))
-        at = (state.first_row, state.first_step) if state.rows else (row.index, row.step)
-        s = replace(state, rows=rows, first_row=at[0], first_step=at[1])
-        if len(rows) < self.block_rows:
-            return s, ()
-        return self._block(replace(s, rows=()), median(np.array(rows)), row)
+        return self._update(state, row)
 
-    def _block(
-        self, s: ReversalState, block: float, row: Row
+    def update_rows(
+        self, state: ReversalState, rows: Rows
     ) -> tuple[ReversalState, tuple[Finding, ...]]:
-        s = replace(s, recent=np.append(s.recent, block)[-_NOISE_BLOCKS:])
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(
+        self, s: ReversalState, rows: Row | Rows
+    ) -> tuple[ReversalState, tuple[Finding, ...]]:
+        series = series_of("activation_norm", 0, rows)
+        if not series.y:
+            return s, ()
+        findings: list[Finding] = []
+        began = Place(s.first_row, s.first_step)
+        blocks, rest, began = fold(s.rows, began, series, self.block_rows)
+        for block in blocks:
+            s, found = self._block(s, block)
+            findings += found
+        s = changed(s, rows=rest, first_row=began.index, first_step=began.step)
+        return s, tuple(findings)
+
+    def _block(self, s: ReversalState, row: Block) -> tuple[ReversalState, tuple[Finding, ...]]:
+        block = row.value
+        s = changed(s, recent=joined(s.recent, block, _NOISE_BLOCKS))
         if block >= s.highest:
-            return replace(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
+            return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
         if block < s.lowest:
             noise = block_noise(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
-            return replace(
-                s, since_highest=s.since_highest + 1, lowest=block, lowest_row=s.first_row,
-                lowest_step=s.first_step, noise=noise, num_over=0,
+            return changed(
+                s, since_highest=s.since_highest + 1, lowest=block, lowest_row=row.first_row,
+                lowest_step=row.first_step, noise=noise, num_over=0,
             ), ()  # fmt: skip
         noise = s.noise
         over = block - s.lowest > max(_RISE, _RISE_SIGMA * noise)
-        s = replace(s, since_highest=s.since_highest + 1, num_over=s.num_over + 1 if over else 0)
+        s = changed(s, since_highest=s.since_highest + 1, num_over=s.num_over + 1 if over else 0)
         fell = s.highest - s.lowest > max(_FALL, _RISE_SIGMA * noise)
         if s.num_over < 2 or not fell or s.since_highest < _FALL_BLOCKS:
             return s, ()
         found = self._finding(s, block, noise, row)
-        return replace(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), (found,)
+        return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), (found,)
 
-    def _finding(self, s: ReversalState, block: float, noise: float, row: Row) -> Finding:
+    def _finding(self, s: ReversalState, block: float, noise: float, row: Block) -> Finding:
         low, now, high = math.exp(s.lowest), math.exp(block), math.exp(s.highest)
         return Finding(
             detector=self.name,
             kind="activation-reversal",
             signal="activation_norm",
             severity="warning",
-            row=row.index,
+            row=row.row,
             step=row.step,
             onset_row=s.lowest_row,
             onset=s.lowest_step,
-            peak_row=row.index,
+            peak_row=row.row,
             peak=row.step,
             value=now,
             expected=low,

@@ -14,12 +14,13 @@ The scale of BigScience's tr8-104B sank from step 4,700 on, and the loss explode
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.blocks import Block, fold, joined
+from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
 
 __all__ = ["ScaleDriftDetector", "ScaleDriftState"]
 
@@ -28,13 +29,12 @@ __all__ = ["ScaleDriftDetector", "ScaleDriftState"]
 class ScaleDriftState:
     """Blocks of log2 scale, the block under way, and the drift under way."""
 
-    rows: NDArray[np.float64]
-    """float64 [block_rows], the block under way."""
     past: NDArray[np.float64]
     """float64 [<= max_past], blocks that count as the level, oldest first."""
     recent: NDArray[np.float64]
     """float64 [<= num_recent], the last blocks."""
-    num_rows: int = 0
+    rows: tuple[float, ...] = ()
+    """The block under way."""
     first_row: int = 0
     first_step: float = 0.0
     mark: float = -math.inf
@@ -77,75 +77,87 @@ class ScaleDriftDetector:
     def start(self) -> ScaleDriftState:
         """Return the state before any row."""
         none = np.zeros(0)
-        return ScaleDriftState(np.zeros(self.block_rows), none, none)
+        return ScaleDriftState(none, none)
 
     def update(
         self, state: ScaleDriftState, row: Row
     ) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
         """Judge one row; a missing, zero or non-finite scale leaves the state as it is."""
-        value = float(row.values[0])
-        if not row.present[0] or not math.isfinite(value) or value <= 0:
-            return state, ()
-        rows, y = state.rows.copy(), math.log2(value)
-        rows[state.num_rows] = y
-        at = (state.under_row, state.under_step)
-        under = (-1, 0.0) if y >= state.mark else at if at[0] >= 0 else (row.index, row.step)
-        begun = (state.first_row, state.first_step) if state.num_rows else (row.index, row.step)
-        s = replace(
-            state, rows=rows, num_rows=state.num_rows + 1, first_row=begun[0], first_step=begun[1],
-            under_row=under[0], under_step=under[1],
-        )  # fmt: skip
-        if s.num_rows < self.block_rows:
-            return s, ()
-        return self._take(replace(s, num_rows=0), row, median(rows))
+        return self._update(state, row)
 
-    def _take(
-        self, s: ScaleDriftState, row: Row, block: float
+    def update_rows(
+        self, state: ScaleDriftState, rows: Rows
     ) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one."""
+        return self._update(state, rows)
+
+    def _update(
+        self, s: ScaleDriftState, rows: Row | Rows
+    ) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
+        series = finite_of(0, rows, above=0.0)
+        if not series.y:
+            return s, ()
+        series.y = [math.log2(v) for v in series.value]
+        findings: list[Finding] = []
+        began, at = Place(s.first_row, s.first_step), 0
+        num_waiting = len(s.rows)
+        blocks, rest, began = fold(s.rows, began, series, self.block_rows)
+        for block in blocks:
+            end = at + self.block_rows - num_waiting
+            s, found = self._take(_under(s, series, at, end), block)
+            findings += found
+            at, num_waiting = end, 0
+        s = _under(s, series, at, len(series.y))
+        s = changed(s, rows=rest, first_row=began.index, first_step=began.step)
+        return s, tuple(findings)
+
+    def _take(self, s: ScaleDriftState, row: Block) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
         """Hold a finished block against the level."""
-        recent = np.append(s.recent[1 - self.num_recent :], block)
+        block = row.value
+        recent = joined(s.recent, block, self.num_recent)
         leaving = s.recent[:1] if len(s.recent) == self.num_recent else s.recent[:0]
-        s = replace(s, recent=recent)
+        s = changed(s, recent=recent)
         if s.onset_row >= 0:
-            return self._follow(s, row, block)
+            return self._follow(s, row)
         past = np.append(s.past, leaving)[-self.max_past :]
-        s = replace(s, past=past)
+        s = changed(s, past=past)
         if len(past) < self.min_past:
             return s, ()
         level = float(np.quantile(past, self.quantile))
-        s = replace(s, mark=level)
+        s = changed(s, mark=level)
         if block >= level:
-            return replace(s, num_falls=0, lowest=math.inf), ()
+            return changed(s, num_falls=0, lowest=math.inf), ()
         if block < s.lowest:
             if s.num_falls == 0:
-                since = (s.first_row, s.first_step)
+                since = (row.first_row, row.first_step)
                 if s.under_row >= 0:
                     since = (s.under_row, s.under_step)
-                s = replace(s, fall_row=since[0], fall_step=since[1])
-            s = replace(
-                s, num_falls=s.num_falls + 1, lowest=block, low_row=row.index, low_step=row.step
+                s = changed(s, fall_row=since[0], fall_step=since[1])
+            s = changed(
+                s, num_falls=s.num_falls + 1, lowest=block, low_row=row.row, low_step=row.step
             )
         if s.num_falls < self.num_falls or float(recent.max()) > level - self.octaves:
             return s, ()
-        s = replace(s, onset_row=s.fall_row, onset=s.fall_step, level=level, age=0)
+        s = changed(s, onset_row=s.fall_row, onset=s.fall_step, level=level, age=0)
         return s, (self._finding(s, row, "open"),)
 
     def _follow(
-        self, s: ScaleDriftState, row: Row, block: float
+        self, s: ScaleDriftState, row: Block
     ) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
+        block = row.value
         if block < s.lowest:
-            s = replace(s, lowest=block, low_row=row.index, low_step=row.step, age=0)
+            s = changed(s, lowest=block, low_row=row.row, low_step=row.step, age=0)
         else:
-            s = replace(s, age=s.age + 1)
-        calm = replace(s, onset_row=-1, num_falls=0, lowest=math.inf)
+            s = changed(s, age=s.age + 1)
+        calm = changed(s, onset_row=-1, num_falls=0, lowest=math.inf)
         if block >= s.level:
             return calm, (self._finding(s, row, "back"),)
         if s.age < self.accept_blocks:
             return s, ()
         # the old level is forgotten; the new one has to be learnt
-        return replace(calm, past=s.recent), (self._finding(s, row, "accepted"),)
+        return changed(calm, past=s.recent), (self._finding(s, row, "accepted"),)
 
-    def _finding(self, s: ScaleDriftState, row: Row, how: str) -> Finding:
+    def _finding(self, s: ScaleDriftState, row: Block, how: str) -> Finding:
         fall = s.level - s.lowest
         ended = how == "back"
         return Finding(
@@ -153,14 +165,14 @@ class ScaleDriftDetector:
             kind="scale-collapse",
             signal="loss_scale",
             severity="warning",
-            row=row.index,
+            row=row.row,
             step=row.step,
             onset_row=s.onset_row,
             onset=s.onset,
             peak_row=s.low_row,
             peak=s.low_step,
-            end_row=s.first_row if ended else None,
-            end=s.first_step if ended else None,
+            end_row=row.first_row if ended else None,
+            end=row.first_step if ended else None,
             value=2.0**s.lowest,
             expected=2.0**s.level,
             score=6.0 * fall,
@@ -170,3 +182,14 @@ class ScaleDriftDetector:
             f"{s.low_row - s.onset_row + 1} rows"
             + {"open": "", "back": ", back", "accepted": ", lasting"}[how],
         )
+
+
+def _under(s: ScaleDriftState, series: Series, at: int, end: int) -> ScaleDriftState:
+    """Note since which row every scale was below the mark."""
+    row, step = s.under_row, s.under_step
+    for k in range(at, end):
+        if series.y[k] >= s.mark:
+            row, step = -1, 0.0
+        elif row < 0:
+            row, step = series.index[k], series.step[k]
+    return s if row == s.under_row else changed(s, under_row=row, under_step=step)

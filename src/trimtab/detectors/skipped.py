@@ -10,12 +10,12 @@ less than half of `share` was skipped.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 from trimtab.vocabulary import Severity
 
 __all__ = ["SkippedDetector", "SkippedState"]
@@ -70,13 +70,34 @@ class SkippedDetector:
         s = self._take(state, row, value)
         stage = self._stage(s)
         if stage > s.stage and s.first_row >= 0:
-            s = replace(s, stage=stage)
+            s = changed(s, stage=stage)
             return s, (self._finding(s, row, closed=False),)
         quiet = s.total < 0.5 * self.share * min(s.num_rows, self.window_rows)
         if s.first_row >= 0 and quiet and row.index - s.last_row >= self.settle_rows:
             found = (self._finding(s, row, closed=True),) if s.stage else ()
-            return replace(s, first_row=-1, stage=0, skipped=0), found
+            return changed(s, first_row=-1, stage=0, skipped=0), found
         return s, ()
+
+    def update_rows(
+        self, state: SkippedState, rows: Rows
+    ) -> tuple[SkippedState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; with nothing skipped of late, they are passed."""
+        share = rows.values[:, 0]
+        usable = np.flatnonzero(np.isfinite(share))  # absent ones are NaN
+        telling = np.append(np.flatnonzero(share[usable] > 0), len(usable))
+        findings: list[Finding] = []
+        at = 0
+        while at < len(usable):
+            if state.first_row < 0 and not state.recent.any():
+                end = int(telling[np.searchsorted(telling, at)])
+                if end > at:
+                    state = changed(state, num_rows=state.num_rows + end - at, run=0)
+                    at = end
+                    continue
+            state, found = self.update(state, rows.row(int(usable[at])))
+            findings += found
+            at += 1
+        return state, tuple(findings)
 
     def _take(self, s: SkippedState, row: Row, value: float) -> SkippedState:
         at = s.num_rows % self.window_rows
@@ -84,15 +105,15 @@ class SkippedDetector:
         if old != value:
             recent = recent.copy()
             recent[at] = value
-        s = replace(
+        s = changed(
             s, recent=recent, total=max(0.0, s.total + value - old), num_rows=s.num_rows + 1,
             run=s.run + 1 if value > 0.5 else 0,
         )  # fmt: skip
         if value <= 0:
             return s
         if s.first_row < 0:
-            s = replace(s, first_row=row.index, first_step=row.step, skipped=0)
-        return replace(s, last_row=row.index, last_step=row.step, skipped=s.skipped + 1)
+            s = changed(s, first_row=row.index, first_step=row.step, skipped=0)
+        return changed(s, last_row=row.index, last_step=row.step, skipped=s.skipped + 1)
 
     def _stage(self, s: SkippedState) -> int:
         if s.run >= self.dead_rows:
