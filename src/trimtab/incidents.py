@@ -50,6 +50,8 @@ ELEVATED_SHARE = 0.03
 _SLOW_KINDS = ("plateau", "grad-drift")
 """Conditions in the background of which other episodes come and go: incidents of their own."""
 
+_CORRELATED_ROWS = 4096
+
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 
@@ -468,5 +470,7 @@ def _correlations(
     """Return what moved together in an episode and as many rows before it, for the contrast."""
     rows = record.rows_of(attempt)
     width = max(span.stop - span.start, 12)
-    window = slice(max(rows.start, span.start - width), min(rows.stop, span.stop))
+    first, stop = max(rows.start, span.start - width), min(rows.stop, span.stop)
+    every = max((stop - first) // _CORRELATED_ROWS, 1)  # a rank correlation needs no more
+    window = slice(first, stop, every)
     return rank_correlations(record, _TOGETHER, window)

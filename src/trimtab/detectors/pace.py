@@ -22,7 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, median
+from trimtab.detectors.blocks import joined
+from trimtab.detectors.contract import Finding, Row, Rows, changed, median
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import Severity
 
@@ -117,12 +118,57 @@ class PaceDetector:
             value = values[i]
             if not row.present[i] or not math.isfinite(value) or value <= 0:
                 continue
-            offset = -math.log(batch) if i == 0 else 0.0
-            y = math.log(value) + offset if i == 0 else -math.log(value)
-            paces[i], single = self._single(i, paces[i], row, value, y, offset)
-            paces[i], lasting = self._take(i, paces[i], row, y, offset)
-            findings += single + lasting
+            y, offset = _on_scale(i, value, batch)
+            paces[i], found = self._row(i, paces[i], row, value, y, offset)
+            findings += found
         return PaceState(tuple(paces), batch), tuple(findings)
+
+    def update_rows(self, state: PaceState, rows: Rows) -> tuple[PaceState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; blocks without a slow row are taken whole."""
+        sizes = rows.values[:, 2]
+        logged = np.isfinite(sizes) & (sizes > 0)
+        last = np.maximum.accumulate(np.where(logged, np.arange(len(rows)), -1))
+        batches = np.where(last >= 0, sizes[last], state.batch)
+        paces, findings = list(state.paces), list[Finding]()
+        for i in (0, 1):
+            column = rows.values[:, i]
+            usable = np.flatnonzero(np.isfinite(column) & (column > 0))
+            paces[i], found = self._follow(i, paces[i], rows, usable, batches)
+            findings += found
+        findings.sort(key=lambda f: f.row)
+        return PaceState(tuple(paces), float(batches[-1]) if len(rows) else state.batch), tuple(
+            findings
+        )
+
+    def _follow(
+        self, i: int, p: Pace, rows: Rows, usable: NDArray[np.int64], batches: NDArray[np.float64]
+    ) -> tuple[Pace, list[Finding]]:
+        """Judge the usable rows of one signal."""
+        places, values = usable.tolist(), rows.values[usable, i].tolist()
+        scaled = [_on_scale(i, v, b) for v, b in zip(values, batches[usable].tolist(), strict=True)]
+        findings: list[Finding] = []
+        at, size, stall = 0, self.block_rows, math.log(self.stall_factor)
+        while at < len(places):
+            whole = p.num_rows == 0 and len(p.past) and not p.slow_rows and at + size <= len(places)
+            block = [y for y, _ in scaled[at : at + size]] if whole else []
+            if block and max(block) - p.level < stall:
+                first, row = rows.row(places[at]), rows.row(places[at + size - 1])
+                p = changed(p, first_row=first.index, first_step=first.step)
+                p, found = self._block(i, p, row, np.array(block), scaled[at + size - 1][1])
+                at += size
+            else:
+                row = rows.row(places[at])
+                p, found = self._row(i, p, row, values[at], *scaled[at])
+                at += 1
+            findings += found
+        return p, findings
+
+    def _row(
+        self, i: int, p: Pace, row: Row, value: float, y: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        p, single = self._single(i, p, row, value, y, offset)
+        p, lasting = self._take(i, p, row, y, offset)
+        return p, single + lasting
 
     def _single(
         self, i: int, p: Pace, row: Row, value: float, y: float, offset: float
@@ -157,9 +203,14 @@ class PaceDetector:
         rows[p.num_rows] = y
         begun = (p.first_row, p.first_step) if p.num_rows else (row.index, row.step)
         num = (p.num_rows + 1) % self.block_rows
-        p = replace(p, rows=rows, num_rows=num, first_row=begun[0], first_step=begun[1])
-        if num:
-            return p, []
+        p = changed(p, rows=rows, num_rows=num, first_row=begun[0], first_step=begun[1])
+        return (p, []) if num else self._block(i, p, row, rows, offset)
+
+    def _block(
+        self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        """Take in a block that is full; `row` is its last."""
+        p = changed(p, rows=rows)
         ordered = np.sort(rows)
         block, quarter = median(rows), self.block_rows // 4
         low, high = float(ordered[quarter - 1]), float(ordered[-quarter])
@@ -183,6 +234,8 @@ class PaceDetector:
     ) -> tuple[Pace, list[Finding]]:
         """Hold a block against the calm ones before it."""
         ref = p.ref if p.onset_row >= 0 else p.level
+        if p.onset_row < 0 and block - ref <= math.log1p(self.slow_share):
+            return self._calm(p, block, high), []
         moves = np.abs(np.diff(p.past))
         spread = 1.4826 * median(moves) / math.sqrt(2.0) if len(moves) else 0.0
         shift = block - ref
@@ -210,9 +263,8 @@ class PaceDetector:
         return p, [self._finding(i, p, row, "open", offset)] if len(flagged) == 2 else []
 
     def _calm(self, p: Pace, block: float, high: float) -> Pace:
-        past = np.append(p.past[1 - _PAST :], block)
-        high_blocks = np.append(p.high[1 - _PAST :], high)
-        return replace(p, past=past, high=high_blocks, level=median(past[-4:]))
+        past, high_blocks = joined(p.past, block, _PAST), joined(p.high, high, _PAST)
+        return changed(p, past=past, high=high_blocks, level=median(past[-4:]))
 
     def _unit(self, i: int, y: float, offset: float) -> float:
         """Return a y in the unit of its signal."""
@@ -277,3 +329,9 @@ class PaceDetector:
 def _severity(how: str) -> Severity:
     """A slowdown that ended by itself, before it became the new pace, is a note."""
     return "info" if how == "back" else "warning"
+
+
+def _on_scale(i: int, value: float, batch: float) -> tuple[float, float]:
+    """Return (y, what was added to the logarithm for the batch size) of a time or a throughput."""
+    offset = -math.log(batch) if i == 0 else 0.0
+    return (math.log(value) + offset if i == 0 else -math.log(value)), offset
