@@ -81,7 +81,15 @@ def test_wrong_questions(code: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["audit", "--python", f"{tmp_path}/absent.py:f"]) == 2
     with pytest.raises(SystemExit):
         main(["audit", "--python", "own"])
-    assert main(["smoke", "--lr", "0"]) == 2
+    for wrong in (
+        ["smoke", "--threads", "0"],
+        ["smoke", "--seed", "-1"],
+        ["parity", "--ranks", "1"],
+    ):
+        with pytest.raises(SystemExit):
+            main(wrong)
+    for rate in ("0", "nan", "inf"):
+        assert main(["smoke", "--lr", rate]) == 2
     assert main(["parity", "--layouts", "sideways"]) == 2
     assert "choose of ddp" in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from trimtab.cli.torch_side import (
     need_torch,
     split_function,
     twin_of,
+    within,
 )
 from trimtab.preflight.terminal import render_findings
 
@@ -27,8 +28,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add_twin_flags(parser)
     parser.add_argument("--python", type=split_function, metavar="PATH.py:FUNCTION", help="run your own code: a function that gives a Case (trimtab.preflight.probes.parity)")  # fmt: skip
     parser.add_argument("--layouts", default="ddp,fsdp,tp,tp+sp", metavar="LIST", help="of ddp, fsdp, tp, tp+sp, fsdp+tp, fsdp+tp+sp; default ddp,fsdp,tp,tp+sp")  # fmt: skip
-    parser.add_argument("--ranks", type=int, default=2, help="processes on this machine; default 2")
-    parser.add_argument("--steps", type=int, default=3, help="default 3")
+    parser.add_argument(
+        "--ranks", type=within(2, 64), default=2, help="processes on this machine; default 2"
+    )
+    parser.add_argument("--steps", type=within(1, 1000), default=3, help="default 3")
     parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")  # fmt: skip
     parser.set_defaults(run=run)
 

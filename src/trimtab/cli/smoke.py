@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trimtab.cli.output import print_json
-from trimtab.cli.torch_side import add_twin_flags, need_torch, twin_of
+from trimtab.cli.torch_side import add_twin_flags, need_torch, twin_of, within
 from trimtab.errors import ConfigError
 from trimtab.preflight.terminal import render_findings
 
@@ -21,9 +21,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("smoke", help="train a small twin of a run on real text; it must beat a unigram and a bigram table")  # fmt: skip
     add_twin_flags(parser)
     parser.add_argument("--text", metavar="PATH", help="file or directory of text; default: the standard library's own sources")  # fmt: skip
-    parser.add_argument("--steps", type=int, default=600, help="default 600, about a minute on one core")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--steps", type=within(10, 10**7), default=600, help="default 600, about a minute on one core")  # fmt: skip
+    parser.add_argument("--seed", type=within(0, 2**31 - 1), default=0)
+    parser.add_argument("--threads", type=within(1, 256), default=1)
     parser.add_argument("--launch", nargs=argparse.REMAINDER, metavar="COMMAND", help="last: what to start if it passes, with all its arguments; its exit status is then ours")  # fmt: skip
     parser.add_argument("--anyway", action="store_true", help="start --launch even if it fails")
     parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")  # fmt: skip

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from trimtab.preflight.reading import read_config
 from trimtab.preflight.settings import Setting, Settings
 from trimtab.preflight.shrink import Twin, shrink
 
-__all__ = ["add_twin_flags", "load_function", "need_torch", "split_function", "twin_of"]
+__all__ = ["add_twin_flags", "load_function", "need_torch", "split_function", "twin_of", "within"]
 
 _FLAGS = (
     ("hidden", int, "width of the residual stream"), ("layers", int, "transformer blocks"), ("lr", float, "peak learning rate"),
@@ -32,6 +33,18 @@ def need_torch(what: str, threads: int = 1) -> None:
         importlib.import_module("torch").set_num_threads(threads)
     except ImportError:
         raise MissingExtraError(what, "torch") from None
+
+
+def within(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        value = int(text) if text.isdecimal() and len(text) < 20 else low - 1
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected {low} to {high}")
+        return value
+
+    return parse
 
 
 def split_function(text: str) -> tuple[Path, str]:
@@ -69,7 +82,7 @@ def add_twin_flags(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_argument_group("settings, instead of a config or over it")
     for name, kind, text in _FLAGS:
         asked.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=text or None)
-    asked.add_argument("--twin-hidden", type=int, default=64, metavar="N", help="width of the small twin; default 64")  # fmt: skip
+    asked.add_argument("--twin-hidden", type=within(8, 4096), default=64, metavar="N", help="width of the small twin; default 64")  # fmt: skip
 
 
 def twin_of(arguments: argparse.Namespace) -> Twin:

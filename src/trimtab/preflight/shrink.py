@@ -112,6 +112,10 @@ def shrink(settings: Settings, *, hidden: int = 64, layers: int = 3) -> Twin:
     beta1, beta2 = settings.number("beta1"), settings.number("beta2")
     kept["betas"] = (0.9 if beta1 is None else beta1, 0.95 if beta2 is None else beta2)
     kept |= _kinds(settings) | _schedule(settings)
+    if settings.get("position") and "position" not in kept:
+        notes.append(
+            f"positions {settings.get('position')!s:.20} are not among the twin's kinds; learned ones stand in"
+        )
     notes.append("not carried over: batch, data, precision, vocabulary, layout")
     return Twin(**kept, notes=tuple(notes))  # type: ignore[arg-type]
 

@@ -64,6 +64,7 @@ def test_rate_and_init_keep_their_proportion_to_the_width() -> None:
     assert (twin.warmup_share, twin.final_lr_share) == pytest.approx((0.05, 0.1))
     assert shrink(settings()) == Twin()
     assert "not carried over" in twin.notes[-1]
+    assert "positions alibi" in shrink(settings(position="alibi")).notes[0]
 
 
 def test_an_impossible_setting_is_refused() -> None:
