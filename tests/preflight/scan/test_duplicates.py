@@ -155,14 +155,11 @@ def test_tokens_cannot_be_compared(tmp_path: Path) -> None:
 
 @pytest.mark.covers("S58")
 def test_the_plan_says_epoch_two_where_opt_was_said_to_cross_into_it() -> None:
-    opt = plan_epochs(180_000_000_000, 300_000_000_000, 2**21)
+    opt = plan_epochs(93_000 * 2**21, 300_000_000_000, 2**21)
     assert opt is not None
-    assert opt.starts == (85_831,)
-    assert (opt.epoch_at(85_830), opt.epoch_at(85_832), opt.epoch_at(93_000)) == (1, 2, 2)
-    larger = EpochPlan(
-        corpus_tokens=93_000 * 2**21, plan_tokens=300_000_000_000, tokens_per_step=2**21
-    )
-    assert (larger.epoch_at(93_000), larger.epoch_at(93_001)) == (1, 2)
+    assert opt.ledger is not None
+    assert opt.starts == (93_000,)
+    assert (opt.ledger.epoch_at(92_999), opt.ledger.epoch_at(93_000)) == (1, 2)
 
 
 @pytest.mark.covers("S207")
@@ -172,11 +169,12 @@ def test_more_tokens_than_the_corpus_has_warn_with_the_step(tmp_path: Path) -> N
     (found,) = scan_one(tmp_path / "d.npy", plan_tokens=250_000, tokens_per_step=1000).findings
     assert within.findings == ()
     assert (found.rule, found.severity) == ("epochs", "warning")
-    assert (found.values["epochs"], found.values["epoch_starts"]) == (2.5, [101, 201])
+    assert (found.values["epochs"], found.values["epoch_starts"]) == (2.5, [100, 200])
 
 
 def test_impossible_plans_are_refused() -> None:
     with pytest.raises(ConfigError, match="plan_tokens is -1"):
         plan_epochs(10, -1, None)
-    with pytest.raises(ConfigError, match="give --tokens-per-step"):
-        EpochPlan(corpus_tokens=1, plan_tokens=2, tokens_per_step=None).epoch_at(1)
+    assert plan_epochs(10, 20, None) == EpochPlan(
+        corpus_tokens=10, plan_tokens=20, tokens_per_step=None
+    )

@@ -1,9 +1,9 @@
 """How often a plan goes through the corpus, and at which step each time begins."""
 
-import math
 from dataclasses import dataclass
 
 from trimtab.errors import ConfigError
+from trimtab.preflight.planning import Ledger, epoch_ledger
 
 __all__ = ["EpochPlan", "plan_epochs"]
 
@@ -22,27 +22,16 @@ class EpochPlan:
         return self.plan_tokens / self.corpus_tokens
 
     @property
+    def ledger(self) -> Ledger | None:
+        """When each pass begins; None without the size of a step."""
+        if not self.tokens_per_step:
+            return None
+        return epoch_ledger(self.corpus_tokens, self.tokens_per_step, self.plan_tokens)
+
+    @property
     def starts(self) -> tuple[int, ...]:
-        """First step that reads from epoch 2, 3, … 10, counted from 1; empty without the step's size."""
-        if not self.tokens_per_step:
-            return ()
-        last = min(math.ceil(self.epochs), 10)
-        return tuple(self.corpus_tokens * e // self.tokens_per_step + 1 for e in range(1, last))
-
-    def epoch_at(self, step: int) -> int:
-        """Return the epoch that the first token of a step belongs to, counted from 1.
-
-        Raises:
-            ConfigError: The size of a step is not known.
-
-        Example:
-            >>> opt = EpochPlan(corpus_tokens=180_000_000_000, plan_tokens=300_000_000_000, tokens_per_step=2**21)
-            >>> opt.epoch_at(80_000), opt.epoch_at(93_000), opt.starts
-            (1, 2, (85831,))
-        """
-        if not self.tokens_per_step:
-            raise ConfigError("tokens_per_step is not known; give --tokens-per-step")
-        return (step - 1) * self.tokens_per_step // self.corpus_tokens + 1
+        """First steps of epochs 2 to 10; empty without the size of a step."""
+        return () if self.ledger is None else self.ledger.steps[:9]
 
 
 def plan_epochs(
