@@ -37,6 +37,9 @@ CHANGE_BLOCKS = 4  # from the onset of a change of level, in which it is the epi
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
 
+SLOW_LEAD_ROWS = 2000
+"""How far before an onset a slow condition of another signal that lasts through it is its first sign."""
+
 _NOTED = ("resume-jump", "skipped-steps")
 
 ELEVATED_SHARE = 0.03
@@ -147,13 +150,23 @@ def _with_slow(
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
     groups = _episodes([f for f in findings if f not in slow], record, join_rows)
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
-        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows)
+        near = (
+            g
+            for g in groups
+            if min(abs(row - f.onset_row) for row in (g[0].onset_row, _began(g))) <= join_rows
+        )
         home = next(near, None)
         if home is None:
             groups.append([f])
         else:
             home.append(f)
     return sorted(groups, key=lambda g: g[0].onset_row)
+
+
+def _began(group: Sequence[Finding]) -> int:
+    """Return the row of the onset that an episode is told with."""
+    lead = _of_the_resume(min(group, key=_telling), group)
+    return min(f.onset_row for f in _onsets(group, lead))
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -184,11 +197,18 @@ def _mark_recurrence(
     for before in reversed(earlier):
         near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
         near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
+        near = near and not _still_held(before, incident)
         if before.attempt in lineage and before.severity != "info" and near:
             what, rest = incident.headline.split(" · ", 1)
             headline = f"{what}, again after {record.axis} {place_text(before.onset)} · {rest}"
             return replace(incident, recurrence_of=before.onset, headline=headline)
     return incident
+
+
+def _still_held(before: Incident, incident: Incident) -> bool:
+    """Whether an earlier incident of the same attempt was still under way: what lasts has not come again."""
+    lasts = before.end_row is None or before.end_row >= incident.onset_row
+    return lasts and before.attempt == incident.attempt
 
 
 def _lineage(record: RunRecord, attempt: int) -> set[str]:
@@ -330,6 +350,8 @@ def _precursors(
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
+        if f.kind in _SLOW_KINDS and f.severity != "info" and f.end_row is None:
+            lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
         if near or any(f is g for g in group):
             chosen.append(f)
@@ -411,7 +433,12 @@ def _headline(
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
     since = f"since {record.axis} {place_text(onset.onset)}"
-    if end is not None:
+    if lead.kind == "non-finite" and lead.onset_row > onset.onset_row:
+        began = f"trouble began at {place_text(onset.onset)}"
+        word = "NaN" if np.isnan(lead.value) else "Inf"
+        since = f"{word} at {record.axis} {place_text(lead.onset)}; {began}"
+        since += f", over at {place_text(end)}" if end is not None else ""
+    elif end is not None:
         until = f" to {place_text(end)}" if end != onset.onset else ""
         over = ", recovered" if _topic(lead) == "learning" else ""
         since = f"{record.axis} {place_text(onset.onset)}{until}{over}"
