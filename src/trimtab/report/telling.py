@@ -27,6 +27,7 @@ __all__ = [
     "header_sentence",
     "info_sentence",
     "letters",
+    "no_loss",
     "read_time",
     "standing",
     "state_sentence",
@@ -36,6 +37,9 @@ __all__ = [
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
 """The label under which remedies stand, by when they can be taken."""
+
+MANY = 5
+"""More alarms than this are told by their weight; fewer, the latest first. Ours."""
 
 MINOR = 0.05
 """Causes believed less than this are named in one line after the others. Ours."""
@@ -121,6 +125,8 @@ class IncidentTelling:
     same_as: str
     """Letter of the incident told before that has the same causes and plan; usually empty."""
     done: tuple[str, ...]
+    like: str = ""
+    """Letter of the incident told before that has the same leading cause and the same remedies."""
     resolved: bool = False
     """Dealt with: given up for a branch on which the remedy held."""
     dismissed: str = ""
@@ -157,7 +163,25 @@ def _order(account: RunAccount) -> list[int]:
     """Return the incidents by index as they are told: what was dealt with after what was not."""
     past = settled(account)
     alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]
-    return sorted(range(len(account.incidents)), key=lambda i: (i not in alarms, i in past, i))
+    weigh = len(alarms) > MANY
+    return sorted(
+        range(len(account.incidents)),
+        key=lambda i: (
+            i not in alarms,
+            i in past,
+            _lightness(account.incidents[i]) if weigh else (),
+            i,
+        ),
+    )
+
+
+def _lightness(ia: IncidentAccount) -> tuple[float, ...]:
+    """Sort key of many alarms: severe, then lasting, then far out of the noise."""
+    i = ia.incident
+    rank = ("critical", "warning", "info").index(i.severity)
+    score = max((f.score for f in i.findings if math.isfinite(f.score)), default=0.0)
+    left = bool(ia.plan.remedies) and ia.plan.remedies[0].remedy == "patience"
+    return (rank, left, i.end_row is not None, -score)
 
 
 def _place(incident: Incident) -> tuple[int, int]:
@@ -179,6 +203,9 @@ def header_sentence(account: RunAccount) -> str:
     parts = [plain(record.format)]
     trials = sum(a.trial for a in record.attempts)
     attempts = len(record.attempts) - trials
+    runs = sum(a.parent is None for a in record.attempts)
+    if runs > 1:
+        parts.append(f"{runs} runs in this file")
     parts.append(
         f"{attempts} attempt{'s' * (attempts != 1)}"
         + (f" and {trials} trial{'s' * (trials != 1)}" if trials else "")
@@ -212,7 +239,14 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
 
 def too_short(record: RunRecord) -> bool:
     """Tell whether a log holds too few train losses for its silence to mean anything."""
-    return record.num_loss_rows < MIN_RECORDS
+    return record.num_loss_rows < MIN_RECORDS and not (
+        no_loss(record) and record.num_rows >= MIN_RECORDS
+    )
+
+
+def no_loss(record: RunRecord) -> bool:
+    """Tell whether a log holds no train loss at all."""
+    return record.num_loss_rows == 0
 
 
 def state_sentence(account: RunAccount) -> str:
@@ -233,6 +267,8 @@ def state_sentence(account: RunAccount) -> str:
     parts = [f"{where}."]
     if not here and not gone and too_short(record):
         parts.append("Too short to judge.")
+    elif not here and no_loss(record):
+        parts.append("Judged by its other signals alone.")
     elif not here:
         parts.append(
             "No incident that needs action."
@@ -300,11 +336,14 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     done, past, named = done_after(account), resolved(account), letters(account)
     tellings: list[IncidentTelling] = []
     explained: dict[tuple[object, object], str] = {}
+    alike: dict[tuple[object, ...], str] = {}
     for i in _order(account):
         letter, ia = named[i], account.incidents[i]
         remedies = _remedies(ia.plan)
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
+        like = alike.setdefault(_gist(ia), letter)
         telling = IncidentTelling(
+            like=like if like != letter and ia.diagnosis.causes else "",
             letter=letter,
             severity=ia.incident.severity,
             alarm=ia.incident.severity != "info",
@@ -324,6 +363,12 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
         )
         tellings.append(telling)
     return tuple(tellings)
+
+
+def _gist(ia: IncidentAccount) -> tuple[object, ...]:
+    """Return what makes two incidents alike: the leading cause and what to do, whatever its numbers."""
+    lead = ia.diagnosis.causes[0].cause if ia.diagnosis.causes else ""
+    return lead, frozenset((r.remedy, r.when) for r in ia.plan.remedies if r.when == "mid-run")
 
 
 def _headline(incident: Incident, record: RunRecord) -> str:
