@@ -15,7 +15,7 @@ from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.assemble import make_account
 from trimtab.report.cures import resolved
 from trimtab.report.json_form import run_to_json
-from trimtab.report.telling import _order
+from trimtab.report.ordering import told_order
 from trimtab.report.terminal import render_terminal, terminal_text
 
 
@@ -204,7 +204,7 @@ def test_many_alarms_are_weighed_and_told_in_few_lines(
     assert "--all" not in whole
     assert "as for A" in whole
     assert whole.count("because") > whole.count("a window of bad data ")  # each cause argued once
-    onsets = [account.incidents[i].incident.onset for i in _order(account)]
+    onsets = [account.incidents[i].incident.onset for i in told_order(account)]
     assert onsets != sorted(onsets, reverse=True)  # by weight, not by time
 
 
@@ -278,3 +278,20 @@ def test_one_restart_is_no_second_run(tmp_path: Path) -> None:
     path = tmp_path / "history.csv"
     path.write_text(three_in_one(2))
     assert "runs in this file" not in terminal_text(make_account(read_run(path)))
+
+
+@pytest.mark.parametrize("width", range(60, 110, 3))
+def test_the_time_of_reading_is_not_broken(
+    width: int, make_record: Callable[..., RunRecord]
+) -> None:
+    record = make_record({"loss": np.linspace(3, 2, 50)}, source="run-of-a-certain-length.log")
+    text = terminal_text(RunAccount(record=record, incidents=(), read_s=0.12), width=width)
+    assert "read in 0.1 s" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_positions_on_the_epoch_axis_are_epochs(make_record: Callable[..., RunRecord]) -> None:
+    record = replace(many_spikes(make_record, [11_800]), axis="epoch")
+    text = " ".join(terminal_text(make_account(record), whole=True).split())
+    assert "before epoch" in text
+    assert "before step" not in text

@@ -1,6 +1,7 @@
 """An account in words: the sentences that the terminal, the page and the picture share."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.cures import left_behind, resolved, settled
+from trimtab.report.cures import left_behind, resolved
 from trimtab.report.deeds import done_after
+from trimtab.report.ordering import letters, told_order
 
 __all__ = [
     "MAIN_SIGNALS",
@@ -26,7 +28,6 @@ __all__ = [
     "final_loss",
     "header_sentence",
     "info_sentence",
-    "letters",
     "no_loss",
     "read_time",
     "standing",
@@ -37,9 +38,6 @@ __all__ = [
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
 """The label under which remedies stand, by when they can be taken."""
-
-MANY = 5
-"""More alarms than this are told by their weight; fewer, the latest first. Ours."""
 
 MINOR = 0.05
 """Causes believed less than this are named in one line after the others. Ours."""
@@ -151,50 +149,8 @@ def confidence_word(confidence: float) -> str:
     return "weak"
 
 
-def letters(account: RunAccount) -> tuple[str, ...]:
-    """Return the letter of each incident of the account: A is told first, then B ... AA."""
-    result = [""] * len(account.incidents)
-    for rank, index in enumerate(_order(account)):
-        result[index] = _letter(rank)
-    return tuple(result)
-
-
-def _order(account: RunAccount) -> list[int]:
-    """Return the incidents by index as they are told: what was dealt with after what was not."""
-    past = settled(account)
-    alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]
-    weigh = len(alarms) > MANY
-    return sorted(
-        range(len(account.incidents)),
-        key=lambda i: (
-            i not in alarms,
-            i in past,
-            _lightness(account.incidents[i]) if weigh else (),
-            i,
-        ),
-    )
-
-
-def _lightness(ia: IncidentAccount) -> tuple[float, ...]:
-    """Sort key of many alarms: severe, then lasting, then far out of the noise."""
-    i = ia.incident
-    rank = ("critical", "warning", "info").index(i.severity)
-    score = max((f.score for f in i.findings if math.isfinite(f.score)), default=0.0)
-    left = bool(ia.plan.remedies) and ia.plan.remedies[0].remedy == "patience"
-    return (rank, left, i.end_row is not None, -score)
-
-
 def _place(incident: Incident) -> tuple[int, int]:
     return (incident.onset_row, incident.peak_row)
-
-
-def _letter(rank: int) -> str:
-    text = ""
-    rank += 1
-    while rank:
-        rank, rest = divmod(rank - 1, 26)
-        text = chr(65 + rest) + text
-    return text
 
 
 def header_sentence(account: RunAccount) -> str:
@@ -337,9 +293,9 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     tellings: list[IncidentTelling] = []
     explained: dict[tuple[object, object], str] = {}
     alike: dict[tuple[object, ...], str] = {}
-    for i in _order(account):
+    for i in told_order(account):
         letter, ia = named[i], account.incidents[i]
-        remedies = _remedies(ia.plan)
+        remedies = _remedies(ia.plan, account.record.axis)
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         like = alike.setdefault(_gist(ia), letter)
         telling = IncidentTelling(
@@ -425,11 +381,11 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
     )
 
 
-def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
     return tuple(
         RemedyTelling(
             rank=rank,
-            text=_remedy_text(r),
+            text=_remedy_text(r, axis),
             why=plain(r.why),
             flags=plain(r.flags),
             cost=plain(r.cost),
@@ -442,9 +398,11 @@ def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
     )
 
 
-def _remedy_text(remedy: PlannedRemedy) -> str:
+def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     known = REMEDY_BY_ID.get(remedy.remedy)
     text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
     said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
+    if axis != "step":  # the values are positions on the axis, whatever their names
+        said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
     values = values_text(said)
     return f"{text}: {values}" if values else text

@@ -36,6 +36,8 @@ __all__ = ["TerminalReport", "render_terminal", "terminal_text"]
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _LINES = 60
 """About so many lines are told of one run; of the alarms beyond them a line or two."""
+_FEW = 3
+"""Alarms that are told in full however long."""
 _WIDE = 110
 """From this width on, evidence stands beside its cause instead of under it."""
 
@@ -81,7 +83,12 @@ class TerminalReport:
             head = _first_line(telling)
             body = Padding(_body(telling, wide=options.max_width >= _WIDE), (0, 0, 0, 2))
             size = sum(len(console.render_lines(part, options)) for part in (head, body)) + 1
-            fits = self.whole or n == 0 or used + size + 2 * (len(tellings) - n - 1) <= _LINES
+            fits = (
+                self.whole
+                or n == 0
+                or len(tellings) <= _FEW
+                or used + size + 2 * (len(tellings) - n - 1) <= _LINES
+            )
             if fits:
                 used += size
                 yield from (Text(), head, body)
@@ -127,8 +134,10 @@ def _header(account: RunAccount, *, width: int) -> Table:
     line.add_column(no_wrap=True, overflow="fold")
     line.add_column(ratio=1, overflow="fold")
     facts = Text(f"· {header_sentence(account)}", style="bold")
-    facts.append(" · ")
-    facts.append(read_time(account.read_s).replace(" ", "\u00a0"), style="not bold dim")
+    said = read_time(account.read_s)
+    indent = 2 if len(path) > width // 3 else len(path) + 1
+    facts.append(" · " if indent + len(facts) + 3 + len(said) <= width else "\n")
+    facts.append(said, style="not bold dim")
     if len(path) > width // 3:
         line = Table.grid()
         line.add_column(ratio=1, overflow="fold")
