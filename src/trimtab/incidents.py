@@ -17,23 +17,18 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding"]
+__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding", "topic_of"]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
 JOIN_ROWS = 8
 """Findings closer than this many rows are one episode; chosen on tuning seeds 0-9 of the lab."""
-
-OPEN_ROWS = 50
-"""A spike still open at the end of its attempt after this many rows has not recovered."""
-
-BACK_ROWS = 16
-"""Rows whose median tells that a level is back; a block of the level detector."""
 
 CONTINUATION_BLOCKS = 16  # after a divergence, in which a further rise is the same one
 
@@ -41,6 +36,9 @@ CHANGE_BLOCKS = 4  # from the onset of a change of level, in which it is the epi
 
 RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
+
+SLOW_LEAD_ROWS = 2000
+"""How far before an onset a slow condition of another signal that lasts through it is its first sign."""
 
 _NOTED = ("resume-jump", "skipped-steps")
 
@@ -119,7 +117,7 @@ def group_findings(
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
-    told = [_as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
+    told = [as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
     incidents: list[Incident] = []
     for index in range(len(record.attempts)):
         here = [f for f in told if record.attempt[f.onset_row] == index]
@@ -154,13 +152,23 @@ def _with_slow(
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
     groups = _episodes([f for f in findings if f not in slow], record, join_rows)
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
-        near = (g for g in groups if abs(g[0].onset_row - f.onset_row) <= join_rows)
+        near = (
+            g
+            for g in groups
+            if min(abs(row - f.onset_row) for row in (g[0].onset_row, _began(g))) <= join_rows
+        )
         home = next(near, None)
         if home is None:
             groups.append([f])
         else:
             home.append(f)
     return sorted(groups, key=lambda g: g[0].onset_row)
+
+
+def _began(group: Sequence[Finding]) -> int:
+    """Return the row of the onset that an episode is told with."""
+    lead = _of_the_resume(min(group, key=_telling), group)
+    return min(f.onset_row for f in _onsets(group, lead))
 
 
 def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
@@ -179,48 +187,6 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
     return kept
 
 
-def _as_it_ended(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
-    accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
-    if accepted and f.signal == "loss":
-        return _back_late(f, record)
-    age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
-    if f.kind != "spike" or f.signal != "loss" or f.closed or age <= OPEN_ROWS:
-        return f
-    text = f.text.replace("still up", f"still up after {age} rows")
-    return replace(f, kind="unrecovered-spike", severity="critical", text=text)
-
-
-def _back_late(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike that outlasted the patience of its detector as recovered, where the loss came back.
-
-    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's own
-    noise units of the level before, if no later stretch of that length leaves it half-way to the peak.
-    """
-    stop = record.attempts[int(record.attempt[f.onset_row])].end_row
-    rows = (
-        np.flatnonzero(np.isfinite(record.columns["loss"].values[f.peak_row : stop])) + f.peak_row
-    )
-    num = len(rows) // BACK_ROWS
-    if num < 2 or f.score <= 0:
-        return f
-    cut = rows[: num * BACK_ROWS].reshape(num, BACK_ROWS)
-    levels = np.median(record.columns["loss"].values[cut], axis=1)
-    near = f.expected + 2 * (f.value - f.expected) / f.score
-    back = np.flatnonzero(levels <= near)
-    if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
-        return f
-    end_row = int(cut[back[0], 0])
-    phases = (
-        f"spiked until {record.axis} {_at(f.peak)}, recovering, "
-        f"recovered after {end_row - f.onset_row} rows (in hindsight)"
-    )
-    text = f"{f.text.partition(', not back')[0].partition(', still moving')[0]}, {phases}"
-    return replace(
-        f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
-    )  # fmt: skip
-
-
 def _mark_recurrence(
     record: RunRecord, attempt: int, incident: Incident, earlier: Sequence[Incident]
 ) -> Incident:
@@ -233,11 +199,18 @@ def _mark_recurrence(
     for before in reversed(earlier):
         near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
         near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
+        near = near and not _still_held(before, incident)
         if before.attempt in lineage and before.severity != "info" and near:
             what, rest = incident.headline.split(" · ", 1)
-            headline = f"{what}, again after {record.axis} {_at(before.onset)} · {rest}"
+            headline = f"{what}, again after {record.axis} {place_text(before.onset)} · {rest}"
             return replace(incident, recurrence_of=before.onset, headline=headline)
     return incident
+
+
+def _still_held(before: Incident, incident: Incident) -> bool:
+    """Whether an earlier incident of the same attempt was still under way: what lasts has not come again."""
+    lasts = before.end_row is None or before.end_row >= incident.onset_row
+    return lasts and before.attempt == incident.attempt
 
 
 def _lineage(record: RunRecord, attempt: int) -> set[str]:
@@ -379,6 +352,8 @@ def _precursors(
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
+        if f.kind in _SLOW_KINDS and f.severity != "info" and f.end_row is None:
+            lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
         if near or any(f is g for g in group):
             chosen.append(f)
@@ -438,6 +413,15 @@ def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
     return "fast" if end_row - onset_row <= 50 else "slow"
 
 
+def topic_of(incident: Incident) -> str:
+    """Return what an incident is about; a slow condition is told apart, as it is one of its own."""
+    if incident.findings:
+        topic = _topic(leading_finding(incident))
+    else:
+        topic = KIND_BY_NAME[incident.kind].topic if incident.kind in KIND_BY_NAME else "learning"
+    return incident.kind if incident.kind in _SLOW_KINDS else topic
+
+
 def leading_finding(incident: Incident) -> Finding:
     """Return the finding that names an incident."""
     named = [f for f in incident.findings if f.kind == incident.kind]
@@ -450,18 +434,18 @@ def _headline(
     title = KIND_BY_NAME[lead.kind].title if lead.kind in KIND_BY_NAME else lead.kind
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
-    since = f"since {record.axis} {_at(onset.onset)}"
-    if end is not None:
-        until = f" to {_at(end)}" if end != onset.onset else ""
+    since = f"since {record.axis} {place_text(onset.onset)}"
+    if lead.kind == "non-finite" and lead.onset_row > onset.onset_row:
+        began = f"trouble began at {place_text(onset.onset)}"
+        word = "NaN" if np.isnan(lead.value) else "Inf"
+        since = f"{word} at {record.axis} {place_text(lead.onset)}; {began}"
+        since += f", over at {place_text(end)}" if end is not None else ""
+    elif end is not None:
+        until = f" to {place_text(end)}" if end != onset.onset else ""
         over = ", recovered" if _topic(lead) == "learning" else ""
-        since = f"{record.axis} {_at(onset.onset)}{until}{over}"
-    sign = f" (first sign {_at(first.onset)}, {first.signal})" if first else ""
+        since = f"{record.axis} {place_text(onset.onset)}{until}{over}"
+    sign = f" (first sign {place_text(first.onset)}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
-
-
-def _at(position: float) -> str:
-    """Return a step, epoch or row as people write it, never as 1.5e+06."""
-    return f"{position:.0f}" if position.is_integer() else f"{position:.3f}".rstrip("0")
 
 
 def _correlations(

@@ -122,7 +122,7 @@ def test_one_section_per_attempt_with_its_story() -> None:
         "2 checkpoints (1 healthy, 1 suspect), the last at 880",
     ):
         assert text in first
-    assert "done: skip data first 28 288 — one window" in told["Trial 1.1 (parent 1.0 @ 880)"]
+    assert "done: skip data first 28288 — one window" in told["Trial 1.1 (parent 1.0 @ 880)"]
     second = told["Attempt 1.2 (parent 1.0 @ 880)"]
     assert "Same but: clip 1.0 → 0.3" in second
     assert "fault of trimtab's own in snapshot: disk full" in second

@@ -100,7 +100,7 @@ def test_piece_by_piece_comes_to_the_verdict_of_the_whole(
     assert (stopped["rows"], stopped["step"]) == (600, 600)
 
 
-def test_each_alarm_runs_the_command_once(
+def test_each_alarm_runs_the_command_once_for_each_severity(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script, calls = tmp_path / "call.py", tmp_path / "calls.jsonl"
@@ -120,11 +120,94 @@ def test_each_alarm_runs_the_command_once(
     )
     assert follow(path, scene, "--exec", command, "--fail-on", "warning") == 1
     called = [json.loads(text) for text in calls.read_text().splitlines()]
-    assert len(called) == 2
-    assert [c["incident"]["onset"] for c in called] == [200, 420]
+    assert [(c["incident"]["onset"], c["incident"]["severity"]) for c in called] == [
+        (200, "warning"), (200, "critical"), (420, "warning"),
+    ]  # fmt: skip
     assert called[0]["env"] == "spike@200"
     assert called[0]["argv"] == ["a b", "$(reboot)"]  # no shell has seen it
     assert called[0]["incident"]["causes"]
+
+
+def clipped_divergence() -> list[str]:
+    """A loss that climbs from step 800 on while the norm, logged after clipping, reads 1.0."""
+    noise = np.random.default_rng(1).normal(0, 0.03, 1300)
+    rows = []
+    for s in range(1, 1300):
+        loss = 2 + 4 * np.exp(-s / 200) + noise[s] + min(4.0, max(0, s - 800) * 0.1)
+        norm = 1.0 if s >= 800 else 0.55 + noise[s]
+        rows.append(f'{{"step": {s}, "loss": {loss:.5f}, "grad_norm": {norm:.5f}, "lr": 3e-4}}\n')
+    return rows
+
+
+def grow(
+    path: Path, rows: list[str], capsys: pytest.CaptureFixture[str], *options: str
+) -> list[dict[str, Any]]:
+    pieces = [appending(path, "".join(rows[i : i + 10])) for i in range(0, len(rows), 10)]
+    follow(path, Scene(*pieces, start=0.0), *options)
+    return said(capsys)
+
+
+def test_a_frozen_norm_beside_a_divergence_takes_nothing_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notices = grow(tmp_path / "train.jsonl", clipped_divergence(), capsys)
+    loss = [n["incident"] for n in notices if n["id"] == 1]
+    assert all("loss" in i["signals"] for i in loss)
+    ranks = [["info", "warning", "critical"].index(i["severity"]) for i in loss]
+    assert ranks == sorted(ranks)
+    assert ranks[-1] == 2
+    stopped = {i["id"]: i["kind"] for i in notices[-1]["incidents"]}
+    assert stopped[1] in ("unrecovered-spike", "divergence")
+    assert [k for k in stopped.values() if k == "frozen-signal"] == ["frozen-signal"]
+    assert len(stopped) == 2
+    assert not any(n["event"] == "withdrawn" for n in notices)
+
+
+def test_the_headline_keeps_up_with_the_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notices = grow(tmp_path / "train.jsonl", clipped_divergence()[:986], capsys)
+    assert "→ 6." in notices[-1]["incidents"][0]["headline"]
+    told = [n["text"] for n in notices if n["id"] == 1]
+    assert any(t.startswith("worse") for t in told)
+    assert len(told) <= 6
+
+
+def test_an_alarm_that_turns_critical_calls_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls"
+    tee = f"{sys.executable} -c \"import os; open('{calls}', 'a').write(os.environ['TRIMTAB_SEVERITY'] + ' ')\""
+    grow(tmp_path / "train.jsonl", clipped_divergence(), capsys, "--exec", tee)
+    assert calls.read_text() == "warning critical "
+
+
+def test_a_hang_does_not_put_off_the_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text(num_steps=300))
+    scene = Scene(start=path.stat().st_mtime)
+    scene.happenings = [scene.wait(40)] * 10
+    follow(path, scene, "--until-idle", "100", "--interval", "5")
+    hang = next(n for n in said(capsys) if (n.get("incident") or {}).get("kind") == "hang")
+    assert "usually one every 1 s" in hang["text"]
+    assert scene.now - path.stat().st_mtime < 160
+
+
+def test_the_pace_in_a_hang_is_not_that_of_the_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    text = log_text(num_steps=300).replace(', "step_time_s": 1.0', "")
+    rows = text.splitlines(keepends=True)
+    pieces = [appending(path, "".join(rows[i : i + 50])) for i in range(0, 300, 50)]
+    scene = Scene(*pieces, start=0.0)
+    scene.happenings += [scene.wait(200)]
+    follow(path, scene)
+    hang = next(n for n in said(capsys) if (n.get("incident") or {}).get("kind") == "hang")
+    assert "one every" not in hang["text"]
+    assert "rows came within 5 s" in hang["text"]
 
 
 def test_what_was_there_before_can_be_left_out(

@@ -41,6 +41,19 @@ def test_a_loss_that_falls_again_after_a_flat_stretch_stood_on_a_plateau(
     assert "in hindsight" in found.text
 
 
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_the_span_of_a_plateau_leaves_out_its_sloping_ends(seed: int) -> None:
+    t = np.arange(4800, dtype=np.float64)
+    loss = np.interp(
+        t, [0, 150, 500, 800, 2400, 3100, 4800], [10, 4.9, 4.05, 3.86, 3.84, 3.68, 2.7]
+    )
+    (found,) = plateau_findings(run(loss + 2 * noise(4800, seed)))
+    assert found.end_row is not None
+    assert found.end_row - found.onset_row >= 1400
+    inside = loss[found.onset_row : found.end_row + 1]
+    assert float(np.ptp(inside)) < 0.15, f"{inside.max()} → {inside.min()} is no level"
+
+
 def test_a_validation_loss_that_falls_meanwhile_speaks_against_a_plateau() -> None:
     loss = knee() + noise(NUM, 100)
     learning = np.where(np.arange(NUM) % 100 == 0, np.linspace(4.0, 2.0, NUM), np.nan)

@@ -14,6 +14,7 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.diagnosis.evidence import MALIGNANT
 from trimtab.incidents import Incident, group_findings
+from trimtab.plan.rollback import CheckpointInfo
 from trimtab.readers import read_run
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.report.assemble import make_account
@@ -390,3 +391,43 @@ def test_norms_that_explode_with_a_collapsing_loss_scale_are_one_incident() -> N
     (one,) = alarms(record)
     assert set(one.signals) >= {"grad_norm", "activation_norm", "loss_scale"}
     assert {one.kind, *one.also} >= {"scale-collapse", "spike"}
+
+
+# What the first line says
+
+
+def drifting_norm(rows_before_the_loss: int, seed: int = 100) -> RunRecord:
+    """A grad norm that climbs from row 4900 on, and a loss that follows so many rows later."""
+    n, at = 6000, 4900
+    t = np.arange(n, dtype=np.float64)
+    loss = 2 + 4 * np.exp(-t / 900) + level(n, 0.0, 0.03, seed)
+    loss += np.clip((t - at - rows_before_the_loss) * 0.005, 0, 4)
+    return of({"loss": loss, "grad_norm": norms(n, seed) * (1 + 0.02 * np.clip(t - at, 0, None))})
+
+
+@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("later", [100, 400])
+def test_a_drift_that_lasts_through_the_onset_is_the_first_sign(later: int, seed: int) -> None:
+    told = alarms(drifting_norm(later, seed))
+    (drift,) = [i for i in told if i.kind == "grad-drift"]
+    worst = next(i for i in told if i.severity == "critical")
+    assert worst.first_row == drift.onset_row < 4900 + later
+    assert worst.recurrence_of is None
+    assert "again after" not in worst.headline
+
+
+def test_the_plan_goes_back_before_the_drift() -> None:
+    account = make_account(
+        drifting_norm(400), checkpoints=[CheckpointInfo(step=s) for s in (4500, 4900, 5100)]
+    )
+    plan = account.incidents[0].plan.remedies[0]
+    assert account.incidents[0].incident.severity == "critical"
+    assert plan.remedy == "roll-back"
+    assert plan.values["to_step"] in (4500, 4900)
+
+
+def test_a_nan_is_told_with_its_own_step_beside_that_of_the_trouble() -> None:
+    loss = np.array([10.2, 9.8, 12, 20, 40, 90, 200, 400, *[np.nan] * 4])
+    (one,) = alarms(of({"loss": loss, "grad_norm": np.arange(1.0, 13)}))
+    assert one.onset == 3
+    assert "NaN at step 9; trouble began at 3" in one.headline

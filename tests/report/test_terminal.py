@@ -1,16 +1,21 @@
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from trimtab.chronicle.prose import number
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
+from trimtab.readers import read_run
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.assemble import make_account
 from trimtab.report.cures import resolved
 from trimtab.report.json_form import run_to_json
+from trimtab.report.ordering import told_order
 from trimtab.report.terminal import render_terminal, terminal_text
 
 
@@ -177,3 +182,116 @@ def test_a_short_log_is_not_called_healthy(make_record: Callable[..., RunRecord]
     for count, verdict in ((9, "too short to judge"), (10, "healthy")):
         record = make_record({"loss": np.linspace(3, 2, count)})
         assert f"○ {verdict}" in terminal_text(RunAccount(record=record, incidents=()))
+
+
+def many_spikes(make_record: Callable[..., RunRecord], at: Sequence[int]) -> RunRecord:
+    """A falling loss with spikes of 60 rows, each as high as it is late."""
+    t = np.arange(12_000)
+    loss = 2.5 + 1.5 * np.exp(-t / 4000) + 0.01 * np.random.default_rng(0).standard_normal(len(t))
+    for n, row in enumerate(at):
+        loss[row : row + 60] += 1 + n
+    return make_record({"loss": loss})
+
+
+def test_many_alarms_are_weighed_and_told_in_few_lines(
+    make_record: Callable[..., RunRecord],
+) -> None:
+    account = make_account(many_spikes(make_record, range(1000, 11000, 1000)))
+    assert sum(ia.incident.severity != "info" for ia in account.incidents) >= 9
+    short, whole = terminal_text(account), terminal_text(account, whole=True)
+    assert len(short.splitlines()) <= 70 < len(whole.splitlines())
+    assert "--all tells each in full" in short
+    assert "--all" not in whole
+    assert "as for A" in whole
+    assert whole.count("because") > whole.count("a window of bad data ")  # each cause argued once
+    onsets = [account.incidents[i].incident.onset for i in told_order(account)]
+    assert onsets != sorted(onsets, reverse=True)  # by weight, not by time
+
+
+def test_what_the_training_left_behind_asks_for_no_roll_back(
+    make_record: Callable[..., RunRecord],
+) -> None:
+    (old,) = (
+        ia
+        for ia in make_account(many_spikes(make_record, [3000])).incidents
+        if ia.incident.severity != "info"
+    )
+    first = old.plan.remedies[0]
+    assert first.remedy == "patience"
+    assert "recovered; 8" in first.why
+    assert "steps since then without trouble" in first.why
+    assert all(r.remedy != "roll-back" for r in old.plan.remedies if r.when == "mid-run")
+    young = make_account(many_spikes(make_record, [11800])).incidents[0]
+    assert "since then" not in young.plan.remedies[0].why
+
+
+def test_a_loss_that_stays_up_still_asks_for_a_roll_back(
+    make_record: Callable[..., RunRecord],
+) -> None:
+    record = many_spikes(make_record, [])
+    loss = record.columns["loss"].values.copy()
+    loss[6000:] += 3
+    account = make_account(make_record({"loss": loss}))
+    assert "roll-back" in {r.remedy for r in account.incidents[0].plan.remedies}
+
+
+def test_a_log_without_a_loss_says_so(make_record: Callable[..., RunRecord]) -> None:
+    record = make_record({"grad_norm": np.linspace(1, 0.5, 400)})
+    text = terminal_text(RunAccount(record=record, incidents=()))
+    assert "no loss is logged" in text
+    assert "too short" not in text
+    assert "400 rows" in text
+
+
+def test_digits_of_steps_stand_in_no_groups() -> None:
+    assert (number(11447), number(1_000_000.0)) == ("11447", "1000000")
+
+
+def three_in_one(num: int) -> str:
+    """A CSV that so many trainings wrote into, one after the other, each with a spike at 500."""
+    rng = np.random.default_rng(0)
+    lines = ["step,loss,lr"]
+    for _ in range(num):
+        for s in range(1, 801):
+            loss = 2 + 6 * np.exp(-s / 150) + rng.normal(0, 0.03) + 3 * (500 <= s < 540)
+            lines.append(f"{s},{loss:.4f},{3e-4 * min(1, s / 100):.3e}")
+    return "\n".join(lines) + "\n"
+
+
+def test_runs_in_one_file_are_judged_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(three_in_one(3))
+    account = make_account(read_run(path))
+    text = terminal_text(account, width=160, whole=True)
+    assert "3 runs in this file" in text.splitlines()[0] + text.splitlines()[1]
+    for wrong in ("again after", "given up", "failed again", "resume jump", "further back"):
+        assert wrong not in text, wrong
+    alarms = [ia.incident for ia in account.incidents if ia.incident.severity != "info"]
+    assert sorted((i.attempt, i.onset) for i in alarms) == [
+        ("1.0", 500),
+        ("1.1", 500),
+        ("1.2", 500),
+    ]
+
+
+def test_one_restart_is_no_second_run(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    path.write_text(three_in_one(2))
+    assert "runs in this file" not in terminal_text(make_account(read_run(path)))
+
+
+@pytest.mark.parametrize("width", range(60, 110, 3))
+def test_the_time_of_reading_is_not_broken(
+    width: int, make_record: Callable[..., RunRecord]
+) -> None:
+    record = make_record({"loss": np.linspace(3, 2, 50)}, source="run-of-a-certain-length.log")
+    text = terminal_text(RunAccount(record=record, incidents=(), read_s=0.12), width=width)
+    assert "read in 0.1 s" in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_positions_on_the_epoch_axis_are_epochs(make_record: Callable[..., RunRecord]) -> None:
+    record = replace(many_spikes(make_record, [11_800]), axis="epoch")
+    text = " ".join(terminal_text(make_account(record), whole=True).split())
+    assert "before epoch" in text
+    assert "before step" not in text

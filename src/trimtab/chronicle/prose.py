@@ -43,11 +43,13 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def number(value: object, *, digits: int = 4) -> str:
-    """Return a number for people: long ones in groups of three, about `digits` significant digits.
+    """Return a number for people: about `digits` significant digits, whole numbers in full.
+
+    Digits stand in no groups, so that a step reads as the log prints it and can be searched for.
 
     Example:
         >>> number(283384.13), number(48.0), number(6e-05), number(None), number(1e-3)
-        ('283 384', '48', '6e-5', '—', '0.001')
+        ('283384', '48', '6e-5', '—', '0.001')
     """
     if value is None:
         return "—"
@@ -57,16 +59,11 @@ def number(value: object, *, digits: int = 4) -> str:
     if not math.isfinite(x):
         return "NaN" if math.isnan(x) else ("∞" if x > 0 else "\u2212∞")
     if x == int(x) and abs(x) < 1e15:
-        return _grouped(int(x))
+        return str(int(x))
     if abs(x) >= 10**digits and abs(x) < 1e9:
-        return _grouped(round(x))
+        return str(round(x))
     text = f"{x:.{digits}g}"
     return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
-
-
-def _grouped(x: int) -> str:
-    """Group from five digits on: a step such as 7220 stays as the log prints it, and greppable."""
-    return f"{x:,}".replace(",", " ") if abs(x) >= 10_000 else str(x)
 
 
 def signal_label(name: str) -> str:

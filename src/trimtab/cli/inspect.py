@@ -62,6 +62,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="where its checkpoints lie: the plan names the one to go back to",
     )
     parser.add_argument(
+        "--all", action="store_true", help="tell every alarm in full, however many there are"
+    )
+    parser.add_argument(
         "--follow", action="store_true", help="go on as `trimtab watch` does; one path, no --html"
     )
     watch.add_options(parser)
@@ -106,7 +109,8 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
                 documents.append(run_to_json(account, path=path))
             else:
                 with console.capture() as text:
-                    shown = render_terminal(account, report=str(report) if report else None)
+                    name = str(report) if report else None
+                    shown = render_terminal(account, report=name, whole=arguments.all)
                     console.print(shown, end="")
                 told.append((overview_line(account, path=path), text.get()))
             bar.say("")

@@ -49,11 +49,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--exec", metavar="CMD", dest="command",
-        help="run once for each alarm; the incident is JSON on its stdin",
+        help="run for each alarm, and again when it turns critical; the incident is JSON on its stdin",
     )  # fmt: skip
-    parser.add_argument(
-        "--webhook", metavar="URL", help="post that JSON there, once for each alarm"
-    )
+    parser.add_argument("--webhook", metavar="URL", help="post that JSON there, as often")
     parser.add_argument(
         "--on", choices=("info", "warning", "critical"), default="warning",
         help="least severity that is an alarm for --exec and --webhook",
@@ -122,7 +120,9 @@ def _loop(
             teller.tell(notice)
         teller.first = watcher.account is None
         took = clock() - started
-        if notices or watcher.changed:
+        if watcher.changed or any(
+            n.told is None or n.told.incident.kind != "hang" for n in notices
+        ):
             quiet_since = clock()
         elif options.until_idle is not None and clock() - quiet_since >= options.until_idle:
             return
@@ -130,19 +130,20 @@ def _loop(
 
 
 class _Teller:
-    """Says notices, and calls for those that are alarms, once each."""
+    """Says notices, and calls for those that are alarms, once for each severity that one reaches."""
 
     def __init__(
         self, path: str, watcher: Watcher, alarm: Alarm, options: argparse.Namespace
     ) -> None:
         self.path, self.watcher, self.alarm, self.options = path, watcher, alarm, options
-        self.called: set[tuple[int, int]] = set()
+        self.called: dict[tuple[int, int], int] = {}
+        """The highest severity called for, by generation and id."""
         self.hung = False
         self.first = True
         """Within the first reading that found anything."""
 
     def tell(self, notice: Notice) -> None:
-        """Print one notice; call for its incident where nobody was called yet."""
+        """Print one notice; call for its incident where nobody was called at its severity yet."""
         document = self._document(notice)
         if self.options.json:
             print(json.dumps(finite(document), allow_nan=False), flush=True)
@@ -153,9 +154,10 @@ class _Teller:
             return
         self.hung = self.hung or told.incident.kind == "hang"
         loud = _RANK[told.incident.severity] >= _RANK[self.options.on] and not told.dismissed
-        if not loud or (self.watcher.generation, notice.id) in self.called:
+        key, rank = (self.watcher.generation, notice.id), _RANK[told.incident.severity]
+        if not loud or rank <= self.called.get(key, -1):
             return
-        self.called.add((self.watcher.generation, notice.id))
+        self.called[key] = rank
         if not (self.options.new_only and self.first):
             self.alarm.raise_for(finite(document))
 

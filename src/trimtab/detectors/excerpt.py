@@ -94,7 +94,7 @@ def _spike(
         expected=before,
         score=score,
         closed=True,
-        text=f"loss {story} (up within {steps} {record.axis}s; excerpt rule, in hindsight)",
+        text=f"loss {story} (up within {steps} {record.axis}s; few rows, judged whole in hindsight)",
     )
 
 
@@ -161,7 +161,7 @@ def _start_finding(
         expected=float(loss[low]),
         score=min(99.0, math.log(loss[peak] / loss[low]) / max(noise, 0.01)),
         closed=True,
-        text=f"loss {story} in the first {START_ROWS} rows (start rule, in hindsight)",
+        text=f"loss {story} in the first {START_ROWS} rows (in hindsight)",
     )
 
 

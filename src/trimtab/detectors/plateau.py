@@ -5,7 +5,8 @@ That a loss falls no more is a fault only where it had reason to fall, which thr
 * it fell again later, and steeply: a flat stretch of a sixth of the attempt or more that covers
   less than a twelfth of the whole fall, and behind it a rate at least four times its own. Where the
   validation loss fell meanwhile (by a twentieth), the run was learning: no plateau. A fall within a
-  few rows is a step of another kind;
+  few rows is a step of another kind. The span told is that over which the level stands still, without
+  its ends that still fall or fall again;
 * it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted against
   the logarithm of the row, had it falling, and the learning rate is above a tenth of its peak;
 * it stalls from the start of an attempt whose settings differ from those of its parent: the same
@@ -38,6 +39,8 @@ FLAT_SHARE = 1 / 12
 """Largest part of the whole fall that a flat stretch may cover."""
 FLAT_BLOCKS = 7
 """Of 48: about a sixth."""
+STILL_SHARE = 1 / 20
+"""Farthest from its middle, as a part of the later fall, that either end of a flat stretch may lie."""
 LATER_BLOCKS = 3
 LATER_SHARE = 0.1
 """Least part of the whole fall that must come later."""
@@ -105,6 +108,7 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
             longer = best is None or last - first > best[1] - best[0]
             if longer and _is_knee(levels, first, last, total, noise):
                 best = first, last
+    best = None if best is None else _still_part(levels, *best)
     if best is None:
         return None
     first_row, last_row = int(rows[edges[best[0]]]), int(rows[edges[best[1]]])
@@ -115,6 +119,18 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
     text = f"loss {level:.4g} for {edges[best[1]] - edges[best[0]]} rows, then down to {low:.4g}"
     score = min(99.0, (level - low) / max(noise, 1e-12))
     return _finding(record, first_row, last_row, level, low, score, text, ended=True)
+
+
+def _still_part(levels: Floats, first: int, last: int) -> tuple[int, int] | None:
+    """Return a flat stretch without its sloping ends; None where too little of it stands still."""
+    noise = 1.4826 * float(np.median(np.abs(np.diff(levels[first : last + 1])))) / math.sqrt(2)
+    while last - first >= FLAT_BLOCKS:
+        middle = float(np.median(levels[first : last + 1]))
+        away = np.abs(levels[[first, last]] - middle)
+        if away.max() <= max(STILL_SHARE * (middle - float(levels[last:].min())), 2 * noise):
+            return first, last
+        first, last = (first + 1, last) if away[0] >= away[1] else (first, last - 1)
+    return None
 
 
 def _is_knee(levels: Floats, first: int, last: int, total: float, noise: float) -> bool:

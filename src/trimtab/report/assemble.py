@@ -24,9 +24,11 @@ from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
+from trimtab.report.aftermath import aftermath_of, plan_after
 from trimtab.report.cures import left_behind
 from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
+from trimtab.signals.runs import root_of, separate_runs
 
 __all__ = ["events_of", "make_account"]
 
@@ -57,18 +59,20 @@ def make_account(
         read_s: How long reading took, seconds; shown to people.
         sensitivity: Thresholds moved by a factor; for measuring.
     """
-    record = derive(record)
+    record = separate_runs(derive(record))
     findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
     stops = _stops(events)
     found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
     for told_of in found:
-        incident, before = _unless_stopped(record, told_of, earlier, stops)
+        root = root_of(record, record.attempt_index(told_of.attempt))
+        kin = [e for e in earlier if root_of(record, record.attempt_index(e.attempt)) == root]
+        incident, before = _unless_stopped(record, told_of, kin, stops)
         told.append(_explain(record, incident, before, checkpoints, events, framework))
         if incident.severity != "info":
             earlier.append(incident)
-    told = [_as_dismissed(ia, dismissed) for ia in told]
+    told = [_as_dismissed(_as_it_went_on(record, ia, told), dismissed) for ia in told]
     told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
     return RunAccount(
         record=record,
@@ -82,6 +86,16 @@ def make_account(
 def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:
     found = dismissal_of(ia.incident, known) if ia.incident.severity != "info" else None
     return ia if found is None else replace(ia, dismissed=found.why or "no reason given")
+
+
+def _as_it_went_on(
+    record: RunRecord, ia: IncidentAccount, told: Sequence[IncidentAccount]
+) -> IncidentAccount:
+    """Return an alarm that the training left behind with a plan that says so."""
+    after = None
+    if ia.incident.severity != "info":
+        after = aftermath_of(record, ia.incident, [t.incident for t in told])
+    return ia if after is None else replace(ia, plan=plan_after(ia.plan, after, record.axis))
 
 
 def _explain(

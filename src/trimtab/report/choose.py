@@ -3,7 +3,7 @@
 from trimtab.diagnosis.experiments import step_text
 from trimtab.errors import ConfigError
 from trimtab.report.account import RunAccount
-from trimtab.report.telling import letters
+from trimtab.report.ordering import letters
 
 __all__ = ["choose_incident", "split_attempt"]
 

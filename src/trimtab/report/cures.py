@@ -4,15 +4,19 @@ from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.deeds import answers
+from trimtab.signals.runs import root_of
 
 __all__ = ["left_behind", "resolved", "settled"]
 
 
 def left_behind(record: RunRecord, incident: Incident) -> bool:
-    """Tell whether an incident began on a branch that was given up."""
+    """Tell whether an incident began on a branch that was given up; another run's is not one."""
     chain = record.final_lineage()
     try:
-        at = chain.index(record.attempt_index(incident.attempt))
+        index = record.attempt_index(incident.attempt)
+        if chain and root_of(record, index) != chain[0]:
+            return False
+        at = chain.index(index)
     except (KeyError, ValueError):
         return bool(chain)
     if at + 1 == len(chain):

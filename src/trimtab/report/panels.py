@@ -13,7 +13,8 @@ from trimtab.record import Column, RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.cures import left_behind
 from trimtab.report.downsample import extreme_rows
-from trimtab.report.telling import axis_word, letters
+from trimtab.report.ordering import letters
+from trimtab.report.telling import axis_word
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]

@@ -1,6 +1,7 @@
 """An account in words: the sentences that the terminal, the page and the picture share."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,8 +13,9 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.cures import left_behind, resolved, settled
+from trimtab.report.cures import left_behind, resolved
 from trimtab.report.deeds import done_after
+from trimtab.report.ordering import letters, told_order
 
 __all__ = [
     "MAIN_SIGNALS",
@@ -26,7 +28,7 @@ __all__ = [
     "final_loss",
     "header_sentence",
     "info_sentence",
-    "letters",
+    "no_loss",
     "read_time",
     "standing",
     "state_sentence",
@@ -121,6 +123,8 @@ class IncidentTelling:
     same_as: str
     """Letter of the incident told before that has the same causes and plan; usually empty."""
     done: tuple[str, ...]
+    like: str = ""
+    """Letter of the incident told before that has the same leading cause and the same remedies."""
     resolved: bool = False
     """Dealt with: given up for a branch on which the remedy held."""
     dismissed: str = ""
@@ -145,32 +149,8 @@ def confidence_word(confidence: float) -> str:
     return "weak"
 
 
-def letters(account: RunAccount) -> tuple[str, ...]:
-    """Return the letter of each incident of the account: A is told first, then B ... AA."""
-    result = [""] * len(account.incidents)
-    for rank, index in enumerate(_order(account)):
-        result[index] = _letter(rank)
-    return tuple(result)
-
-
-def _order(account: RunAccount) -> list[int]:
-    """Return the incidents by index as they are told: what was dealt with after what was not."""
-    past = settled(account)
-    alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]
-    return sorted(range(len(account.incidents)), key=lambda i: (i not in alarms, i in past, i))
-
-
 def _place(incident: Incident) -> tuple[int, int]:
     return (incident.onset_row, incident.peak_row)
-
-
-def _letter(rank: int) -> str:
-    text = ""
-    rank += 1
-    while rank:
-        rank, rest = divmod(rank - 1, 26)
-        text = chr(65 + rest) + text
-    return text
 
 
 def header_sentence(account: RunAccount) -> str:
@@ -179,6 +159,9 @@ def header_sentence(account: RunAccount) -> str:
     parts = [plain(record.format)]
     trials = sum(a.trial for a in record.attempts)
     attempts = len(record.attempts) - trials
+    runs = sum(a.parent is None for a in record.attempts)
+    if runs > 1:
+        parts.append(f"{runs} runs in this file")
     parts.append(
         f"{attempts} attempt{'s' * (attempts != 1)}"
         + (f" and {trials} trial{'s' * (trials != 1)}" if trials else "")
@@ -212,7 +195,14 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
 
 def too_short(record: RunRecord) -> bool:
     """Tell whether a log holds too few train losses for its silence to mean anything."""
-    return record.num_loss_rows < MIN_RECORDS
+    return record.num_loss_rows < MIN_RECORDS and not (
+        no_loss(record) and record.num_rows >= MIN_RECORDS
+    )
+
+
+def no_loss(record: RunRecord) -> bool:
+    """Tell whether a log holds no train loss at all."""
+    return record.num_loss_rows == 0
 
 
 def state_sentence(account: RunAccount) -> str:
@@ -233,6 +223,8 @@ def state_sentence(account: RunAccount) -> str:
     parts = [f"{where}."]
     if not here and not gone and too_short(record):
         parts.append("Too short to judge.")
+    elif not here and no_loss(record):
+        parts.append("Judged by its other signals alone.")
     elif not here:
         parts.append(
             "No incident that needs action."
@@ -300,11 +292,14 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     done, past, named = done_after(account), resolved(account), letters(account)
     tellings: list[IncidentTelling] = []
     explained: dict[tuple[object, object], str] = {}
-    for i in _order(account):
+    alike: dict[tuple[object, ...], str] = {}
+    for i in told_order(account):
         letter, ia = named[i], account.incidents[i]
-        remedies = _remedies(ia.plan)
+        remedies = _remedies(ia.plan, account.record.axis)
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
+        like = alike.setdefault(_gist(ia), letter)
         telling = IncidentTelling(
+            like=like if like != letter and ia.diagnosis.causes else "",
             letter=letter,
             severity=ia.incident.severity,
             alarm=ia.incident.severity != "info",
@@ -324,6 +319,12 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
         )
         tellings.append(telling)
     return tuple(tellings)
+
+
+def _gist(ia: IncidentAccount) -> tuple[object, ...]:
+    """Return what makes two incidents alike: the leading cause and what to do, whatever its numbers."""
+    lead = ia.diagnosis.causes[0].cause if ia.diagnosis.causes else ""
+    return lead, frozenset((r.remedy, r.when) for r in ia.plan.remedies if r.when == "mid-run")
 
 
 def _headline(incident: Incident, record: RunRecord) -> str:
@@ -380,11 +381,11 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
     )
 
 
-def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
     return tuple(
         RemedyTelling(
             rank=rank,
-            text=_remedy_text(r),
+            text=_remedy_text(r, axis),
             why=plain(r.why),
             flags=plain(r.flags),
             cost=plain(r.cost),
@@ -397,9 +398,11 @@ def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
     )
 
 
-def _remedy_text(remedy: PlannedRemedy) -> str:
+def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     known = REMEDY_BY_ID.get(remedy.remedy)
     text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
     said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
+    if axis != "step":  # the values are positions on the axis, whatever their names
+        said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
     values = values_text(said)
     return f"{text}: {values}" if values else text

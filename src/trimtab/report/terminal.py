@@ -5,7 +5,7 @@ cannot colour, move or clear the reader's terminal. Without a tty rich prints no
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.padding import Padding
@@ -25,6 +25,7 @@ from trimtab.report.telling import (
     final_loss,
     header_sentence,
     info_sentence,
+    no_loss,
     read_time,
     tell,
     too_short,
@@ -33,6 +34,10 @@ from trimtab.report.telling import (
 __all__ = ["TerminalReport", "render_terminal", "terminal_text"]
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+_LINES = 60
+"""About so many lines are told of one run; of the alarms beyond them a line or two."""
+_FEW = 3
+"""Alarms that are told in full however long."""
 _WIDE = 110
 """From this width on, evidence stands beside its cause instead of under it."""
 
@@ -40,27 +45,28 @@ _WIDE = 110
 class TerminalReport:
     """The account of one run as something rich can print, laid out for the width it is given."""
 
-    def __init__(self, account: RunAccount, *, report: str | None = None) -> None:
+    def __init__(
+        self, account: RunAccount, *, report: str | None = None, whole: bool = False
+    ) -> None:
         """Keep the account.
 
         Args:
             account: What to tell.
             report: Path of the HTML report, where one was written.
+            whole: Every alarm in full, however many lines that takes.
         """
         self.account = account
+        self.whole = whole
         self.report = report
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines: header, alarms, one line of the rest, notes."""
-        yield Unpadded(Group(*self._lines(options)))
+        yield Unpadded(Group(*self._lines(console, options)))
 
-    def _lines(self, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
+    def _lines(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
         yield _header(self.account, width=options.max_width)
         tellings = [t for t in tell(self.account) if t.alarm]
-        for telling in tellings:
-            yield Text()
-            yield _first_line(telling)
-            yield Padding(_body(telling, wide=options.max_width >= _WIDE), (0, 0, 0, 2))
+        yield from self._alarms(tellings, console, options)
         rest = list(_rest(self.account, healthy=not tellings))
         if tellings and rest:
             yield Text()
@@ -68,19 +74,56 @@ class TerminalReport:
         if self.report:
             yield _labelled("report", Text(plain(self.report)))
 
+    def _alarms(
+        self, tellings: Sequence[IncidentTelling], console: Console, options: ConsoleOptions
+    ) -> Iterator[Text | Table | Padding]:
+        """Yield the alarms, in full as long as there is room, then their headlines, then their number."""
+        used, short = 2, 0
+        for n, telling in enumerate(tellings):
+            head = _first_line(telling)
+            body = Padding(_body(telling, wide=options.max_width >= _WIDE), (0, 0, 0, 2))
+            size = sum(len(console.render_lines(part, options)) for part in (head, body)) + 1
+            fits = (
+                self.whole
+                or n == 0
+                or len(tellings) <= _FEW
+                or used + size + 2 * (len(tellings) - n - 1) <= _LINES
+            )
+            if fits:
+                used += size
+                yield from (Text(), head, body)
+                continue
+            room = len(console.render_lines(head, options))
+            if used + room > _LINES:
+                left = len(tellings) - n
+                yield Text(f"  … and {left} more alarms: --all tells each in full, so does --html")
+                return
+            if not short:
+                yield Text()
+            used, short = used + room, short + 1
+            yield head
+        if short:
+            yield Text(
+                f"  {short} told by their headlines: --all tells each in full, so does --html"
+            )
 
-def render_terminal(account: RunAccount, *, report: str | None = None) -> TerminalReport:
+
+def render_terminal(
+    account: RunAccount, *, report: str | None = None, whole: bool = False
+) -> TerminalReport:
     """Return the account for `rich.print`; `report` names the HTML file to point to."""
-    return TerminalReport(account, report=report)
+    return TerminalReport(account, report=report, whole=whole)
 
 
-def terminal_text(account: RunAccount, *, width: int = 100, report: str | None = None) -> str:
+def terminal_text(
+    account: RunAccount, *, width: int = 100, report: str | None = None, whole: bool = False
+) -> str:
     """Return the account as plain text of at most `width` columns, without colour."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, color_system=None, force_terminal=False, highlight=False
     )
-    console.print(render_terminal(account, report=report))
+    console.print(render_terminal(account, report=report, whole=whole))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -91,7 +134,10 @@ def _header(account: RunAccount, *, width: int) -> Table:
     line.add_column(no_wrap=True, overflow="fold")
     line.add_column(ratio=1, overflow="fold")
     facts = Text(f"· {header_sentence(account)}", style="bold")
-    facts.append(f" · {read_time(account.read_s)}", style="not bold dim")
+    said = read_time(account.read_s)
+    indent = 2 if len(path) > width // 3 else len(path) + 1
+    facts.append(" · " if indent + len(facts) + 3 + len(said) <= width else "\n")
+    facts.append(said, style="not bold dim")
     if len(path) > width // 3:
         line = Table.grid()
         line.add_column(ratio=1, overflow="fold")
@@ -143,6 +189,10 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
         row("done", Text(same or "\n".join(telling.done)))
     elif telling.same_as:
         row("do", Text(f"as for {telling.same_as}"))
+    elif telling.like and any(r.when == "mid-run" for r in telling.remedies):
+        mid_run = tuple(r for r in telling.remedies if r.when == "mid-run")[:1]
+        row("do", _plan(mid_run, brief=False, history=False))
+        row("", Text(f"and as for {telling.like}", style="dim"))
     else:
         for label, when in PLAN_ROWS:
             remedies = tuple(r for r in telling.remedies if r.when == when)
@@ -155,8 +205,8 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     row("first", Text(telling.first or "no sign before the onset in the signals logged"))
     if telling.together:
         row("together", Text(telling.together))
-    if telling.same_as:
-        row("because", Text(f"as for {telling.same_as}"))
+    if telling.same_as or telling.like:
+        row("because", Text(f"as for {telling.same_as or telling.like}"))
     else:
         row("because", _causes(telling.causes, wide=wide) if telling.causes else Text("unknown"))
         if telling.next_test and not telling.resolved:
@@ -202,7 +252,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     return both
 
 
-def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool) -> Table:
+def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool, history: bool = True) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
@@ -215,7 +265,7 @@ def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool) -> Table:
         table.add_row(Text(str(remedy.rank)), line)
         if remedy.flags and not brief:
             table.add_row(Text(), Text(remedy.flags, style="green"))
-        if remedy.history:
+        if remedy.history and history:
             table.add_row(Text(), Text(remedy.history, style="dim"))
     return table
 
@@ -233,21 +283,28 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     ending = (
         f"loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
         if last
+        else f"last {axis_word(record)} {number(float(record.step[-1]))}"
+        if record.num_rows
         else "no train loss logged"
     )
     short = bool(record.num_rows) and too_short(record)
     verdict = "nothing to judge" if not record.num_rows else "healthy"
     verdict = "too short to judge" if short else verdict
+    blind = bool(record.num_rows) and not short and no_loss(record)
+    verdict = "no loss is logged" if blind else verdict
     said = (
         f"{number(record.num_loss_rows)} train-loss records"
         if short
+        else f"{number(record.num_rows)} rows, nothing found in the other signals"
+        if blind
         else "no incident that needs action"
     )
     line = Table.grid(padding=(0, 3, 0, 0))
     line.add_column(no_wrap=True)
     line.add_column(ratio=1, overflow="fold")
     line.add_row(
-        Text(f"○ {verdict}", "bold yellow" if short else "bold green"), f"{said} · {ending}"
+        Text(f"○ {verdict}", "bold yellow" if short or blind else "bold green"),
+        f"{said} · {ending}",
     )
     yield line
     missing = ", ".join(signal_label(s) for s in MAIN_SIGNALS if s not in record.columns)

@@ -2,8 +2,9 @@
 
 `Watcher.poll` looks at the file's size and time; only when they changed it is read again, whole, by
 the same readers and judged by the same code as a finished log, without hindsight. What it knows of an
-incident is kept by its place, so that a later reading that moves an onset by a few rows, or calls a
-spike unrecovered, changes the incident and does not make another.
+incident is kept by what it is about and its place, so that a later reading that moves an onset by a few
+rows, or calls a spike unrecovered, changes the incident and does not make another. Incidents on other
+topics at the same rows (a frozen signal beside a divergence) stay others.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ import numpy as np
 from trimtab.chronicle.prose import number
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
-from trimtab.incidents import JOIN_ROWS, Incident
+from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
 from trimtab.plan.planner import make_plan
 from trimtab.record import Column, RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
@@ -36,6 +37,8 @@ SETTLED_S = 30.0
 """A last line without an end that did not change for so long is taken as it is. Ours."""
 _PREFIX_SIZE_BYTES = 4096
 _GAPS = 20
+_WORSE = 2.0
+"""A rise that became so many times larger since it was last told is told again. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +54,13 @@ class Notice:
 
 @dataclass
 class _Known:
-    """An incident as it was told last."""
+    """An incident that was told."""
 
     id: int
     told: IncidentAccount
+    """As it stands."""
+    said: IncidentAccount | None = None
+    """As it stood when it was last spoken of; None: as it stands."""
 
     @property
     def place(self) -> tuple[str, int, float]:
@@ -62,11 +68,20 @@ class _Known:
         return i.attempt, i.first_row, np.inf if i.end_row is None else i.end_row
 
     def is_of(self, other: Incident) -> bool:
-        """Tell whether an incident of a later reading is this one."""
+        """Tell whether an incident of a later reading may be this one."""
+        if topic_of(self.told.incident) != topic_of(other):
+            return False
         attempt, first, end = self.place
         last = np.inf if other.end_row is None else other.end_row
         overlap = other.onset_row <= end + JOIN_ROWS and first <= last + JOIN_ROWS
         return attempt == other.attempt and overlap
+
+    def unlike(self, other: Incident) -> tuple[bool, int]:
+        """Sort key: first what holds the same leading finding, then what began nearest."""
+        mine = self.told.incident
+        lead = leading_finding(mine).key if mine.findings else None
+        held = any(f.key == lead for f in other.findings)
+        return not held, abs(mine.onset_row - other.onset_row)
 
 
 class Watcher:
@@ -195,52 +210,72 @@ class Watcher:
             return []
         self._hung_since = self._arrivals[-1]
         self._num_told += 1
-        told = _hang(self.account.record, silent, usual)
+        told = _hang(self.account.record, silent, self._pace())
         return [Notice(event="found", text=told.incident.headline, id=self._num_told, told=told)]
+
+    def _pace(self) -> str:
+        """Return how rows came before, in words; looks are apart, so rows may have come faster."""
+        record = self.account.record if self.account is not None else None
+        logged = _logged_gap_s(record) if record is not None else None
+        if logged is not None:
+            return f"usually one every {number(round(logged, 2))} s"
+        return (
+            f"before, rows came within {number(round(float(np.median(np.diff(self._arrivals)))))} s"
+        )
 
     def _usual_gap_s(self, record: RunRecord) -> float | None:
         """Return the usual time from row to row: as seen, or as the log's own step times say."""
         seen = np.diff(self._arrivals)
-        times = record.columns.get("step_time_s")
-        logged = times.logged()[-100:] if times is not None else np.zeros(0)
-        logged = logged[np.isfinite(logged) & (logged > 0)]
-        apart = np.diff(record.step[-101:])
-        apart = apart[apart > 0]
-        known = []
+        logged = _logged_gap_s(record)
+        known = [] if logged is None else [logged]
         if len(seen) >= 3:
             known.append(float(np.median(seen)))
-        if len(logged) and len(apart):
-            known.append(float(np.median(logged) * np.median(apart)))
         return max(known) if known else None
 
     def _compare(self, incidents: Sequence[IncidentAccount]) -> list[Notice]:
         """Match what stands now with what was told, and return the differences."""
-        notices: list[Notice] = []
-        left = list(self._known)
+        known = self._matched(incidents)
         kept: list[_Known] = []
+        notices: list[Notice] = []
         for told in sorted(incidents, key=lambda ia: ia.incident.onset_row):
-            i = told.incident
-            old = min(
-                (k for k in left if k.is_of(i)),
-                key=lambda k: abs(k.told.incident.onset_row - i.onset_row),
-                default=None,
-            )
+            old = known.get(id(told))
             if old is None:
                 self._num_told += 1
                 old = _Known(self._num_told, told)
-                notices.append(Notice(event="found", text=i.headline, id=old.id, told=told))
+                text = told.incident.headline
+                notices.append(Notice(event="found", text=text, id=old.id, told=told))
+                kept.append(old)
+                continue
+            worse = _is_worse(old.said or old.told, told)
+            if _stands(old.told) != _stands(told) or worse:
+                change = _change(old.told.incident, told.incident, worse=worse)
+                notices.append(Notice(event="changed", text=change, id=old.id, told=told))
+                kept.append(_Known(old.id, told))
             else:
-                left.remove(old)
-                if _stands(old.told) != _stands(told):
-                    change = _change(old.told.incident, i)
-                    notices.append(Notice(event="changed", text=change, id=old.id, told=told))
-            kept.append(_Known(old.id, told))
+                kept.append(_Known(old.id, told, old.said or old.told))
+        gone = [k for k in self._known if all(k is not m for m in known.values())]
         notices += [
             Notice(event="withdrawn", text=k.told.incident.headline, id=k.id, told=k.told)
-            for k in left
+            for k in gone
         ]
         self._known = kept
         return notices
+
+    def _matched(self, incidents: Sequence[IncidentAccount]) -> dict[int, _Known]:
+        """Return what each incident was told as before, by `id`; the surest pairs are made first."""
+        pairs = [
+            (k.unlike(ia.incident), n, m)
+            for n, k in enumerate(self._known)
+            for m, ia in enumerate(incidents)
+            if k.is_of(ia.incident)
+        ]
+        known: dict[int, _Known] = {}
+        used: set[int] = set()
+        for _, n, m in sorted(pairs):
+            if n not in used and id(incidents[m]) not in known:
+                used.add(n)
+                known[id(incidents[m])] = self._known[n]
+        return known
 
 
 def _stands(told: IncidentAccount) -> tuple[object, ...]:
@@ -249,7 +284,20 @@ def _stands(told: IncidentAccount) -> tuple[object, ...]:
     return i.kind, i.severity, i.end_row is None, told.dismissed
 
 
-def _change(before: Incident, now: Incident) -> str:
+def _is_worse(before: IncidentAccount, now: IncidentAccount) -> bool:
+    """Tell whether an alarm that lasts rose to `_WORSE` times what was said of it."""
+    if now.incident.severity == "info" or now.incident.end_row is not None or now.dismissed:
+        return False
+    return _rise(now.incident) >= _WORSE * _rise(before.incident) > 0
+
+
+def _rise(incident: Incident) -> float:
+    """Return by how much the loss stands above what was expected, at its worst; 0 where it does not."""
+    rises = [f.value - f.expected for f in incident.findings if f.signal == "loss"]
+    return max((r for r in rises if np.isfinite(r)), default=0.0)
+
+
+def _change(before: Incident, now: Incident, *, worse: bool = False) -> str:
     parts = []
     if before.kind != now.kind:
         parts.append(f"{before.kind} is now {now.kind}")
@@ -257,10 +305,22 @@ def _change(before: Incident, now: Incident) -> str:
         parts.append(f"{before.severity} is now {now.severity}")
     if (before.end_row is None) != (now.end_row is None):
         parts.append("not over after all" if now.end is None else f"over at {number(now.end)}")
+    if worse and not parts:
+        parts.append("worse")
     return f"{', '.join(parts) or 'changed'} · {now.headline}"
 
 
-def _hang(record: RunRecord, silent_s: float, usual_s: float) -> IncidentAccount:
+def _logged_gap_s(record: RunRecord) -> float | None:
+    """Return the time from row to row by the step times that the log states; None where it has none."""
+    times = record.columns.get("step_time_s")
+    logged = times.logged()[-100:] if times is not None else np.zeros(0)
+    logged = logged[np.isfinite(logged) & (logged > 0)]
+    apart = np.diff(record.step[-101:])
+    apart = apart[apart > 0]
+    return float(np.median(logged) * np.median(apart)) if len(logged) and len(apart) else None
+
+
+def _hang(record: RunRecord, silent_s: float, pace: str) -> IncidentAccount:
     row = record.num_rows - 1
     step = float(record.step[row])
     incident = Incident(
@@ -272,7 +332,7 @@ def _hang(record: RunRecord, silent_s: float, usual_s: float) -> IncidentAccount
         peak_row=row,
         peak=step,
         signals=("step_time_s",),
-        headline=f"no progress · since {axis_word(record)} {number(step)} · no row for {number(round(silent_s))} s, usually one every {number(round(usual_s, 2))} s",
+        headline=f"no progress · since {axis_word(record)} {number(step)} · no row for {number(round(silent_s))} s, {pace}",
         confidence=0.9,
     )
     diagnosis = diagnose(record, incident)

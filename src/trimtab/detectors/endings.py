@@ -1,0 +1,90 @@
+"""How an episode stands when its record ends: what a detector left open, or gave up waiting for.
+
+A spike that is still open is told at its present height, and as unrecovered once it is old enough;
+one that outlasted the patience of its detector is told as recovered where the loss came back.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.record import RunRecord
+
+__all__ = ["as_it_ended", "place_text"]
+
+OPEN_ROWS = 50
+"""A spike still open at the end of its attempt after this many rows has not recovered."""
+
+BACK_ROWS = 16
+"""Rows whose median tells that a level is back; a block of the level detector."""
+
+
+def as_it_ended(f: Finding, record: RunRecord) -> Finding:
+    """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
+    accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
+    if accepted and f.signal == "loss":
+        return _back_late(f, record)
+    if f.kind != "spike" or f.signal != "loss" or f.closed:
+        return f
+    f = _at_its_height(f, record)
+    age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
+    if age <= OPEN_ROWS:
+        return f
+    text = f.text.replace("still up", f"still up after {age} rows")
+    return replace(f, kind="unrecovered-spike", severity="critical", text=text)
+
+
+def _at_its_height(f: Finding, record: RunRecord) -> Finding:
+    """Return a spike that is still open with the highest loss since its onset; NaN is passed over.
+
+    The detector tells of a spike when it opens and when it ends; the log may be long past its opening.
+    """
+    stop = record.attempts[int(record.attempt[f.onset_row])].end_row
+    since = record.columns["loss"].values[f.onset_row : stop]
+    finite = np.isfinite(since)
+    if not finite.any() or f.value <= f.expected:
+        return f
+    row = int(np.argmax(np.where(finite, since, -np.inf)))
+    value = float(since[row])
+    if value <= f.value:
+        return f
+    score = f.score * (value - f.expected) / (f.value - f.expected)
+    text = f"{f.signal} {f.expected:.4g} → {value:.4g} ({score:.0f} sigma), still up"
+    row += f.onset_row
+    return replace(f, value=value, score=score, peak_row=row, peak=float(record.step[row]), text=text)  # fmt: skip
+
+
+def _back_late(f: Finding, record: RunRecord) -> Finding:
+    """Return a spike that outlasted the patience of its detector as recovered, where the loss came back.
+
+    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's own
+    noise units of the level before, if no later stretch of that length leaves it half-way to the peak.
+    """
+    stop = record.attempts[int(record.attempt[f.onset_row])].end_row
+    rows = (
+        np.flatnonzero(np.isfinite(record.columns["loss"].values[f.peak_row : stop])) + f.peak_row
+    )
+    num = len(rows) // BACK_ROWS
+    if num < 2 or f.score <= 0:
+        return f
+    cut = rows[: num * BACK_ROWS].reshape(num, BACK_ROWS)
+    levels = np.median(record.columns["loss"].values[cut], axis=1)
+    near = f.expected + 2 * (f.value - f.expected) / f.score
+    back = np.flatnonzero(levels <= near)
+    if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
+        return f
+    end_row = int(cut[back[0], 0])
+    phases = (
+        f"spiked until {record.axis} {place_text(f.peak)}, recovering, "
+        f"recovered after {end_row - f.onset_row} rows (in hindsight)"
+    )
+    text = f"{f.text.partition(', not back')[0].partition(', still moving')[0]}, {phases}"
+    return replace(
+        f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
+    )  # fmt: skip
+
+
+def place_text(position: float) -> str:
+    """Return a step, epoch or row as people write it, never as 1.5e+06."""
+    return f"{position:.0f}" if position.is_integer() else f"{position:.3f}".rstrip("0")

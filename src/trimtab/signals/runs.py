@@ -1,0 +1,85 @@
+"""Several runs in one file: a log that was written to again and again from the first step on.
+
+An attempt begins anew where its steps begin where those of the first did, its loss is back at the
+first one's start, away from where the attempt before left it, and its learning rate, where that had
+moved, is back as well. Once may be a restart without a checkpoint; from the second time on the file
+holds runs of their own.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.record import RunRecord
+
+__all__ = ["root_of", "separate_runs"]
+
+Floats = NDArray[np.float64]
+
+START_ROWS = 8
+"""Rows whose median is where an attempt starts, or ends."""
+SAME_SHARE = 0.1
+"""Starts within this share of each other are the same."""
+LEAST_RESTARTS = 2
+
+
+def separate_runs(record: RunRecord) -> RunRecord:
+    """Return the record with each run that starts anew as one without a parent, and a note that says so.
+
+    Attempts that state where they resumed stay as they are; so does a file with one restart. A loss
+    of NaN at a start is no evidence. Cost: a look at the ends of each attempt.
+    """
+    anew = [
+        i
+        for i, attempt in enumerate(record.attempts)
+        if i and attempt.parent is not None and attempt.parent_step is None and _is_anew(record, i)
+    ]
+    if len(anew) < LEAST_RESTARTS:
+        return record
+    attempts = tuple(
+        replace(a, parent=None) if i in anew else a for i, a in enumerate(record.attempts)
+    )
+    note = f"{len(anew) + 1} runs in this file, one after the other: each is judged alone"
+    return replace(record, attempts=attempts, notes=(*record.notes, note))
+
+
+def _is_anew(record: RunRecord, index: int) -> bool:
+    first, here, before = (record.attempts[i] for i in (0, index, index - 1))
+    if min(a.end_row - a.first_row for a in (first, here, before)) < START_ROWS:
+        return False
+    begins = float(record.step[first.first_row])
+    spacing = abs(float(record.step[first.first_row + 1]) - begins)
+    if abs(float(record.step[here.first_row]) - begins) > spacing:
+        return False
+    return _is_back(record, "loss", index, START_ROWS) is True and (
+        _is_back(record, "lr", index, 1) is not False
+    )
+
+
+def _is_back(record: RunRecord, name: str, index: int, num: int) -> bool | None:
+    """Whether a signal is back at its first start, away from its end before; None where that says nothing."""
+    start, here, before = (_finite(record, name, i) for i in (0, index, index - 1))
+    if min(len(start), len(here), len(before)) < num:
+        return None
+    origin, now, left = (float(np.median(v)) for v in (start[:num], here[:num], before[-num:]))
+    if abs(left - origin) <= 2 * SAME_SHARE * abs(origin):
+        return None
+    return abs(now - origin) <= SAME_SHARE * abs(origin)
+
+
+def _finite(record: RunRecord, name: str, index: int) -> Floats:
+    if name not in record.columns:
+        return np.zeros(0)
+    values = record.columns[name].values[record.rows_of(index)]
+    return np.asarray(values[np.isfinite(values)])
+
+
+def root_of(record: RunRecord, index: int) -> int:
+    """Return the attempt that an attempt descends from in the end; itself where it has no parent."""
+    by_number = {a.number: i for i, a in enumerate(record.attempts)}
+    seen = {index}
+    while (parent := by_number.get(record.attempts[index].parent or "", -1)) not in (-1, *seen):
+        seen.add(parent)
+        index = parent
+    return index
