@@ -162,7 +162,7 @@ def test_a_slowdown_does_not_cost_any_training() -> None:
     assert proposed == {
         "widen-input",
         "exclude-node",
-        "patience",
+        "watch-pace",
     }  # nothing goes back or slows down
     assert "on every rank" in plan.next_test
 
