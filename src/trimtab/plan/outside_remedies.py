@@ -26,13 +26,6 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
                 "Marin 32B", "Marin 32B retrospective", "another shuffle cured a shift near 190 000"
             ),
         ),
-        failed=(
-            Ev(
-                "IDEFICS-80B",
-                "IDEFICS-80B chronicles",
-                "restarts shuffled anew, so some data came twice",
-            ),
-        ),
     ),
     Remedy(
         id="check-first-batch",
@@ -69,10 +62,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
             Ev("OPT-175B", "OPT-175B logbook", "0.1 from run 12 on, as in GPT-3"),
             Ev("OLMo 2", "OLMo 2 report", "off for embeddings: fewer spikes of the grad norm"),
         ),
-        failed=(
-            Ev("OPT-175B run 2", "OPT-175B logbook", "0.01 to 0.1, and the loss stood still"),
-            Ev("BLOOM-176B", "BLOOM chronicles", "one norm stood in the wrong group unnoticed"),
-        ),
+        failed=(Ev("OPT-175B run 2", "OPT-175B logbook", "0.01 to 0.1, and the loss stood still"),),
     ),
     Remedy(
         id="repair-logging",

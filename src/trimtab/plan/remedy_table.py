@@ -41,7 +41,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         failed=(
             Ev("tr8-104B", _TR8, "to 6210 with another seed: failed again, sooner"),
-            Ev("OPT-175B", _OPT, "restarts close to the explosion exploded again"),
+            Ev("OPT-175B close restarts", _OPT, "close to the explosion they exploded again"),
         ),
     ),
     Remedy(
@@ -54,13 +54,6 @@ REMEDIES: tuple[Remedy, ...] = (
         worked=(
             Ev("OPT-175B", _OPT, "some spikes were passed only after a long way back"),
             Ev("IDEFICS-80B", _M4, "done repeatedly"),
-        ),
-        failed=(
-            Ev(
-                "tr8-104B",
-                _TR8,
-                "advised 3000 over 4000 over 6000; the outcome is not recorded there",
-            ),
         ),
     ),
     Remedy(
@@ -75,12 +68,9 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev("OPT-66B", _OPT, "the same"),
             Ev("104B exp 11", _LESSONS, "6e-5 to 3e-5, together with a smaller init"),
             Ev("GLM-130B", _GLM, "halved its minimum"),
-            Ev("IDEFICS-80B", _M4, "by a quarter, then by half"),
+            Ev("IDEFICS-80B", _M4, "by a quarter, then by half; doubling it back was a mistake"),
         ),
-        failed=(
-            Ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),
-            Ev("IDEFICS-80B", _M4, "doubling it back was a mistake"),
-        ),
+        failed=(Ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),),
     ),
     Remedy(
         id="restore-lr",
@@ -100,10 +90,10 @@ REMEDIES: tuple[Remedy, ...] = (
         worked=(
             Ev("PaLM-540B", _PALM, "200-500 batches at each of about 20 spikes; none came back"),
             Ev("GLM-130B", _GLM, "40701-40900 left out"),
-            Ev("104B exp 12, skip 1", _TR8, "13251-14000 left out; held until about 17 000"),
+            Ev("104B exp 12 first skip", _TR8, "13251-14000 left out; held until about 17 000"),
         ),
         failed=(
-            Ev("104B exp 12, later skips", _TR8, "did not hold"),
+            Ev("104B exp 12 later skips", _TR8, "did not hold"),
             Ev("tr8-104B", _TR8, "a new seed, hence other data, only moved the spike"),
         ),
     ),
@@ -140,6 +130,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="slower but more stable; the moments need a while to follow",
         undo="set it back",
         when="unsure",
+        worked=(Ev("BLOOM-176B", _BLOOM, "0.95 from the start; one spike in the whole run"),),
         failed=(
             Ev("104B", _LESSONS, "0.999 to 0.95 listed under what did not work"),
             Ev(
@@ -191,8 +182,13 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="set the factor back to 1, slowly",
         when="mid-run",
         needs=("language-model",),
-        worked=(Ev("GLM-130B", _GLM, "0.1 from the start and again after spikes"),),
-        failed=(Ev("GLM-130B", _GLM, "back to 1 at about 6 000; spikes at 33 700 and 35 200"),),
+        worked=(
+            Ev(
+                "GLM-130B",
+                _GLM,
+                "0.1 from the start; taken back to 1 at about 6 000, spikes at 33 700 and 35 200, then 0.1 again",
+            ),
+        ),
     ),
     Remedy(
         id="bf16",
@@ -356,7 +352,9 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev("BLOOM-176B", _BLOOM, "back within about 30 steps"),
             Ev("104B exp 11", _LESSONS, "back after about 2 000 steps"),
         ),
-        failed=(Ev("104B", _LESSONS, "more often than not a huge spike did not heal"),),
+        failed=(
+            Ev("104B other spikes", _LESSONS, "more often than not a huge spike did not heal"),
+        ),
     ),
     *OUTSIDE_REMEDIES,
 )

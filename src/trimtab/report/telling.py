@@ -1,6 +1,7 @@
 """An account in words: the sentences that the terminal, the page and the picture share."""
 
 import math
+import re
 from collections import Counter
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.cures import left_behind, resolved, settled
 from trimtab.report.deeds import done_after
+from trimtab.report.notes import once
 
 __all__ = [
     "MAIN_SIGNALS",
@@ -302,7 +304,7 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     explained: dict[tuple[object, object], str] = {}
     for i in _order(account):
         letter, ia = named[i], account.incidents[i]
-        remedies = _remedies(ia.plan)
+        remedies = _remedies(ia.plan, axis_word(account.record))
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         telling = IncidentTelling(
             letter=letter,
@@ -338,10 +340,8 @@ def _headline(incident: Incident, record: RunRecord) -> str:
 
 def _what(incident: Incident) -> str:
     kinds = (incident.kind, *incident.also)
-    texts = [
-        f.text for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row
-    ]
-    texts = texts or [f.text for f in incident.findings]
+    later = [f for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row]
+    texts = [f.text for f in once(later or incident.findings, plain(incident.headline))]
     told = dict.fromkeys(reworded(t) for t in texts[:6])
     return " · ".join([t for t in told if t not in plain(incident.headline)][:4])
 
@@ -380,11 +380,11 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
     )
 
 
-def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
     return tuple(
         RemedyTelling(
             rank=rank,
-            text=_remedy_text(r),
+            text=_remedy_text(r, axis),
             why=plain(r.why),
             flags=plain(r.flags),
             cost=plain(r.cost),
@@ -397,9 +397,9 @@ def _remedies(plan: Plan) -> tuple[RemedyTelling, ...]:
     )
 
 
-def _remedy_text(remedy: PlannedRemedy) -> str:
+def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     known = REMEDY_BY_ID.get(remedy.remedy)
     text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
     said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
-    values = values_text(said)
+    values = re.sub(r"\bstep\b", axis, values_text(said))
     return f"{text}: {values}" if values else text
