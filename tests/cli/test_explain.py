@@ -90,3 +90,25 @@ def test_an_unknown_name_is_one_line_with_an_offer(run: Run) -> None:
     assert not out
     assert "perhaps spike" in err
     assert run("explain")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (("loss spike",), "spike"),
+        (("loss", "spike"), "spike"),
+        (("learning rate too high",), "learning-rate-too-high"),
+        (("learning", "rate", "too", "high"), "learning-rate-too-high"),
+        (("roll back to a healthy checkpoint before the first sign",), "roll-back"),
+    ],
+)
+def test_titles_are_as_good_as_ids(run: Run, names: tuple[str, ...], found: str) -> None:
+    code, out, _ = run("explain", *names, "--json")
+    assert code == 0
+    assert [e["id"] for e in parse(out)["entries"]] == [found]
+
+
+def test_several_ids_are_several_entries(run: Run) -> None:
+    _, out, _ = run("explain", "unrecovered-spike", "learning-rate-too-high", "--json")
+    ids = [e["id"] for e in parse(out)["entries"]]
+    assert ids == ["unrecovered-spike", "learning-rate-too-high"]

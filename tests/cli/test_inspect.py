@@ -1,3 +1,4 @@
+import io
 import json
 import subprocess
 import sys
@@ -6,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from trimtab.cli.stdin import kept_stdin
+from trimtab.errors import ConfigError
+from trimtab.report.overview import shortened_together
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -131,18 +136,62 @@ def test_a_closed_pipe_is_no_error(tr8_log: Path) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
-def test_several_logs_begin_with_a_line_each(
+def test_several_logs_end_with_a_line_each_the_worst_last(
     run: Run, tr8_log: Path, healthy_log: Path, tmp_path: Path
 ) -> None:
-    _, out, _ = run("inspect", healthy_log, tr8_log)
-    first, rest = out.split("\n\n", 1)
-    summary = " ".join(first.split())
-    assert "critical loss spike that did not recover" in summary
-    assert "ok healthy" in summary
-    assert rest.count(healthy_log.name) == rest.count(tr8_log.name) == 1
+    _, out, _ = run("inspect", tr8_log, healthy_log)
+    told, last = out.rstrip().rsplit("\n\n", 1)
+    healthy, *critical = last.splitlines()
+    assert "ok" in healthy.split()
+    assert "healthy" in healthy.split()
+    assert "critical loss spike that did not recover" in " ".join(" ".join(critical).split())
+    assert told.count(healthy_log.name) == told.count(tr8_log.name) == 1
+    assert told.rstrip().endswith("trimtab explain unrecovered-spike learning-rate-too-high")
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
     _, alone, _ = run("inspect", healthy_log)
     assert healthy_log.name in alone.split("○")[0]
+    assert "trimtab explain" not in alone
+
+
+def test_a_log_is_read_from_a_pipe(healthy_log: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab", "inspect", "-", "--json"],
+        input=healthy_log.read_bytes(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (told,) = parse(done.stdout.decode())["runs"]
+    assert told["path"] == "stdin"
+
+
+def test_a_pipe_is_bounded_and_not_followed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = io.TextIOWrapper(io.BytesIO(b"x" * 100))
+    monkeypatch.setattr(sys, "stdin", piped)
+    with pytest.raises(ConfigError, match="save it and give its path"), kept_stdin(limit_bytes=99):
+        pass
+    code, _, err = run("inspect", "-", "--follow")
+    assert code == 2
+    assert "a pipe cannot be read twice" in err
+
+
+def test_the_column_taken_as_loss_stands_under_the_first_line(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "critic.csv"
+    rows = [f"{i % 7},{2 + 3 / (1 + i / 40) + 0.01 * ((i * 7919) % 13 - 6)}" for i in range(300)]
+    path.write_text("reward,train/loss_critic\n" + "\n".join(rows) + "\n")
+    out = run("inspect", path)[1].splitlines()
+    at = next(i for i, line in enumerate(out) if "rows 0" in line)
+    assert "loss is read from 'train/loss_critic'" in " ".join(out[at : at + 3])
+
+
+def test_what_tells_names_apart_is_kept() -> None:
+    paths = [f"/scratch/someone/a-long-project-name/lr-{n}e-4/logs/train.log" for n in (3, 6)]
+    first, second = shortened_together(paths, limit=24)
+    assert "lr-3e-4" in first
+    assert "lr-6e-4" in second
+    assert len(first) <= 24
+    names = [f"seedstudy_adamw_unstable_with_a_long_name_seed_{n}.csv" for n in (1, 2)]
+    one, two = shortened_together(names, limit=24)
+    assert one != two
+    assert one.startswith("seedstudy")
 
 
 def cured_run(root: Path, *, verdict: str) -> Path:

@@ -68,3 +68,34 @@ def test_a_folder_with_bad_files_is_still_searched(run: Run, tr8_log: Path) -> N
     assert code == 2
     assert "empty.log" in err
     assert parse(out)["similar"]
+
+
+def test_a_copy_of_the_run_is_the_run_itself_and_advice_is_printed(
+    run: Run, tr8_log: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy" / "other-name.log"
+    copy.parent.mkdir()
+    copy.write_bytes(tr8_log.read_bytes())
+    found = parse(run("similar", tr8_log, "A", "--among", copy, "--json")[1])["similar"]
+    assert [f["incident"]["attempt"] for f in found] == ["1.0"]  # not A itself, of attempt 2.0
+    assert found[0]["likeness"] == pytest.approx(1 - found[0]["distance"])
+    text = run("similar", tr8_log, "A", "--among", copy)[1]
+    assert f"likeness {found[0]['likeness']:.2f}" in text
+    assert "nothing on record was done; advised: roll back" in " ".join(text.split())
+
+
+def test_what_both_lack_is_not_called_alike(run: Run, tmp_path: Path) -> None:
+    paths = [
+        store(
+            tmp_path / f"{n}.jsonl",
+            Fault(kind="spike", step=700, size=2.0, duration_steps=5),
+            seed=n,
+        )
+        for n in (1, 2)
+    ]
+    told = parse(run("inspect", paths[0], "--json")[1])["runs"][0]["incidents"]
+    onset = next(i["onset"] for i in told if abs(i["onset"] - 700) <= 20)
+    found = parse(run("similar", paths[0], str(onset), "--among", paths[1], "--json")[1])["similar"]
+    assert found
+    assert "what was not finite first" not in found[0]["alike"]
+    assert "a restart just before" not in found[0]["alike"]

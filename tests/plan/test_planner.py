@@ -162,7 +162,7 @@ def test_a_slowdown_does_not_cost_any_training() -> None:
     assert proposed == {
         "widen-input",
         "exclude-node",
-        "patience",
+        "watch-pace",
     }  # nothing goes back or slows down
     assert "on every rank" in plan.next_test
 
@@ -192,3 +192,18 @@ def test_every_step_of_a_plan_has_cost_and_undo() -> None:
         plan = make_plan(record, found, led_by(cause))
         assert plan.remedies
         assert all(r.cost and r.undo and r.why for r in plan.remedies)
+
+
+@pytest.mark.parametrize(("rows_after", "first"), [(400, "patience"), (10, "roll-back")])
+def test_what_healed_long_ago_is_gone_back_for_last(rows_after: int, first: str) -> None:
+    builder = RecordBuilder("x", "jsonl")
+    for step in range(1, 205 + rows_after):
+        builder.add(step, {"loss": 5.0 if 200 <= step <= 203 else 2.0, "grad_norm": 0.4})
+    spike = Incident(
+        kind="spike", attempt="1.0", severity="warning", onset_row=199, onset=200, peak_row=200,
+        peak=201, end_row=203, end=204, signals=("loss",), headline="",
+    )  # fmt: skip
+    plan = make_plan(builder.build(), spike, led_by("bad-data-window"))
+    named = [r.remedy for r in plan.remedies]
+    assert named[0] == first
+    assert named[-1 if first == "patience" else 0] == "roll-back"

@@ -11,7 +11,7 @@ from trimtab.errors import ReadError
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.report.impact import measure_impact
 from trimtab.report.settings_diff import diff, flat_config
-from trimtab.report.side_by_side import Comparison, compare_sides, make_side
+from trimtab.report.side_by_side import Comparison, compare_sides, make_side, mean_text
 
 
 def run_of(
@@ -177,3 +177,34 @@ def test_a_launch_script_and_toml(tmp_path: Path) -> None:
     unsafe.write_text("a: !!python/object/apply:os.system ['touch /tmp/never']\n")
     with pytest.raises(ReadError, match="no settings found"):
         flat_config(unsafe)
+
+
+def test_the_loss_itself_enters_the_verdict() -> None:
+    at = np.arange(1.0, 2001) < 1001
+    silent = {"grad_norm": np.full(2000, 0.3), "activation_norm": np.full(2000, 15.0)}
+    cases = ((0.770, 0.703, "better: loss 0.77 to 0.703 (-8.7%)"), (0.70, 0.77, "worse: loss"))
+    for before, after, said in cases:
+        loss = np.where(at, before, after)
+        record = replace(
+            calmed(**silent), columns={"loss": Column(loss, np.ones(2000, dtype=bool))}
+        )
+        found = measure_impact(record, record.lineage_rows(), at=1001, window_steps=500)
+        assert found.verdict.startswith(said)
+    loss = np.where(at, 0.7, np.nan)
+    record = replace(record, columns={"loss": Column(loss, np.ones(2000, dtype=bool))})
+    found = measure_impact(record, record.lineage_rows(), at=1001, window_steps=500)
+    assert "none that is finite" in found.verdict
+    assert found.verdict.startswith("worse")
+
+
+def test_a_run_without_a_finite_loss_is_named() -> None:
+    a, b = run_of(falling), run_of(falling)
+    never = replace(b, columns={"loss": Column(np.full(3000, np.nan), np.ones(3000, dtype=bool))})
+    c = compared(a, never)
+    assert c.common is None
+    assert "never had a finite loss: NaN or Inf in all 3000 rows" in c.warnings[0]
+    values = b.columns["loss"].values.copy()
+    values[2000:] = np.nan
+    c = compared(a, replace(b, columns={"loss": Column(values, np.ones(3000, dtype=bool))}))
+    assert "no finite loss from step 2001 on" in c.warnings[0]
+    assert mean_text(float("nan")) == "—"

@@ -51,12 +51,21 @@ _COMMANDS = (
     bench,
 )
 
+_EXAMPLES = """\
+start here:
+  trimtab inspect train.log                what went wrong, since when, what to do
+  trimtab preflight config.yaml            what the settings risk, before the run
+  trimtab watch train.log --exec ./page    follow a run, call for each alarm
+"""
+
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
         prog="trimtab",
         description="Finds, explains and remedies instabilities in LLM training runs.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"trimtab {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

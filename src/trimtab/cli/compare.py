@@ -20,7 +20,7 @@ from trimtab.report.choose import split_attempt
 from trimtab.report.impact import Impact, measure_impact
 from trimtab.report.overview import Unpadded, shortened
 from trimtab.report.settings_diff import flat_config, stated_settings
-from trimtab.report.side_by_side import Comparison, Side, compare_sides, make_side
+from trimtab.report.side_by_side import Comparison, Side, compare_sides, make_side, mean_text
 from trimtab.report.side_page import render_page
 from trimtab.signals import derive
 
@@ -187,7 +187,9 @@ def _print(c: Comparison | None, impact: Impact | None, title: str) -> None:
             console.print(Text(_summary(c)))
             gaps = [(number(g.position), number(g.a), number(g.b), f"{g.gap:+.4g}") for g in c.gaps]
             _table(console, (c.by, c.a.label, c.b.label, "gap, nats"), gaps)
-            means = [(m.signal.replace("_", " "), number(m.a), number(m.b), "") for m in c.means]
+            means = [
+                (m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b), "") for m in c.means
+            ]
             _table(console, ("mean of", c.a.label, c.b.label, ""), means)
         changed = [(x.key, x.a or "—", x.b or "—") for x in c.changed]
         if changed:
@@ -197,7 +199,7 @@ def _print(c: Comparison | None, impact: Impact | None, title: str) -> None:
     if impact is not None:
         console.print()
         console.print(Text(f"before and after {number(impact.at)}: {impact.verdict}", "bold"))
-        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", number(r.before), number(r.after)) for r in impact.rows]  # fmt: skip
+        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after)) for r in impact.rows]  # fmt: skip
         _table(console, (f"within {number(impact.window_steps)} steps", f"before ({impact.num_before} rows)", f"after ({impact.num_after} rows)"), rows)  # fmt: skip
         _table(console, ("sign", "", ""), [(s.name, s.state, s.text) for s in impact.signs])
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
-from trimtab.report.explain import Entry, conflicts, explain, known_entries
+from trimtab.report.explain import Entry, conflicts, explain_all, known_entries
 from trimtab.report.overview import Unpadded
 
 __all__ = ["add", "run"]
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Look up, print."""
     if not arguments.names and not arguments.list and not arguments.conflicts:
         raise ConfigError("explain: nothing to explain; give a name, --list or --conflicts")
-    entries = [entry for name in arguments.names for entry in explain(name)]
+    entries = list(explain_all(arguments.names))
     entries += conflicts() if arguments.conflicts else ()
     entries += known_entries() if arguments.list else ()
     if arguments.json:

@@ -3,18 +3,23 @@
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.output import print_json, write_file
 from trimtab.cli.runs import Beside, account_of, read_beside
+from trimtab.cli.stdin import STDIN, kept_stdin
+from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
+from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.cures import settled
 from trimtab.report.html import render_html
@@ -33,7 +38,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "inspect", help="find and explain what went wrong in a training log"
     )
     parser.add_argument(
-        "paths", nargs="+", metavar="PATH", help="a log, a run directory, or a directory of logs"
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a log, a run directory, a directory of logs, or - for what is piped in",
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
@@ -75,6 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, judge and tell every path; a bad one does not stop the others."""
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
     if arguments.follow:
+        if arguments.paths == [STDIN]:
+            raise ConfigError(
+                "--follow: a pipe cannot be read twice; write it to a file and give that"
+            )
         if len(arguments.paths) != 1 or arguments.html:
             raise ConfigError("--follow: takes one path and no --html; give one log")
         return watch.follow(arguments.paths[0], arguments, beside)
@@ -87,53 +99,81 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
-    worst, num_told = -1, 0
-    for given in arguments.paths:
+    worst, num_told, hint = -1, 0, (-1, "")
+    started = time.perf_counter()
+    for path, found in _read_all(arguments.paths):
+        if isinstance(found, ReadError):
+            errors.append({"path": path, "error": str(found)})
+            bar.stop()
+            print(f"trimtab: {found}", file=sys.stderr)
+            continue
+        bar.say(f"judging {path}")
+        account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
+        past = settled(account)
+        severities = (i.incident.severity for n, i in enumerate(account.incidents) if n not in past)
+        worst = max([worst, *(_RANK[s] for s in severities)])
+        num_told += 1
+        report = _write_report(account, arguments.html, num_told)
+        if arguments.json:
+            documents.append(run_to_json(account, path=path))
+        else:
+            with console.capture() as text:
+                name = str(report) if report else None
+                shown = render_terminal(account, report=name, whole=arguments.all)
+                console.print(shown, end="")
+            told.append((overview_line(account, path=path), text.get()))
+            hint = max(hint, _explained(account), key=lambda pair: pair[0])
+        bar.say("")
         started = time.perf_counter()
-        for path, found in read_each(given):
-            if isinstance(found, ReadError):
-                errors.append({"path": path, "error": str(found)})
-                bar.stop()
-                print(f"trimtab: {found}", file=sys.stderr)
-                continue
-            bar.say(f"judging {path}")
-            account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
-            past = settled(account)
-            severities = (
-                i.incident.severity for n, i in enumerate(account.incidents) if n not in past
-            )
-            worst = max([worst, *(_RANK[s] for s in severities)])
-            num_told += 1
-            report = _write_report(account, arguments.html, num_told)
-            if arguments.json:
-                documents.append(run_to_json(account, path=path))
-            else:
-                with console.capture() as text:
-                    name = str(report) if report else None
-                    shown = render_terminal(account, report=name, whole=arguments.all)
-                    console.print(shown, end="")
-                told.append((overview_line(account, path=path), text.get()))
-            bar.say("")
-            started = time.perf_counter()
     bar.stop()
     if arguments.json:
         print_json({"schema": 1, "runs": documents, "errors": errors})
     else:
-        _print_told(console, told)
+        _print_told(console, told, hint[1])
     if errors:
         return 2
     return int(arguments.fail_on is not None and worst >= _RANK[arguments.fail_on])
 
 
-def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]]) -> None:
-    """Print the runs, a line for each first where there are several."""
-    if len(told) > 1:
-        lines = [line for line, _ in told]
-        console.print(render_overview(lines, width=console.width), end="")
-    for _, text in told:
-        if len(told) > 1:
+def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
+    """Yield the runs of all paths; what is piped in is called `stdin`."""
+    for given in paths:
+        if given != STDIN:
+            yield from read_each(given)
+            continue
+        with kept_stdin() as kept:
+            for path, found in read_each(kept):
+                name = path.replace(str(kept), kept.name)
+                if isinstance(found, ReadError):
+                    yield name, ReadError(str(found).replace(str(kept), kept.name))
+                else:
+                    yield name, replace(found, source=name)
+
+
+def _explained(account: RunAccount) -> tuple[int, str]:
+    """Return how bad the worst alarm is, and the ids of its kind and first cause; (-1, "") for none."""
+    alarms = [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
+    if not alarms:
+        return -1, ""
+    worst = max(alarms, key=lambda ia: _RANK[ia.incident.severity])
+    causes = [c.cause for c in worst.diagnosis.causes if c.cause != UNKNOWN]
+    return _RANK[worst.incident.severity], " ".join([worst.incident.kind, *causes[:1]])
+
+
+def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:
+    """Print the runs; where there are several, a line for each stands last, where the screen ends."""
+    for number, (_, text) in enumerate(told):
+        if number:
             console.print()
         console.file.write(text)
+    if hint:
+        line = Text(f"what is known of it: trimtab explain {hint}", "dim", no_wrap=True)
+        console.print()
+        console.print(line, overflow="ignore", crop=False)
+    if len(told) > 1:
+        console.print()
+        lines = [line for line, _ in told]
+        console.print(render_overview(lines, width=console.width), end="")
 
 
 def _write_report(account: RunAccount, html: Path | None, number: int) -> Path | None:

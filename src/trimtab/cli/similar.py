@@ -16,8 +16,10 @@ from trimtab.report.account import RunAccount
 from trimtab.report.choose import choose_incident
 from trimtab.report.deeds import done_after
 from trimtab.report.json_form import incident_to_json
+from trimtab.report.ordering import letters
 from trimtab.report.overview import Unpadded
 from trimtab.report.similar import Likeness, similar_incidents
+from trimtab.report.telling import tell
 
 __all__ = ["add", "run"]
 
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
     return {
-        "path": x.path, "distance": x.distance, "alike": list(x.alike), "unlike": list(x.unlike),
+        "path": x.path, "likeness": x.score, "distance": x.distance, "alike": list(x.alike), "unlike": list(x.unlike),
         "incident": incident_to_json(account.record, x.told), "done": list(_done(x, account)),
     }  # fmt: skip
 
@@ -77,6 +79,16 @@ def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
 def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
     """Return what was done about it, where its journal says so."""
     return done_after(account).get(account.incidents.index(x.told), ())
+
+
+def _deeds(x: Likeness, account: RunAccount) -> list[str]:
+    """Return what was done about it, else what its plan puts first: a foreign log has no journal."""
+    done = [f"done: {plain(text)}" for text in _done(x, account)]
+    letter = letters(account)[account.incidents.index(x.told)]
+    advised = [r.text for t in tell(account) if t.letter == letter for r in t.remedies[:2]]
+    return done or (
+        [f"nothing on record was done; advised: {'; '.join(advised)}"] if advised else []
+    )
 
 
 def _print(
@@ -94,7 +106,7 @@ def _print(
         lines = [
             f"{plain(x.path)} · {plain(x.told.incident.headline)}",
             f"alike: {', '.join(x.alike) or 'nothing'} · unlike: {', '.join(x.unlike) or 'nothing'}",
-            *(f"done: {plain(text)}" for text in _done(x, accounts[x.path])),
+            *_deeds(x, accounts[x.path]),
         ]
-        table.add_row(Text(f"{1 - x.distance:.2f}", "bold"), Text("\n".join(lines)))
+        table.add_row(Text(f"likeness {x.score:.2f}", "bold"), Text("\n".join(lines)))
     console.print(Unpadded(table), end="")

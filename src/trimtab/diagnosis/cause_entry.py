@@ -1,6 +1,7 @@
 """What a cause is, as data. The tables are `causes` and `outside_causes`."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trimtab.diagnosis.evidence import Rule
 
@@ -24,3 +25,5 @@ class CauseEntry:
     """Cheapest test that would tell."""
     remedies: tuple[str, ...]
     """Ids in the table of remedies, in the order to try them."""
+    go_back: Literal["by kind", "always", "never"] = "by kind"
+    """Whether the weights are to be gone back for: as the kind of incident has it, or in any case."""

@@ -11,6 +11,7 @@ from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import Rule
 from trimtab.diagnosis.outside_causes import OUTSIDE
+from trimtab.diagnosis.plain_causes import PLAIN
 
 __all__ = ["CAUSES", "CAUSE_BY_ID", "UNKNOWN", "CauseEntry"]
 
@@ -327,6 +328,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F01", "F02", "F26"),
         prior=0.108,
         rules=(
+            Rule("pace", e.pace_alone, -8.0, "the clock spoke, not the loss"),
             Rule("short", e.short_and_over, 2.0, say.SHORT),
             Rule("minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"),
             Rule("grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"),
@@ -359,11 +361,12 @@ CAUSES: tuple[CauseEntry, ...] = (
         remedies=("patience",),
     ),
     *OUTSIDE,
+    *PLAIN,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.198,
+        prior=0.192,
         rules=(),
         look_alikes=(),
         test="replay the steps from before the first sign, unchanged; then without the data; then at half the learning rate",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.history import warm_up_label
+from trimtab.kinds import KINDS
 
 __all__ = ["Rule"]
 
@@ -22,6 +23,8 @@ STATE_KINDS = frozenset(
     }
 )  # fmt: skip
 """Kinds in which the loss or the gradients speak, and not only the clock or the data."""
+PACE_KINDS = frozenset(k.name for k in KINDS if k.topic == "pace")
+"""Kinds in which only the clock speaks."""
 JUMP = 1.5
 """Rise of the learning rate in force that counts as a jump, ratio; the guard's default too."""
 SHORT_ROWS = 50
@@ -211,6 +214,41 @@ def control_held(f: Features) -> float:
 def control_failed(f: Features) -> float:
     """The replay that changed nothing failed again: reproducible."""
     return yes(f.control is not None and not f.control.held)
+
+
+def never_finite(f: Features) -> float:
+    """No finite loss or grad norm was ever logged."""
+    return yes(f.never_finite)
+
+
+def was_finite(f: Features) -> float:
+    """The run logged finite values."""
+    return yes(not f.never_finite)
+
+
+def fed_again(f: Features) -> float:
+    """Losses or counters show that a resume fed data again."""
+    return yes(f.fed_again_from is not None)
+
+
+def not_fed_again(f: Features) -> float:
+    """Nothing shows that a resume fed data again."""
+    return yes(f.fed_again_from is None)
+
+
+def uniform(f: Features) -> float:
+    """The loss stands still at the logarithm of the number of classes."""
+    return yes(f.uniform_over is not None)
+
+
+def not_uniform(f: Features) -> float:
+    """The loss does not stand still at the logarithm of the number of classes."""
+    return yes(f.uniform_over is None)
+
+
+def pace_alone(f: Features) -> float:
+    """The incident is about the clock and nothing else."""
+    return yes(bool(f.kinds) and f.kinds <= PACE_KINDS)
 
 
 def clock_alone(f: Features) -> float:

@@ -47,6 +47,20 @@ class Experiment:
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
+        id="first-forward",
+        text="feed the first batch forward through fresh weights, in fp32 and in the run's number format, and find the first module whose output is not finite: input that is not finite means data, fp32 alone finite means the format, neither means initialisation or a kernel",
+        cost="two forward passes",
+        otherwise="finite",
+        predicts={"never-finite": "not finite"},
+    ),
+    Experiment(
+        id="two-batches",
+        text="feed two different batches forward: the same logits for both mean that the model is dead, other logits that the logged loss is not the model's",
+        cost="two forward passes",
+        otherwise="logits differ",
+        predicts={"uniform-output": "logits are the same"},
+    ),
+    Experiment(
         id="compare-settings",
         text="compare settings, versions and the loss at the first resumed step with those at the save: a difference means the restart changed something",
         cost="minutes, no GPU",
@@ -58,8 +72,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         text="compare the sample ids fed from {before} on with all that were fed before: repeats mean the data order",
         cost="minutes, no GPU",
         otherwise="no repeats",
-        predicts={"repeated-data": "repeats"},
-        kinds=frozenset({"repeated-data", "too-good", "resume-jump", "shift", "plateau"}),
+        predicts={"repeated-data": "repeats", "data-order-not-restored": "repeats at the resume"},
+        kinds=frozenset(
+            {
+                "repeated-data",
+                "too-good",
+                "resume-jump",
+                "shift",
+                "plateau",
+                "unrecovered-spike",
+                "spike",
+            }
+        ),
     ),
     Experiment(
         id="predicted-norm",

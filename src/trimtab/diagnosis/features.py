@@ -17,6 +17,7 @@ from trimtab.diagnosis.history import (
     find_warm_up_end,
     rows_before,
 )
+from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
@@ -99,6 +100,16 @@ class Features:
     num_rows: int | None = None
     """Rows from onset to end; None while it lasts."""
     recovered: bool = False
+    rows_after: int | None = None
+    """Rows of the attempt after the end; None while it lasts."""
+    never_finite: bool = False
+    fed_again_from: float | None = None
+    """Step of the resume that fed data again."""
+    uniform_loss: float | None = None
+    uniform_over: int | None = None
+    """Classes among which a loss that stands still is that of a uniform guess."""
+    blow_up: float | None = None
+    """First sign of the last critical incident before this one in its attempt."""
     precursors: tuple[str, ...] = ()
     """Signals other than loss that spoke before it."""
 
@@ -197,6 +208,7 @@ def incident_features(
     values.update(_loss_scale(record, np.concatenate([before, fell])))
     values.update(_nonfinite(record, during))
     values.update(_shape(record, before, during, incident))
+    values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
 
 

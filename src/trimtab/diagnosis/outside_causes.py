@@ -41,7 +41,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         ),
         look_alikes=("hardware-fault", "planned-pause"),
         test="time data loading, computation and collectives apart on every rank for 20 steps",
-        remedies=("widen-input", "exclude-node", "patience"),
+        remedies=("widen-input", "exclude-node", "watch-pace"),
     ),
     CauseEntry(
         id="planned-pause",
@@ -62,7 +62,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         ),
         look_alikes=("input-or-network",),
         test="lay the slow steps beside the save and validation intervals",
-        remedies=("patience",),
+        remedies=("watch-pace",),
     ),
     CauseEntry(
         id="repeated-data",

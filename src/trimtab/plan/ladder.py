@@ -184,7 +184,7 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     base = 1.0
     ratio = s.lr_now / s.lr_restore if s.lr_restore > 0 else math.nan
-    if ratio > s.policy.lr_jump_ratio:
+    if s.policy.lr_jump_ratio < ratio < math.inf:  # a rate next to 0 is none to go back to
         base = 1.0 / ratio
         yield base, f"LR back to {s.lr_restore:.3g} (x {base:.3g})"
     for factor in s.policy.lr_factors:

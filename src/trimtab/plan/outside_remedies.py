@@ -26,13 +26,30 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
                 "Marin 32B", "Marin 32B retrospective", "another shuffle cured a shift near 190 000"
             ),
         ),
-        failed=(
-            Ev(
-                "IDEFICS-80B",
-                "IDEFICS-80B chronicles",
-                "restarts shuffled anew, so some data came twice",
-            ),
-        ),
+    ),
+    Remedy(
+        id="check-first-batch",
+        title="start again, and watch the first batch go forward (trimtab.guard.find_overflow)",
+        changes="nothing yet: find_overflow(model, forward) names the modules by how near their outputs come to the largest number of the format, and the first that is not finite",
+        cost="two forward passes; nothing has been learnt that could be lost",
+        undo="start without the check",
+        when="mid-run",
+    ),
+    Remedy(
+        id="start-in-fp32",
+        title="start again in fp32 with plain kernels for ten steps, from the same initial weights",
+        changes="the number format, and the kernels: plain attention, none that is compiled or fused",
+        cost="ten slow steps; nothing has been learnt that could be lost",
+        undo="go back to the old format once the cause is found",
+        when="mid-run",
+    ),
+    Remedy(
+        id="watch-pace",
+        title="go on, and note which steps are slow",
+        changes="nothing",
+        cost="the time that slow steps take until it is clear why",
+        undo="look at the input, the nodes and the network at once",
+        when="mid-run",
     ),
     Remedy(
         id="weight-decay",
@@ -45,10 +62,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
             Ev("OPT-175B", "OPT-175B logbook", "0.1 from run 12 on, as in GPT-3"),
             Ev("OLMo 2", "OLMo 2 report", "off for embeddings: fewer spikes of the grad norm"),
         ),
-        failed=(
-            Ev("OPT-175B run 2", "OPT-175B logbook", "0.01 to 0.1, and the loss stood still"),
-            Ev("BLOOM-176B", "BLOOM chronicles", "one norm stood in the wrong group unnoticed"),
-        ),
+        failed=(Ev("OPT-175B run 2", "OPT-175B logbook", "0.01 to 0.1, and the loss stood still"),),
     ),
     Remedy(
         id="repair-logging",

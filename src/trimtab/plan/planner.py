@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
+from trimtab.diagnosis.evidence import SHORT_ROWS, pace_alone, short_and_over
 from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
@@ -17,6 +18,7 @@ from trimtab.plan.next_test import next_test_flags
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
+from trimtab.plan.traits import traits_of
 from trimtab.record import RunRecord
 
 __all__ = ["make_plan", "small_init_std", "suggest_clip"]
@@ -91,10 +93,13 @@ def make_plan(
         framework: Whose flags to give; empty: that of the log's format.
     """
     features = incident_features(record, incident, earlier=earlier)
-    choice = _rollback(incident, features, checkpoints)
+    choice = _rollback(diagnosis, incident, features, checkpoints)
     case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
+    has = traits_of(record, framework)
     for name in _wanted(diagnosis, incident, features):
+        if not has.issuperset(REMEDY_BY_ID[name].needs):
+            continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
             remedies.setdefault(planned.remedy, planned)
@@ -114,12 +119,12 @@ def make_plan(
 
 
 def _rollback(
-    incident: Incident, f: Features, checkpoints: Sequence[CheckpointInfo]
+    diagnosis: Diagnosis, incident: Incident, f: Features, checkpoints: Sequence[CheckpointInfo]
 ) -> RollbackChoice:
     again = f.recurrence
     return choose_target(
         checkpoints,
-        incident.first_step,
+        _first_sign(diagnosis, incident, f),
         0 if again is None else again.count,
         failed_distance=None if again is None else again.failed_distance,
         resumed_at=None if again is None else again.resumed_at,
@@ -127,34 +132,53 @@ def _rollback(
     )
 
 
+def _first_sign(diagnosis: Diagnosis, incident: Incident, f: Features) -> float:
+    """Return the step to go back before: of weights spoilt by an earlier incident, its first sign."""
+    spoilt = CAUSE_BY_ID[diagnosis.top.cause].go_back == "always"
+    return f.blow_up if spoilt and f.blow_up is not None else incident.first_step
+
+
 def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
-    """Return ids of remedies: the leading cause's in full, of the others the first that is new."""
-    top = diagnosis.top
-    if incident.severity == "info" or top.cause == "benign-noise":
-        return ["patience"]
-    state = bool(f.kinds & _STATE_KINDS)
-    wanted = ["roll-back"] if state else []
-    if top.cause == UNKNOWN and f.recovered:
+    """Return ids of remedies: the leading cause's in full, of the others the first that is new.
+
+    Going back comes first where the leading cause does not say otherwise, and last where the run
+    itself has shown that it heals.
+    """
+    top = CAUSE_BY_ID[diagnosis.top.cause]
+    pace = pace_alone(f) > 0
+    if incident.severity == "info" or top.id == "benign-noise":
+        return ["watch-pace" if pace else "patience"]
+    if top.go_back == "never":
+        return list(top.remedies)
+    wanted = ["roll-back"]
+    if top.id == UNKNOWN and f.recovered:
         wanted.append("patience")
-    elif top.cause != UNKNOWN:
-        wanted += CAUSE_BY_ID[top.cause].remedies
+    elif top.id != UNKNOWN:
+        wanted += top.remedies
     for cause in diagnosis.causes:
-        if cause.cause not in (UNKNOWN, top.cause) and cause.confidence >= _SECOND_SHARE:
+        if cause.cause not in (UNKNOWN, top.id) and cause.confidence >= _SECOND_SHARE:
             own = [r for r in CAUSE_BY_ID[cause.cause].remedies if not r.startswith("roll-back")]
             wanted += own[:1]
-    if not state:
-        wanted = [r for r in wanted if not r.startswith("roll-back")] or ["patience"]
+    back = [r for r in wanted if r.startswith("roll-back")]
+    others = [r for r in wanted if r not in back]
+    if top.go_back != "always" and not f.kinds & _STATE_KINDS:
+        return others or ["watch-pace" if pace else "patience"]
+    if _healed(f):
+        return ["patience", *(r for r in others if r != "patience"), *back]
     return wanted
+
+
+def _healed(f: Features) -> bool:
+    """Tell whether the loss came back soon and as many rows as a spike may last followed."""
+    return short_and_over(f) > 0 and (f.rows_after or 0) >= SHORT_ROWS
 
 
 def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | None:
     build = _BUILDERS.get(name)
-    if build is None:
-        built: Built = (name, {}, _because(name, diagnosis))
-    else:
-        built = build(case)
-    if built is None:
+    built = None if build is None else build(case)
+    if built is None and name in _NEED_VALUES:
         return None
+    built = built or (name, {}, _because(name, diagnosis))
     remedy, values, why = built
     flags = flags_for(case.framework, remedy, values)
     if values.get("checkpoint"):
@@ -175,7 +199,7 @@ Built = tuple[str, Values, str] | None
 
 def _roll_back(case: _Case) -> Built:
     choice, again = case.choice, case.features.recurrence
-    why = [f"the first sign is at {step_text(case.incident.first_step)}"]
+    why = [f"the first sign is at {step_text(choice.before)}"]
     if again is not None and choice.further_back_than is not None:
         stated = "resumed at" if again.resume_stated else "resumed at or before"
         when = "sooner" if again.sooner_by > 0 else "again"
@@ -290,7 +314,32 @@ def _init_std(case: _Case) -> Built:
     return "init-std", {"std": float(f"{target:.3g}")}, why
 
 
+def _patience(case: _Case) -> Built:
+    f = case.features
+    if not _healed(f):
+        return None
+    return (
+        "patience",
+        {},
+        f"it was over within {f.num_rows} rows, and {f.rows_after} went by since",
+    )
+
+
+def _restore_order(case: _Case) -> Built:
+    resumed = case.features.fed_again_from
+    if resumed is None:
+        return None
+    why = (
+        f"resume once more from the checkpoint that the resume at {step_text(resumed)} loaded, with the sampler's position restored, or go on "
+        "with data that was not fed yet; the loss before the rise was that of data learnt by heart, "
+        "so the rise itself needs no cure"
+    )
+    return "restore-data-order", {}, why
+
+
 _BUILDERS = {
+    "patience": _patience,
+    "restore-data-order": _restore_order,
     "roll-back": _roll_back,
     "roll-back-further": _roll_back,
     "lower-lr": _lower_lr,
@@ -299,3 +348,5 @@ _BUILDERS = {
     "lower-clip": _lower_clip,
     "init-std": _init_std,
 }
+_NEED_VALUES = frozenset(_BUILDERS) - {"patience", "restore-data-order"}
+"""Remedies that are nothing without values to set."""

@@ -47,6 +47,8 @@ class Remedy:
     undo: str
     when: When
     """Whether it may be made in mid-run."""
+    needs: tuple[str, ...] = ()
+    """Traits of a run without which it has nothing to act on; see `trimtab.plan.traits`."""
     worked: tuple[Evidence, ...] = ()
     failed: tuple[Evidence, ...] = ()
     """Runs in which it did not help, or harmed."""

@@ -41,7 +41,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         failed=(
             Ev("tr8-104B", _TR8, "to 6210 with another seed: failed again, sooner"),
-            Ev("OPT-175B", _OPT, "restarts close to the explosion exploded again"),
+            Ev("OPT-175B close restarts", _OPT, "close to the explosion they exploded again"),
         ),
     ),
     Remedy(
@@ -54,13 +54,6 @@ REMEDIES: tuple[Remedy, ...] = (
         worked=(
             Ev("OPT-175B", _OPT, "some spikes were passed only after a long way back"),
             Ev("IDEFICS-80B", _M4, "done repeatedly"),
-        ),
-        failed=(
-            Ev(
-                "tr8-104B",
-                _TR8,
-                "advised 3000 over 4000 over 6000; the outcome is not recorded there",
-            ),
         ),
     ),
     Remedy(
@@ -75,12 +68,9 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev("OPT-66B", _OPT, "the same"),
             Ev("104B exp 11", _LESSONS, "6e-5 to 3e-5, together with a smaller init"),
             Ev("GLM-130B", _GLM, "halved its minimum"),
-            Ev("IDEFICS-80B", _M4, "by a quarter, then by half"),
+            Ev("IDEFICS-80B", _M4, "by a quarter, then by half; doubling it back was a mistake"),
         ),
-        failed=(
-            Ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),
-            Ev("IDEFICS-80B", _M4, "doubling it back was a mistake"),
-        ),
+        failed=(Ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),),
     ),
     Remedy(
         id="restore-lr",
@@ -100,10 +90,10 @@ REMEDIES: tuple[Remedy, ...] = (
         worked=(
             Ev("PaLM-540B", _PALM, "200-500 batches at each of about 20 spikes; none came back"),
             Ev("GLM-130B", _GLM, "40701-40900 left out"),
-            Ev("104B", _TR8, "13251-14000 left out; held until about 17 000"),
+            Ev("104B exp 12 first skip", _TR8, "13251-14000 left out; held until about 17 000"),
         ),
         failed=(
-            Ev("104B", _TR8, "later skips did not hold"),
+            Ev("104B exp 12 later skips", _TR8, "did not hold"),
             Ev("tr8-104B", _TR8, "a new seed, hence other data, only moved the spike"),
         ),
     ),
@@ -126,13 +116,12 @@ REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
         worked=(
             Ev(
-                "OPT-175B", _OPT, "2.5 to 1.5 to 1.0 to 0.3: helped or delayed, they could not tell"
+                "OPT-175B",
+                _OPT,
+                "2.5 to 1.5 to 1.0 to 0.3: helped or delayed, they could not tell; without any clip it failed",
             ),
         ),
-        failed=(
-            Ev("OPT-175B", _OPT, "clipping removed: failed"),
-            Ev("Marin 32B", _MARIN, "no big difference"),
-        ),
+        failed=(Ev("Marin 32B", _MARIN, "no big difference"),),
     ),
     Remedy(
         id="adam-beta2",
@@ -141,7 +130,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="slower but more stable; the moments need a while to follow",
         undo="set it back",
         when="unsure",
-        worked=(Ev("DeepSpeed advisers", _TR8, "had seen it steady similar losses"),),
+        worked=(Ev("BLOOM-176B", _BLOOM, "0.95 from the start; one spike in the whole run"),),
         failed=(
             Ev("104B", _LESSONS, "0.999 to 0.95 listed under what did not work"),
             Ev(
@@ -168,6 +157,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a restart from step 0",
         undo="another restart from step 0",
         when="from scratch",
+        needs=("language-model",),
         worked=(
             Ev("104B exp 11", _LESSONS, "0.02 to 0.006 made the difference"),
             Ev("BLOOM-176B", _BLOOM, "0.0048"),
@@ -180,6 +170,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a restart from step 0, and an architecture that others must support",
         undo="another restart from step 0",
         when="from scratch",
+        needs=("language-model",),
         worked=(Ev("104B and BLOOM", _LESSONS, "helped against spikes that do not heal"),),
         failed=(Ev("tr8b-104B", "BigScience tr8b chronicles", "diverged at about 14 000 with it"),),
     ),
@@ -190,8 +181,14 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="embeddings learn more slowly",
         undo="set the factor back to 1, slowly",
         when="mid-run",
-        worked=(Ev("GLM-130B", _GLM, "0.1 from the start and again after spikes"),),
-        failed=(Ev("GLM-130B", _GLM, "back to 1 at about 6 000; spikes at 33 700 and 35 200"),),
+        needs=("language-model",),
+        worked=(
+            Ev(
+                "GLM-130B",
+                _GLM,
+                "0.1 from the start; taken back to 1 at about 6 000, spikes at 33 700 and 35 200, then 0.1 again",
+            ),
+        ),
     ),
     Remedy(
         id="bf16",
@@ -200,6 +197,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="hardware that has it; fewer digits than fp16, more memory for fp32 sums",
         undo="go back to fp16 with a fresh loss scale",
         when="unsure",
+        needs=("loss-scale",),
         worked=(
             Ev("BLOOM-176B", _BLOOM, "one spike in the whole run"),
             Ev("OPT", _OPT, "in hindsight"),
@@ -212,6 +210,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="some skipped steps while it finds its level",
         undo="load the saved scaler",
         when="mid-run",
+        needs=("loss-scale",),
         worked=(Ev("OPT-175B", "OPT paper", "helped in some restarts"),),
     ),
     Remedy(
@@ -221,6 +220,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a change of code; another kernel may be slower",
         undo="change the code back",
         when="mid-run",
+        needs=("language-model",),
         failed=(
             Ev("tr8-104B try 3", _TR8, "failed in the same way"),
             Ev("OPT-175B 11.10", _OPT, "failed too"),
@@ -233,6 +233,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="some step time; in mid-run a re-warm-up of about 1 000 steps",
         undo="go back to a checkpoint without it",
         when="unsure",
+        needs=("language-model",),
         worked=(
             Ev(
                 "Marin 32B",
@@ -248,6 +249,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a small pull on the logits; fast spikes are not touched",
         undo="set its weight to 0",
         when="mid-run",
+        needs=("language-model",),
         worked=(
             Ev("PaLM-540B", _PALM, "1e-4 throughout"),
             Ev("Marin 32B", _MARIN, "stopped growth of the output layer"),
@@ -283,6 +285,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="may mask the fault it is meant to cure",
         undo="train at full length",
         when="from scratch",
+        needs=("language-model",),
         worked=(Ev("GPT-2 1.5B", "arXiv:2108.06084", "larger batches and rates stayed stable"),),
         failed=(Ev("104B", _LESSONS, "did not help"),),
     ),
@@ -349,7 +352,9 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev("BLOOM-176B", _BLOOM, "back within about 30 steps"),
             Ev("104B exp 11", _LESSONS, "back after about 2 000 steps"),
         ),
-        failed=(Ev("104B", _LESSONS, "more often than not a huge spike did not heal"),),
+        failed=(
+            Ev("104B other spikes", _LESSONS, "more often than not a huge spike did not heal"),
+        ),
     ),
     *OUTSIDE_REMEDIES,
 )

@@ -23,7 +23,7 @@ from trimtab.plan.conflicts import CONFLICTS, Conflict
 from trimtab.plan.flag_table import REMEDY_FLAGS, TEST_FLAGS, TRAPS
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 
-__all__ = ["Entry", "conflict_entry", "conflicts", "explain", "known_entries"]
+__all__ = ["Entry", "conflict_entry", "conflicts", "explain", "explain_all", "known_entries"]
 
 Said = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -52,22 +52,58 @@ def known_entries() -> tuple[Entry, ...]:
 def explain(name: str) -> tuple[Entry, ...]:
     """Return the entries of that id; else those whose ids hold it as a word or a part.
 
+    A title, or words of one in their order, is as good as an id: reports print titles.
+
     Raises:
         ConfigError: Nothing is called that; the message offers the nearest ids.
     """
-    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
-    ids = [(e.type, e.id) for e in known_entries()]
-    found = [pair for pair in ids if pair[1] == wanted]
-    found = found or [pair for pair in ids if wanted in pair[1].split("-")]
-    found = found or [pair for pair in ids if wanted and wanted in pair[1]]
+    found = _find(name)
     if not found:
-        near = difflib.get_close_matches(wanted, [i for _, i in ids], n=3, cutoff=0.4)
+        wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+        near = difflib.get_close_matches(wanted, [e.id for e in known_entries()], n=3, cutoff=0.4)
         offer = f"perhaps {', '.join(dict.fromkeys(near))}; " if near else ""
         raise ConfigError(
             f"{name!r}: no kind, cause, remedy or test of that name; "
             f"{offer}`trimtab explain --list` prints all"
         )
     return tuple(_BUILD[kind](i) for kind, i in found)
+
+
+def explain_all(names: Sequence[str]) -> tuple[Entry, ...]:
+    """Return the entries of every name; words that make a title together are one name.
+
+    Raises:
+        ConfigError: One of them is not known.
+    """
+    ids = {e.id for e in known_entries()}
+    title = len(names) > 1 and not ids.issuperset(names)
+    together = _find(" ".join(names)) if title else []
+    if together:
+        return tuple(_BUILD[kind](i) for kind, i in together)
+    return tuple(entry for name in names for entry in explain(name))
+
+
+def _find(name: str) -> list[tuple[str, str]]:
+    """Return (type, id) of what goes by that name: by id, by a part of an id, by title."""
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+    ids = [(e.type, e.id) for e in known_entries()]
+    found = [pair for pair in ids if pair[1] == wanted]
+    found = found or [pair for pair in ids if wanted in pair[1].split("-")]
+    found = found or [pair for pair in ids if wanted and wanted in pair[1]]
+    return found or _by_title(wanted)
+
+
+def _by_title(wanted: str) -> list[tuple[str, str]]:
+    """Return the entries with that title; else those whose titles hold its words in their order."""
+    titles = [((x.type, x.id), re.findall(r"[a-z0-9]+", x.title.lower())) for x in known_entries()]
+    words = re.findall(r"[a-z0-9]+", wanted)
+    exact = [pair for pair, title in titles if title == words]
+    return exact or [pair for pair, title in titles if words and _in_order(words, title)]
+
+
+def _in_order(words: Sequence[str], title: Sequence[str]) -> bool:
+    rest = iter(title)
+    return all(word in rest for word in words)
 
 
 def conflicts() -> tuple[Entry, ...]:

@@ -17,6 +17,8 @@ __all__ = ["Impact", "Sign", "measure_impact"]
 
 NOTICEABLE = 0.05
 """A mean that moved by less than this share stands where it was. Ours."""
+LOSS_NOTICEABLE = 0.02
+"""The same for the mean of the loss, as the resume detector has it. Ours."""
 
 
 @dataclass(frozen=True)
@@ -170,17 +172,47 @@ def _scale(halvings: Row | None, mean: Row | None) -> Sign:
 
 
 def _verdict(rows: tuple[Row, ...], signs: tuple[Sign, ...], num_rows: int) -> str:
-    """Return the verdict in one sentence; all three signs are named in it."""
+    """Return the verdict in one sentence; the loss and all three signs are named in it."""
     if num_rows < 3:
         return "too few rows on one side to judge"
     calm = sum(s.state == "yes" for s in signs)
     worse = sum(s.state == "no" for s in signs)
     logged = sum(s.state != "not logged" for s in signs)
     named = "; ".join(f"{s.name}: {s.state}" for s in signs)
+    told = f"{calm} of {logged} signs that are logged ({named})"
     if not logged:
-        return f"none of the three signs is logged ({named})"
-    lead = "calmer" if calm > worse else "worse" if worse > calm else "no clear change"
+        told = f"none of the three signs is logged ({named})"
     rate = next((r for r in rows if r.signal == "lr"), None)
     lowered = rate is not None and rate.after < rate.before * (1 - NOTICEABLE)
-    tail = "; the learning rate was lowered, which alone can do this" if lowered and calm else ""
-    return f"{lead}: {calm} of {logged} signs that are logged ({named}){tail}"
+    if lowered and calm:
+        told += "; the learning rate was lowered, which alone can do this"
+    moved, loss = _loss_moved(rows)
+    if moved:
+        return f"{_LEADS[moved, int(np.sign(calm - worse))]}: {loss}; {told}"
+    if logged:
+        lead = "calmer" if calm > worse else "worse" if worse > calm else "no clear change"
+        told = f"{lead}: {told}"
+    return f"{told}; {loss}" if loss else told
+
+
+_LEADS = {
+    (-1, -1): "mixed, the loss is better and the signs are worse",
+    (-1, 0): "better",
+    (-1, 1): "better and calmer",
+    (1, -1): "worse",
+    (1, 0): "worse",
+    (1, 1): "mixed, calmer but the loss is worse",
+}
+"""By where the loss went and which signs prevail."""
+
+
+def _loss_moved(rows: tuple[Row, ...]) -> tuple[int, str]:
+    """Return -1 for a loss that fell, 1 for one that rose, 0 for neither; and what to say of it."""
+    mean = next((r for r in rows if r.signal == "loss" and r.measure.startswith("mean")), None)
+    if mean is None or not np.isfinite(mean.before):
+        return 0, ""
+    if not np.isfinite(mean.after):
+        return 1, f"loss {mean.before:.4g}, then none that is finite"
+    share = (mean.after - mean.before) / abs(mean.before) if mean.before else 0.0
+    text = f"loss {mean.before:.4g} to {mean.after:.4g} ({share:+.1%})"
+    return int(np.sign(share)) if abs(share) >= LOSS_NOTICEABLE else 0, text

@@ -12,9 +12,10 @@ from trimtab.chronicle.prose import plain
 from trimtab.report.account import RunAccount
 from trimtab.report.telling import IncidentTelling, tell, too_short
 
-__all__ = ["OverviewLine", "overview_line", "render_overview", "shortened"]
+__all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow"}
+_RANK = {"critical": 2, "warning": 1}
 
 
 _ASCII = str.maketrans(
@@ -90,14 +91,20 @@ def _brief(telling: IncidentTelling) -> str:
 
 
 def render_overview(lines: Sequence[OverviewLine], *, width: int) -> "Unpadded":
-    """Return one line per run: path, worst severity, headline; a long headline hangs."""
+    """Return one line per run: path, worst severity, headline; a long headline hangs.
+
+    Of runs equally bad the order is kept; the worst come last, where a screen that scrolled ends.
+    """
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True, overflow="fold")
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")
-    for line in lines:
+    names = shortened_together([line.path for line in lines], limit=max(20, width * 2 // 5))
+    for line, name in sorted(
+        zip(lines, names, strict=True), key=lambda pair: _RANK.get(pair[0].severity, 0)
+    ):
         table.add_row(
-            Text(shortened(line.path, limit=max(20, width * 2 // 5))),
+            Text(name),
             Text(line.severity, _STYLE.get(line.severity, "green")),
             Text(line.said),
         )
@@ -113,3 +120,35 @@ def shortened(path: str, *, limit: int) -> str:
     """
     shown = plain(path)
     return shown if len(shown) <= limit else "…" + shown[len(shown) - limit + 1 :]
+
+
+def shortened_together(paths: Sequence[str], *, limit: int) -> tuple[str, ...]:
+    """Return paths as harmless lines; what all have in common is left out before what tells them apart.
+
+    A common beginning and a common end go first, in whole parts; what is still too long loses its
+    middle.
+
+    Example:
+        >>> shortened_together(["/scratch/runs/lr-3e-4/train.log", "/scratch/runs/lr-6e-4/train.log"], limit=20)
+        ('…/lr-3e-4/train.log', '…/lr-6e-4/train.log')
+    """
+    shown = [plain(path) for path in paths]
+    parts = [text.split("/") for text in shown]
+    least = min((len(p) for p in parts), default=0)
+    same = [len({p[i] for p in parts}) == 1 for i in range(least - 1)]
+    first = same.index(False) if False in same else len(same)
+    if max(map(len, shown), default=0) > limit and first and len(shown) > 1:
+        shown = ["/".join(("…", *p[first:])) for p in parts]
+        ends = [len({p[-1 - i] for p in parts}) == 1 for i in range(least - first)]
+        last = ends.index(False) if False in ends else 0
+        if max(map(len, shown)) > limit and last:
+            shown = ["/".join(("…", *p[first : len(p) - last], "…")) for p in parts]
+    return tuple(_cut(text, limit) for text in shown)
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return a text without its middle where it is too long: both ends tell it from others."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 2
+    return text[:head] + "…" + text[len(text) - (limit - 1 - head) :]

@@ -12,11 +12,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.chronicle.prose import number
 from trimtab.record import RunRecord
 from trimtab.report.compare import running_median
 from trimtab.report.settings_diff import Change, diff
 
-__all__ = ["Comparison", "Gap", "Means", "Side", "compare_sides", "make_side"]
+__all__ = ["Comparison", "Gap", "Means", "Side", "compare_sides", "make_side", "mean_text"]
 
 By = Literal["step", "tokens"]
 
@@ -100,6 +101,11 @@ def make_side(
     return Side(label=label, record=record, rows=rows, settings=settings)
 
 
+def mean_text(value: float) -> str:
+    """Return a mean for people: a dash where nothing finite was logged."""
+    return number(value) if np.isfinite(value) else "—"
+
+
 def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     """Return how b differs from a.
 
@@ -109,7 +115,8 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     changed = diff(a.settings, b.settings)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
         why = f"nothing in common: no {by} at which both log a loss"
-        return Comparison(a=a, b=b, by=by, common=None, changed=changed, warnings=(why,))
+        said = (*(t for t in (_unfit(a), _unfit(b)) if t), why)
+        return Comparison(a=a, b=b, by=by, common=None, changed=changed, warnings=said)
     low, high = float(max(xa[0], xb[0])), float(min(xa[-1], xb[-1]))
     grid = np.unique(np.concatenate([xa, xb]))
     grid = grid[(grid >= low) & (grid <= high)]
@@ -129,8 +136,27 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         slopes=slopes,
         means=_means(a, b, by, low, high),
         changed=changed,
-        warnings=tuple(_warnings(a, b, end_gap, slopes, by)),
+        warnings=(
+            *(t for t in (_unfit(a), _unfit(b)) if t),
+            *_warnings(a, b, end_gap, slopes, by),
+        ),
     )  # fmt: skip
+
+
+def _unfit(side: Side) -> str:
+    """Return what makes the losses of a side unfit to compare; empty where they are fit."""
+    column = side.record.columns.get("loss")
+    rows = side.rows if column is None else side.rows[column.present[side.rows]]
+    if column is None or not len(rows):
+        return f"{side.label} logs no loss"
+    finite = np.isfinite(column.values[rows])
+    if not finite.any():
+        return f"{side.label} never had a finite loss: NaN or Inf in all {len(rows)} rows"
+    if not finite[-1]:
+        last = int(np.flatnonzero(finite)[-1])
+        at = f"{side.record.axis} {side.record.step[rows[last + 1]]:.12g}"
+        return f"{side.label} has no finite loss from {at} on; it is compared up to there"
+    return ""
 
 
 def _positions(side: Side, by: By, rows: NDArray[np.intp]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from trimtab.report.html import source_hash, static_text
 from trimtab.report.impact import Impact
 from trimtab.report.panels import Panel, Stretch
 from trimtab.report.sections import text
-from trimtab.report.side_by_side import Comparison, Side
+from trimtab.report.side_by_side import Comparison, Side, mean_text
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["render_page"]
@@ -105,12 +105,12 @@ def _scale(panel: Panel) -> str:
 def _tables(c: Comparison | None, impact: Impact | None) -> str:
     parts = []
     if impact is not None:
-        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", number(r.before), number(r.after)) for r in impact.rows]  # fmt: skip
+        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after)) for r in impact.rows]  # fmt: skip
         parts.append(_table(f"Within {number(impact.window_steps)} steps of {number(impact.at)}", ("", "before", "after"), rows))  # fmt: skip
         parts.append(_table("Signs of a calmer run", ("", "", ""), [(s.name, s.state, s.text) for s in impact.signs]))  # fmt: skip
     if c is not None:
         parts.append(_table(f"At equal {c.by}s".replace("tokenss", "tokens"), (c.by, c.a.label, c.b.label, "gap, nats"), [tuple(number(v) for v in (g.position, g.a, g.b, g.gap)) for g in c.gaps]))  # fmt: skip
-        parts.append(_table("Means over what both have", ("signal", c.a.label, c.b.label), [(m.signal.replace("_", " "), number(m.a), number(m.b)) for m in c.means]))  # fmt: skip
+        parts.append(_table("Means over what both have", ("signal", c.a.label, c.b.label), [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b)) for m in c.means]))  # fmt: skip
         parts.append(_table("Settings that differ", ("key", c.a.label, c.b.label), [(x.key, x.a or "—", x.b or "—") for x in c.changed]))  # fmt: skip
     return "".join(parts)
 

@@ -35,9 +35,15 @@ class Likeness:
     told: IncidentAccount
     distance: float
     """0: the same in all that is known; 1: different in all."""
+
     alike: tuple[str, ...]
     """What is nearly the same, for people."""
     unlike: tuple[str, ...]
+
+    @property
+    def score(self) -> float:
+        """1: the same in all that is known; 0: different in all."""
+        return 1.0 - self.distance
 
 
 def _log(value: float | None) -> float | None:
@@ -67,6 +73,10 @@ _FACTS: Mapping[str, tuple[float, Callable[[Features], object]]] = {
     ),
 }
 
+_COUNTED = frozenset({"halvings of the loss scale", "jump of the learning rate"})
+_SPOKEN = frozenset({"what was not finite first", "a restart just before"})
+"""What two incidents that lack it are no more alike for, to a reader."""
+
 
 def similar_incidents(
     account: RunAccount, index: int, others: Sequence[tuple[str, RunAccount]]
@@ -76,19 +86,31 @@ def similar_incidents(
     Args:
         account: The run of the incident.
         index: Of the incident in the account.
-        others: (path, account); an incident is never compared with itself.
+        others: (path, account); an incident is never compared with itself, by whatever path or copy
+            its run is given.
     """
     given = account.incidents[index].incident
     own = incident_features(account.record, given)
     shape = _shapes(account.record, given)
     found = []
     for path, other in others:
+        own_run = _same_run(account.record, other.record)
         for told in other.incidents:
-            same = other.record.source == account.record.source and told.incident == given
-            if not same:
+            same = (told.incident.kind, told.incident.onset_row) == (given.kind, given.onset_row)
+            if not (own_run and same):
                 theirs = incident_features(other.record, told.incident)
                 found.append(likeness(path, told, own, theirs, shape, _shapes(other.record, told.incident)))  # fmt: skip
     return tuple(sorted(found, key=lambda x: (x.distance, x.path, x.told.incident.onset_row)))
+
+
+def _same_run(a: RunRecord, b: RunRecord) -> bool:
+    """Whether two records hold the same steps and losses; the path says nothing of that."""
+    one, other = a.columns.get("loss"), b.columns.get("loss")
+    if a.num_rows != b.num_rows or not np.array_equal(a.step, b.step):
+        return False
+    if one is None or other is None:
+        return one is other
+    return bool(np.array_equal(one.values, other.values, equal_nan=True))
 
 
 def likeness(
@@ -101,14 +123,19 @@ def likeness(
 ) -> Likeness:
     """Return how like two incidents are, feature by feature."""
     parts = [("kind", 3.0, 1.0 - _overlap(own.kinds, theirs.kinds))]
+    absent: set[str] = set()
     for name, (weight, number) in _NUMBERS.items():
         a, b = number(own), number(theirs)
         if a is not None or b is not None:
             one_sided = a is None or b is None
             d = _ONE_SIDED if one_sided else min(1.0, abs((a or 0.0) - (b or 0.0)) / _FULL)
             parts.append((name, weight, d))
+            if a == b == 0 and name in _COUNTED:
+                absent.add(name)
     for name, (weight, fact) in _FACTS.items():
         c, d_ = fact(own), fact(theirs)
+        if not c and not d_ and name in _SPOKEN:
+            absent.add(name)
         if c is not None or d_ is not None:
             parts.append((name, weight, _ONE_SIDED if c is None or d_ is None else float(c != d_)))
     for name in sorted({*shape, *other_shape}):
@@ -120,7 +147,7 @@ def likeness(
         path=path,
         told=told,
         distance=distance,
-        alike=tuple(name for name, _, d in parts if d <= 0.15),
+        alike=tuple(name for name, _, d in parts if d <= 0.15 and name not in absent),
         unlike=tuple(name for name, _, d in parts if d >= 0.6),
     )
 

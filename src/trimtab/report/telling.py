@@ -15,6 +15,7 @@ from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.cures import left_behind, resolved
 from trimtab.report.deeds import done_after
+from trimtab.report.notes import once
 from trimtab.report.ordering import letters, told_order
 
 __all__ = [
@@ -295,7 +296,7 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     alike: dict[tuple[object, ...], str] = {}
     for i in told_order(account):
         letter, ia = named[i], account.incidents[i]
-        remedies = _remedies(ia.plan, account.record.axis)
+        remedies = _remedies(ia.plan, axis_word(account.record))
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         like = alike.setdefault(_gist(ia), letter)
         telling = IncidentTelling(
@@ -339,10 +340,8 @@ def _headline(incident: Incident, record: RunRecord) -> str:
 
 def _what(incident: Incident) -> str:
     kinds = (incident.kind, *incident.also)
-    texts = [
-        f.text for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row
-    ]
-    texts = texts or [f.text for f in incident.findings]
+    later = [f for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row]
+    texts = [f.text for f in once(later or incident.findings, plain(incident.headline))]
     told = dict.fromkeys(reworded(t) for t in texts[:6])
     return " · ".join([t for t in told if t not in plain(incident.headline)][:4])
 
@@ -404,5 +403,5 @@ def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
     if axis != "step":  # the values are positions on the axis, whatever their names
         said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
-    values = values_text(said)
+    values = re.sub(r"\bstep\b", axis, values_text(said))
     return f"{text}: {values}" if values else text

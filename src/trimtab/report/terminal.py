@@ -14,6 +14,7 @@ from rich.text import Text
 
 from trimtab.chronicle.prose import number, plain, signal_label
 from trimtab.report.account import RunAccount
+from trimtab.report.notes import loss_source, other_notes
 from trimtab.report.overview import Unpadded, shortened
 from trimtab.report.telling import (
     MAIN_SIGNALS,
@@ -65,6 +66,8 @@ class TerminalReport:
 
     def _lines(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
         yield _header(self.account, width=options.max_width)
+        if source := loss_source(self.account):
+            yield Padding(Text(source, "dim"), (0, 0, 0, 2))
         tellings = [t for t in tell(self.account) if t.alarm]
         yield from self._alarms(tellings, console, options)
         rest = list(_rest(self.account, healthy=not tellings))
@@ -276,7 +279,7 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     if not healthy:
         if infos:
             yield _labelled("○ info", Text(infos), style=_STYLE["info"])
-        for note in account.notes:
+        for note in other_notes(account):
             yield _labelled("○ note", Text(plain(note)))
         return
     last = final_loss(record)
@@ -311,6 +314,6 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     parts = [
         infos,
         f"not logged: {missing}" if missing else "all four main signals logged",
-        *(plain(n) for n in account.notes),
+        *(plain(n) for n in other_notes(account)),
     ]
     yield _labelled("○ info", Text(" · ".join(p for p in parts if p)))

@@ -1,0 +1,140 @@
+"""Plain signs: what a log shows that points to one cause and hardly to another.
+
+A loss that never was finite, data that a resume fed again, a loss that stands still at the logarithm
+of the number of classes. Each is read off the record; what it means stands in `plain_causes`.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.incidents import Incident
+from trimtab.record import RunRecord
+
+__all__ = ["plain_signs"]
+
+_COUNTERS = ("samples_seen", "tokens_seen")
+_VOCABULARIES = ("vocab_size", "padded_vocab_size", "num_classes")
+_FLAT_SHARE = 0.01
+"""Spread of a loss that stands still, as a share of it. Ours."""
+_NEAR_STATED = 0.005
+_NEAR_WHOLE = 0.02
+"""How near the exponential of the loss lies to a whole number of classes."""
+_MOST_COUNTED = 2_000
+"""Above it every loss of four digits is the logarithm of some whole number."""
+_NEAR_START = 0.03
+_LEARNT = 0.8
+"""A loss below this share of where it stands now shows that the run had learnt. Ours."""
+
+
+def plain_signs(
+    record: RunRecord,
+    incident: Incident,
+    *,
+    before: NDArray[np.intp],
+    during: NDArray[np.intp],
+    earlier: Sequence[Incident],
+) -> dict[str, object]:
+    """Return the plain signs of an incident, by the names that they have among the features.
+
+    Args:
+        record: What the run logged.
+        incident: The episode.
+        before: int [n], rows of its lineage that led to the onset.
+        during: int [m], rows from the onset to the end.
+        earlier: Incidents that came before it.
+    """
+    loss, classes = _uniform_classes(record, before, during, incident) or (None, None)
+    return {
+        "rows_after": _clean_rows_after(record, incident),
+        "never_finite": _never_finite(record, before, during, incident),
+        "fed_again_from": _fed_again(record, incident),
+        "uniform_loss": loss,
+        "uniform_over": classes,
+        "blow_up": _blow_up(incident, earlier),
+    }
+
+
+def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
+    steps = [
+        other.first_step
+        for other in earlier
+        if other.attempt == incident.attempt
+        and other.severity == "critical"
+        and other.onset_row < incident.onset_row
+    ]
+    return steps[-1] if steps else None
+
+
+def _never_finite(
+    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+) -> bool:
+    """Tell whether a not finite loss or norm is all that was logged up to the end of the incident."""
+    if "non-finite" not in (incident.kind, *incident.also):
+        return False
+    rows = np.concatenate([before, during])
+    for name in ("loss", "grad_norm"):
+        column = record.columns.get(name)
+        known = rows[column.present[rows]] if column is not None else rows[:0]
+        if column is not None and len(known):
+            return not np.isfinite(column.values[known]).any()
+    return False
+
+
+def _fed_again(record: RunRecord, incident: Incident) -> float | None:
+    """Return the step from which a resume fed data again; None where nothing shows that it did."""
+    own = record.attempts[record.attempt_index(incident.attempt)]
+    said = (f for f in incident.findings if f.detector.startswith("repeats"))
+    again = any(f.signal not in _COUNTERS or f.value < f.expected for f in said)  # else: left out
+    if own.parent is None or not again:
+        return None
+    return float(record.step[own.first_row]) if own.parent_step is None else own.parent_step
+
+
+def _clean_rows_after(record: RunRecord, incident: Incident) -> int | None:
+    """Return how many rows of the attempt follow the end of an incident; None while it lasts."""
+    if incident.end_row is None:
+        return None
+    own = record.attempts[record.attempt_index(incident.attempt)]
+    return max(0, own.end_row - 1 - incident.end_row)
+
+
+def _uniform_classes(
+    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+) -> tuple[float, int] | None:
+    """Return (loss, number of classes) where a loss stands still at their logarithm; else None.
+
+    The number is the one that the log states; or a whole one that the loss meets to 0.02 classes; or,
+    of more classes than a loss can tell apart, that at which the run began. Without a stated number
+    the run must have learnt before: a loss can stand anywhere.
+
+    NaN and Inf are left out. Cost: O(n log n) in the rows.
+    """
+    loss, early = _loss(record, during), _loss(record, before)
+    if "loss" not in incident.signals or len(loss) < 8:
+        return None
+    level = float(np.median(loss))
+    spread = 1.4826 * float(np.median(np.abs(loss - level)))
+    if not 0.5 < level < 20 or spread > _FLAT_SHARE * level:
+        return None
+    stated = next((record.facts[k] for k in _VOCABULARIES if record.facts.get(k)), None)
+    if stated is not None and stated > 1:
+        near = abs(level - math.log(stated)) <= _NEAR_STATED * level
+        return (level, round(stated)) if near else None
+    classes = math.exp(level)
+    whole = max(2, round(classes))
+    if not len(early) or float(early.min()) > _LEARNT * level:
+        return None
+    counted = classes <= _MOST_COUNTED and abs(classes - whole) <= _NEAR_WHOLE
+    began = classes > _MOST_COUNTED and abs(float(early[0]) - level) <= _NEAR_START * level
+    return (level, whole) if counted or began else None
+
+
+def _loss(record: RunRecord, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    column = record.columns.get("loss")
+    if column is None:
+        return np.zeros(0)
+    values = column.values[rows[column.present[rows]]]
+    return values[np.isfinite(values)]
