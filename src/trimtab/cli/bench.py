@@ -1,4 +1,4 @@
-"""`trimtab bench detect|noise|read`: trimtab beside published rules and other readers.
+"""`trimtab bench detect|noise|read|page`: trimtab beside published rules and other readers.
 
 One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
 """
@@ -19,7 +19,7 @@ from trimtab.bench.noise import measure_noise
 from trimtab.bench.predictions import Prediction, write_predictions
 from trimtab.bench.reliability import calibration_error
 from trimtab.bench.tables import cross_validation_text, detection_text, noise_text
-from trimtab.cli import bench_read
+from trimtab.cli import bench_page, bench_read
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.peers.table import UNFED
@@ -198,4 +198,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_noise,
     _add_calibration,
     bench_read.add,
+    bench_page.add,
 )

@@ -11,12 +11,19 @@
   for (const panel of data.panels) {
     for (const s of [...panel.stretches, ...panel.dots]) s.x = data.xs[s.x];
   }
+  for (const heat of data.heats) {
+    for (const p of heat.parts) p.x = data.xs[p.x];
+  }
   const full = data.range;
   const state = { range: full, selected: null };
   const host = document.getElementById("panels");
-  const frames = data.panels.map(buildFrame);
+  const frames = [...data.panels.filter((p) => !thin(p)), ...data.heats, ...data.panels.filter(thin)].map(buildFrame);
   const byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
   const cards = [...document.querySelectorAll("[data-letter]")];
+
+  function thin(panel) {  // takes one line
+    return Boolean(panel.strip) && panel.name !== "loss";
+  }
 
   function buildFrame(panel) {
     const section = document.createElement("section");
@@ -24,22 +31,26 @@
     const head = document.createElement("header");
     const title = document.createElement("h3"), note = document.createElement("span"), readout = document.createElement("output");
     title.textContent = panel.title;
-    note.textContent = panel.note || panel.unit;
+    note.textContent = [panel.unit, panel.note].filter(Boolean).join(" · ");
     note.className = "note";
     const canvas = document.createElement("div");
     head.append(title, note, readout);
-    section.append(head, canvas);
-    return { panel, section, canvas, readout, drawn: null };
+    if (!thin(panel)) section.append(head);
+    else section.classList.add("thin");
+    section.append(canvas);
+    return { panel, section, canvas, note, readout, drawn: null };
   }
 
   function drawAll(paper) {
     const width = paper || Math.max(320, host.clientWidth);
+    const few = frames.filter((f) => !thin(f.panel)).length <= 2;  // then there is room to draw them taller
     frames.forEach((frame, index) => {
-      const loss = frame.panel.name === "loss", empty = !frame.panel.stretches.length;
-      frame.drawn = trimtabChart.draw(frame.canvas, frame.panel, {
-        width, height: loss ? 230 : empty ? 34 : 96, range: state.range, bands: data.bands, selected: state.selected,
+      const loss = frame.panel.name === "loss", heat = Boolean(frame.panel.parts);
+      frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, frame.panel, {
+        width, height: loss ? (few ? 330 : 230) : thin(frame.panel) ? 20 : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
         events: data.events, labels: loss || index === frames.length - 1, word: data.axis, onPick: select,
       });
+      if (frame.drawn.said) frame.note.textContent = frame.drawn.said;
     });
     root.dataset.x0 = state.range[0];
     root.dataset.x1 = state.range[1];
@@ -98,11 +109,17 @@
   function valueText(panel, y) {
     const f = trimtabChart.format;
     if (y === null) return "NaN or Inf";
-    return panel.name === "loss" ? `${f(y)}  ppl ${f(Math.exp(y))}` : f(y);
+    return panel.perplexity ? `${f(y)}  ppl ${f(Math.exp(y))}` : f(y);
   }
 
   function showReadout(at) {
     for (const { panel, readout, drawn } of frames) {
+      if (panel.parts) {
+        const read = trimtabHeat.readout(panel, at);
+        for (const end of ["x1", "x2"]) drawn.hair.setAttribute(end, drawn.X(read ? read.step : at));
+        readout.textContent = read ? `${data.axis} ${trimtabChart.format(read.step, 7)}   ${read.text}` : "";
+        continue;
+      }
       const found = trimtabChart.nearest(panel, at);
       const x = found.length ? found[0].x : at;
       drawn.hair.setAttribute("x1", drawn.X(x));
@@ -168,7 +185,10 @@
     else if (event.key === "0" || event.key === "Escape") reset();
   });
   window.addEventListener("resize", () => drawAll());
-  window.addEventListener("beforeprint", () => drawAll(760));  // about the width of a page, so that the type keeps its size
+  window.addEventListener("beforeprint", () => {
+    for (const fold of document.querySelectorAll(".card > dl > dd > details, #cards > details")) fold.open = true;
+    drawAll(760);
+  });  // about the width of a page, so that the type keeps its size
   window.addEventListener("afterprint", () => drawAll());
   function fromHash() {
     const asked = /^#incident=([A-Z]+)$/.exec(location.hash);
