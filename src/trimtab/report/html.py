@@ -32,7 +32,7 @@ from trimtab.report.sections import (
     notes_html,
     text,
 )
-from trimtab.report.state import context_sentence, first_deed, standing, state_sentence
+from trimtab.report.state import any_alarm, context_sentence, first_deed, standing, state_sentence
 from trimtab.report.telling import (
     axis_word,
     header_sentence,
@@ -62,7 +62,7 @@ def render_html(account: RunAccount, *, title: str) -> str:
         state=text(state_sentence(account)),
         lead=_lead(account),
         legend=legend_html(account),
-        layout="" if account.incidents else "solo",
+        layout="" if any_alarm(account) else "solo",
         picture=render_picture(account, standalone=False),
         cards=cards_html(account),
         sections=_sections(account),
@@ -116,9 +116,10 @@ def _sections(account: RunAccount) -> str:
 
 def _footer(account: RunAccount, data: dict[str, Any]) -> str:
     record = account.record
-    drawn = max((sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]), default=0)
     rows = f"{number(record.num_rows)} rows"
-    if drawn < record.num_rows:
+    counts = {p["name"]: sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]}
+    drawn = max(counts.values(), default=0)
+    if any(counts.get(n, math.inf) < int(c.present.sum()) for n, c in record.columns.items()):
         rows += f", up to {number(drawn)} drawn per signal: of each few rows the lowest and the highest, around alarms all"
     return f"{rows} · {plain(record.source)} · trimtab {__version__}"
 

@@ -229,7 +229,7 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
                 perplexity=language,
             )
         )
-    return tuple(sorted(panels, key=lambda p: bool(p.strip) and p.name != "loss"))
+    return tuple(sorted(panels, key=lambda p: bool(p.strip)))
 
 
 def _named(account: RunAccount) -> Iterator[Spec]:

@@ -59,7 +59,7 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
 
 
 def _next_test(t: IncidentTelling) -> str:
-    flags = f"<br><code>{text(t.next_test_flags)}</code>" if t.next_test_flags else ""
+    flags = f'<code class="flags">{text(t.next_test_flags)}</code>' if t.next_test_flags else ""
     return text(t.next_test) + flags if t.next_test else ""
 
 
@@ -95,7 +95,7 @@ def _causes(causes: tuple[CauseTelling, ...]) -> str:
     if not causes:
         return "unknown"
     minor = ", ".join(f"{c.title} {c.confidence}" for c in causes if c.minor)
-    rest = f'<li class="why">hardly: {text(minor)}</li>' if minor else ""
+    rest = f'<li class="why">less likely: {text(minor)}</li>' if minor else ""
     return "<ol>" + "".join(_cause(c) for c in causes if not c.minor) + rest + "</ol>"
 
 

@@ -15,13 +15,19 @@ from trimtab.report.telling import (
     too_short,
 )
 
-__all__ = ["context_sentence", "first_deed", "standing", "state_sentence"]
+__all__ = ["any_alarm", "context_sentence", "first_deed", "standing", "state_sentence"]
+
+
+def any_alarm(account: RunAccount) -> bool:
+    """Tell whether anything was told that is an alarm, on whatever branch."""
+    return bool(_alarms(account))
 
 
 def standing(account: RunAccount) -> str:
-    """Return the worst severity on the final lineage, or `good`."""
+    """Return the worst severity on the final lineage, else `good`, or `unknown` if too little is logged."""
     here = {ia.incident.severity for ia in _here(account)}
-    return next((s for s in ("critical", "warning") if s in here), "good")
+    quiet = "unknown" if not any_alarm(account) and too_short(account.record) else "good"
+    return next((s for s in ("critical", "warning") if s in here), quiet)
 
 
 def state_sentence(account: RunAccount) -> str:
@@ -40,6 +46,8 @@ def state_sentence(account: RunAccount) -> str:
     where = _where(record)
     if _gone(account):
         return f"{where} No incident that needs action on the final lineage."
+    if not record.num_loss_rows:
+        return f"{where} No incident in the other signals that needs action."
     if too_short(record):
         return f"{where} Too short to judge."
     return f"{where} No incident that needs action."

@@ -39,6 +39,9 @@ PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scrat
 MINOR = 0.05
 """Causes believed less than this are named in one line after the others. Ours."""
 
+MAX_CAUSES = 4
+"""So many causes are argued; the others are named in that line, too. Ours."""
+
 MIN_RECORDS = 10
 """With fewer train losses a log without incident is not called healthy. Ours."""
 
@@ -328,7 +331,7 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
             evidence=tuple(reworded(e) for e in c.evidence),
             against=tuple(reworded(e) for e in c.against),
             test=plain(c.test),
-            minor=rank > 1 and c.confidence < MINOR,
+            minor=rank > MAX_CAUSES or (rank > 1 and c.confidence < MINOR),
         )
         for rank, c in enumerate(ia.diagnosis.causes, start=1)
     )

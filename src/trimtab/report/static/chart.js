@@ -116,7 +116,7 @@ const trimtabChart = (() => {
 
   // Shading never adds up: where incidents overlap, the gravest is seen. One that lasts to the end is
   // shaded weakly, and one that was seen on other signals weaker still, so that curves stay legible.
-  function bandShapes(bands, X, top, height, selected, name) {
+  function bandShapes(bands, X, top, { height, selected, lead }, name) {
     const rank = { critical: 2, warning: 1, info: 0 }, pieces = [];
     for (const b of bands) {
       const x0 = X(b.onset), x1 = Math.max(X(b.end), x0 + 2), first = b.precursor === null ? x0 : X(b.precursor);
@@ -144,19 +144,22 @@ const trimtabChart = (() => {
     }
     const rects = shapes.map((p) => el("rect", { class: `band ${p.severity}`, x: p.from, y: top, width: p.to - p.from, height, "fill-opacity": p.weight.toFixed(2) }));
     for (const b of bands) {  // a fine line where each begins, since shading alone does not show it
-      if (b.severity !== "info" && (b.signals.includes(name) || name === "loss")) rects.push(el("line", { class: `begin ${b.severity}`, x1: X(b.onset), x2: X(b.onset), y1: top, y2: top + height }));
+      if (b.severity !== "info" && (b.signals.includes(name) || lead)) rects.push(el("line", { class: `begin ${b.severity}`, x1: X(b.onset), x2: X(b.onset), y1: top, y2: top + height }));
     }
     return rects;
   }
 
   function signs(band, X, top, height, panel) {
-    const shapes = [], tall = panel.name === "loss", own = band.sign === panel.name && !tall;
-    const line = (at, name, label, row) => {
+    const shapes = [], tall = panel.lead, own = band.sign === panel.name && !tall;
+    const line = (at, name, label, side) => {
       shapes.push(el("line", { class: `sign ${name}`, x1: X(at), x2: X(at), y1: top, y2: top + height }));
-      if (tall || (own && name === "first")) shapes.push(el("text", { class: "flag", x: X(at) + 4, y: top + 13 + 13 * row }, `${label} ${format(at)}`));
+      if (!tall && !(own && name === "first")) return;
+      const left = side < 0 && X(at) - LEFT > 110;  // the first sign is named before its line, the onset behind it
+      const row = side < 0 || band.precursor === null || band.precursor >= band.onset || X(band.precursor) - LEFT > 110 ? 0 : 1;
+      shapes.push(el("text", { class: "flag", x: X(at) + (left ? -5 : 5), y: top + 13 + 13 * row, "text-anchor": left ? "end" : "start" }, `${label} ${format(at)}`));
     };
-    if (band.precursor !== null && band.precursor < band.onset) line(band.precursor, "first", "first sign", 0);
-    line(band.onset, "onset", "onset", band.precursor === null ? 0 : 1);
+    if (band.precursor !== null && band.precursor < band.onset) line(band.precursor, "first", "first sign", -1);
+    line(band.onset, "onset", "onset", 1);
     return shapes;
   }
 
@@ -225,10 +228,11 @@ const trimtabChart = (() => {
     return { svg, hair, brush, X, toX, left: LEFT, right: width - RIGHT, top, bottom, inner };
   }
 
-  // view: {width, height, range, bands, selected, events, labels, word, onPick}
+  // view: {width, height, range, bands, selected, events, lead, labels, word, onPick}; the lead panel, the
+  // first, has the letters and what was done
   function draw(host, panel, view) {
-    if (panel.strip && panel.name !== "loss") return strip(host, panel, view);
-    const { width, range } = view, top = panel.name === "loss" ? 22 : 6;
+    if (panel.strip && !panel.dots.length) return strip(host, panel, view);
+    const { width, range } = view, top = view.lead ? 22 : 6;
     const drawn = frame(panel, view, top), { svg, X, bottom, inner } = drawn;
     const id = `clip-${panel.name}`, clip = el("clipPath", { id });
     clip.append(el("rect", { x: LEFT, y: top, width: inner, height: view.height }));
@@ -239,14 +243,14 @@ const trimtabChart = (() => {
       const log = panel.scale === "log", [low, high] = extent(panel, range, log);
       const Y = (v) => (log && v <= 0 ? top + view.height - 1 : top + (view.height * (high - (log ? Math.log10(v) : v))) / (high - low));
       yAxis(svg, panel, Y, log ? logTicks(low, high) : niceTicks(low, high, view.height > 120 ? 5 : 3), width, top, view.height);
-      layer.append(...bandShapes(view.bands, X, top, view.height, view.selected, panel.name));
+      layer.append(...bandShapes(view.bands, X, top, view, panel.name));
       layer.append(...lines(panel, range, X, Y, top, inner, chosen));
     } else {
       svg.append(el("text", { class: "empty", x: LEFT + inner / 2, y: top + view.height / 2 + 4, "text-anchor": "middle" }, "not recorded"));
     }
-    if (chosen) layer.append(...signs(chosen, X, top, view.height, panel));
+    if (chosen) layer.append(...signs(chosen, X, top, view.height, { name: panel.name, lead: view.lead }));
     svg.append(layer);
-    if (panel.name === "loss") svg.append(...eventShapes(view.events, X, range, bottom), ...letterShapes(view.bands, X, width, 3, view.onPick));
+    if (view.lead) svg.append(...eventShapes(view.events, X, range, bottom), ...letterShapes(view.bands, X, width, 3, view.onPick));
     xAxis(svg, range, X, width, bottom, view.labels, view.word);
     svg.append(drawn.brush, drawn.hair);
     host.replaceChildren(svg);

@@ -1,7 +1,7 @@
 "use strict";
 // Draws per-block readings as a heat map: steps across, the first block at the foot. Every column of
-// pixels shows the worst reading that falls into it. Colours: pale to dark on a log scale where all
-// is positive; red is NaN or Inf.
+// pixels shows the worst reading that falls into it. The darker, the further a block is from its own
+// median in the bad direction; red is NaN or Inf. Blocks differ in level, and it is the change that counts.
 const trimtabHeat = (() => {
   const { el, frame, xAxis, signs, format, lowerBound } = trimtabChart;
 
@@ -13,18 +13,24 @@ const trimtabHeat = (() => {
     return shown.length ? shown : heat.parts;
   }
 
-  function extent(heat, range) {
-    let low = Infinity, high = -Infinity;
-    for (const p of heat.parts) {
-      const first = Math.max(0, lowerBound(p.x, range[0]) - 1), end = lowerBound(p.x, range[1] + 1e-9);
-      for (let i = first * p.rows; i < end * p.rows; i++) {
-        const v = p.v[i];
-        if (v === null) continue;
-        if (v < low) low = v;
-        if (v > high) high = v;
-      }
+  // Of each block its median, and how far the worst reading of all lies from it.
+  function levels(heat) {
+    if (heat.levels) return heat.levels;
+    const rows = Math.max(...heat.parts.map((p) => p.rows)), medians = [], live = heat.parts.filter((p) => p.live);
+    for (let r = 0; r < rows; r++) {
+      const own = (live.length ? live : heat.parts).flatMap((p) => p.x.map((_, i) => p.v[i * p.rows + r])).filter((v) => v !== null && v !== undefined).sort((a, b) => a - b);
+      medians.push(own.length ? own[own.length >> 1] : null);
     }
-    return low > high ? [0, 1] : [low, high];
+    const ratio = medians.every((m) => m === null || m > 0) && heat.parts.every((p) => p.v.every((v) => v === null || v >= 0));
+    const tiny = Math.min(...medians.filter((m) => m !== null)) * 1e-3;
+    const away = (v, r) => {
+      const by = ratio ? Math.log(Math.max(v, tiny) / medians[r]) : v - medians[r];
+      return Math.max(0, heat.low ? -by : by);
+    };
+    let most = ratio ? Math.log(2) : 1e-12;
+    for (const p of heat.parts) p.v.forEach((v, i) => { if (v !== null && medians[i % p.rows] !== null) most = Math.max(most, away(v, i % p.rows)); });
+    heat.levels = { share: (v, r) => away(v, r) / most, ratio, most };
+    return heat.levels;
   }
 
   function colours() {
@@ -42,7 +48,8 @@ const trimtabHeat = (() => {
   const worse = (heat, a, b) => (a === undefined ? b : a === null || b === null ? null : heat.low ? Math.min(a, b) : Math.max(a, b));
 
   // One image, a pixel per column and block.
-  function image(heat, parts, drawn, range, scale) {
+  function image(heat, parts, drawn, range) {
+    const { share } = levels(heat);
     const width = Math.max(1, Math.round(drawn.inner)), rows = Math.max(...parts.map((p) => p.rows));
     const canvas = document.createElement("canvas");
     canvas.width = width;
@@ -63,7 +70,7 @@ const trimtabHeat = (() => {
         for (let c = 0; c < width; c++) {
           const v = cells[r * width + c];
           if (v === undefined) continue;
-          pixels.data.set([...paint(v === null ? null : scale(v)), 255], 4 * ((rows - 1 - r) * width + c));
+          pixels.data.set([...paint(v === null ? null : share(v, r)), 255], 4 * ((rows - 1 - r) * width + c));
         }
       }
     }
@@ -74,10 +81,10 @@ const trimtabHeat = (() => {
   function draw(host, heat, view) {
     const drawn = frame(heat, view, 6), { svg, X, top, bottom, left, inner } = drawn;
     const chosen = view.bands.find((b) => b.letter === view.selected), parts = chosenParts(heat, chosen);
-    const [low, high] = extent(heat, view.range), log = low > 0 && high / low > 3;
-    const scale = log ? (v) => Math.log(v / low) / Math.log(high / low || 2) : (v) => (v - low) / (high - low || 1);
-    drawn.said = `pale ${format(low, 3)} to dark ${format(high, 3)}${log ? ", log scale" : ""} · red: NaN or Inf`;
-    svg.append(el("image", { x: left, y: top, width: inner, height: view.height, preserveAspectRatio: "none", href: image(heat, parts, drawn, view.range, scale), class: "heat" }));
+    const { ratio, most } = levels(heat), side = heat.low ? "below" : "above";
+    const far = ratio ? `${format(Math.exp(most), 2)}\u00d7` : format(most, 2);
+    drawn.said = `dark: up to ${far} ${side} the block's own median · red: NaN or Inf`;
+    svg.append(el("image", { x: left, y: top, width: inner, height: view.height, preserveAspectRatio: "none", href: image(heat, parts, drawn, view.range), class: "heat" }));
     for (const [at, label] of [[bottom - 2, "1"], [top + 10, String(heat.layers)]]) {
       svg.append(el("text", { class: "tick", x: left - 6, y: at, "text-anchor": "end" }, label));
     }

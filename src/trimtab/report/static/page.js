@@ -22,7 +22,8 @@
   const cards = [...document.querySelectorAll("[data-letter]")];
 
   function thin(panel) {  // takes one line
-    return Boolean(panel.strip) && panel.name !== "loss";
+    if (panel.parts) return false;
+    return Boolean(panel.strip) && !panel.dots.length;
   }
 
   function buildFrame(panel) {
@@ -45,10 +46,10 @@
     const width = paper || Math.max(320, host.clientWidth);
     const few = frames.filter((f) => !thin(f.panel)).length <= 2;  // then there is room to draw them taller
     frames.forEach((frame, index) => {
-      const loss = frame.panel.name === "loss", heat = Boolean(frame.panel.parts);
+      const lead = index === 0, heat = Boolean(frame.panel.parts);
       frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, frame.panel, {
-        width, height: loss ? (few ? 330 : 230) : thin(frame.panel) ? 20 : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
-        events: data.events, labels: loss || index === frames.length - 1, word: data.axis, onPick: select,
+        width, height: thin(frame.panel) ? 20 : lead ? (few ? 330 : 230) : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
+        events: data.events, lead, labels: lead || index === frames.length - 1, word: data.axis, onPick: select,
       });
       if (frame.drawn.said) frame.note.textContent = frame.drawn.said;
     });
@@ -85,7 +86,7 @@
       const fold = card.closest("details");
       if (fold) fold.open = true;
       const list = document.getElementById("cards");
-      if (list && list.scrollHeight > list.clientHeight) list.scrollTop = card.offsetTop - list.offsetTop - 8;
+      if (list && list.scrollHeight > list.clientHeight) list.scrollTop += card.getBoundingClientRect().top - list.getBoundingClientRect().top;
     }
     history.replaceState(null, "", `#incident=${letter}`);
     zoom(windowOf(band));
