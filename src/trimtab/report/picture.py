@@ -72,7 +72,11 @@ class Scale:
     def __call__(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the pixels of values; NaN stays NaN, and zero lies at the foot of a log scale."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            v = np.where(y > 0, np.log10(y), np.where(y <= 0, self.low, np.nan)) if self.log else y
+            v = (
+                np.where(y > 0, np.log10(y), np.where((y <= 0) & np.isfinite(y), self.low, np.nan))
+                if self.log
+                else y
+            )
         pixels: NDArray[np.float64] = self.top + self.height * (self.high - v) / (
             self.high - self.low
         )
