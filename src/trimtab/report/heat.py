@@ -58,6 +58,8 @@ class Heat:
     low_is_bad: bool
     num_layers: int
     """Blocks of the model."""
+    medians: NDArray[np.float64]
+    """float64 [n_layers as drawn], of all readings of a block; NaN where none was finite."""
     parts: tuple[HeatPart, ...]
 
 
@@ -90,6 +92,7 @@ def make_heats(
                 title=_TITLES.get(name, plain(f"{signal_label(name)} per block", limit=60)),
                 low_is_bad=low,
                 num_layers=max(r.values.shape[1] for r in found),
+                medians=_medians(found, low=low),
                 parts=tuple(parts),
             )
         )
@@ -107,10 +110,26 @@ def _part(
 ) -> HeatPart:
     step, values = r.step[rows], r.values[rows]
     first, worst = worst_columns(step, values, budget=columns, low=low)
-    across = worst_columns(
-        np.arange(float(worst.shape[1])), worst.T, budget=MAX_LAYERS_DRAWN, low=low
-    )[1]
-    return HeatPart(attempt=attempt, live=live, first=first, last=float(step[-1]), values=across.T)
+    drawn = _drawn_layers(worst, low=low)
+    return HeatPart(attempt=attempt, live=live, first=first, last=float(step[-1]), values=drawn)
+
+
+def _drawn_layers(values: NDArray[np.float64], *, low: bool) -> NDArray[np.float64]:
+    layers = np.arange(float(values.shape[1]))
+    return worst_columns(layers, values.T, budget=MAX_LAYERS_DRAWN, low=low)[1].T
+
+
+def _medians(found: Sequence[LayerReadings], *, low: bool) -> NDArray[np.float64]:
+    """Return of each block the median of what was finite, attempts weighed by their length."""
+    width = max(r.values.shape[1] for r in found)
+    whole = np.full((sum(len(r.step) for r in found), width), np.nan)
+    at = 0
+    for r in found:
+        whole[at : at + len(r.step), : r.values.shape[1]] = r.values
+        at += len(r.step)
+    columns = (c[np.isfinite(c)] for c in whole.T)
+    medians = np.asarray([float(np.median(c)) if len(c) else np.nan for c in columns])
+    return _drawn_layers(medians[None, :], low=low)[0]
 
 
 def _ends(record: RunRecord) -> dict[int, float]:

@@ -219,6 +219,7 @@ def _heat(heat: Heat, steps: _Steps) -> dict[str, Any]:
         "title": heat.title,
         "low": heat.low_is_bad,
         "layers": heat.num_layers,
+        "medians": [_value(v, digits=4) for v in heat.medians.tolist()],
         "parts": [
             {
                 "a": p.attempt,

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number, signal_label
+from trimtab.chronicle.prose import number, plain, signal_label
 from trimtab.record import Column, RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.cures import left_behind
@@ -240,7 +240,7 @@ def _named(account: RunAccount) -> Iterator[Spec]:
         if name not in known and name in account.record.columns:
             signal = SIGNAL_BY_NAME.get(name)
             scale = "linear" if signal is None else signal.scale
-            yield Spec(name=name, title=capital(signal_label(name)), scale=scale)
+            yield Spec(name=name, title=plain(capital(signal_label(name)), limit=60), scale=scale)
 
 
 def _unit(name: str, *, language: bool) -> str:

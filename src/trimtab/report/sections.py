@@ -153,7 +153,7 @@ def legend_html(account: RunAccount) -> str:
     items = []
     for i, a in enumerate(attempts[:12]):
         items.append(
-            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{text(a.number)}{_trial_word(a, kept=i in live)}</i>'
+            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )
     more = f"<i>and {len(attempts) - 12} more</i>" if len(attempts) > 12 else ""
     return (
@@ -183,7 +183,7 @@ def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
         changed = _differences(a, by_number.get(a.parent or ""))
         rows.append(
             (
-                f'<td class="nowrap"><span class="tree">{_branch(a, by_number)}</span><b>{text(a.number)}</b></td>',
+                f'<td class="nowrap"><span class="tree">{_branch(a, by_number)}</span><b>{_short(a.number)}</b></td>',
                 f'<td class="nowrap">{_parent(a)}</td>',
                 f'<td class="n">{text(number(first))}\u2013{text(number(last))}</td>',
                 f'<td class="bars">{bar}</td>',
@@ -199,6 +199,10 @@ def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
     return f'<h2>Lineage</h2><table id="{text(prefix)}lineage">{table}</table>'
 
 
+def _short(number: str) -> str:
+    return text(plain(number, limit=24))
+
+
 def _branch(a: Attempt, by_number: Mapping[str, Attempt]) -> str:
     depth = _depth(a, by_number)
     return "  " * max(depth - 1, 0) + ("└ " if depth else "")
@@ -208,7 +212,7 @@ def _parent(a: Attempt) -> str:
     if a.parent is None:
         return "—"
     at = "" if a.parent_step is None else f" @ {text(number(a.parent_step))}"
-    return text(a.parent) + at
+    return _short(a.parent) + at
 
 
 def _fate(record: RunRecord, index: int) -> str:
@@ -293,7 +297,7 @@ def _decision(group: Sequence[Event]) -> str:
     done = "<br>".join(text(event_sentence(e)) for e in group if e.event == "action")
     outcome = "<br>".join(_outcome(e) for e in group if e.event == "outcome")
     return (
-        f'<tr><td class="nowrap">{text(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
+        f'<tr><td class="nowrap">{_short(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
         f"<td>{text(why)}</td><td>{done}</td><td>{outcome}</td></tr>"
     )
 
@@ -327,7 +331,7 @@ def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:
 
 def _events(events: Sequence[Event]) -> str:
     rows = "".join(
-        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{text(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
+        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{_short(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
         f"<td>{text(e.event)}</td><td>{text(plain(event_sentence(e), limit=600))}</td></tr>"
         for e in events[-MAX_EVENTS:]
     )

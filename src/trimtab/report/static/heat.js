@@ -13,14 +13,10 @@ const trimtabHeat = (() => {
     return shown.length ? shown : heat.parts;
   }
 
-  // Of each block its median, and how far the worst reading of all lies from it.
+  // How far readings lie from the median of their block, and the worst of all.
   function levels(heat) {
     if (heat.levels) return heat.levels;
-    const rows = Math.max(...heat.parts.map((p) => p.rows)), medians = [], live = heat.parts.filter((p) => p.live);
-    for (let r = 0; r < rows; r++) {
-      const own = (live.length ? live : heat.parts).flatMap((p) => p.x.map((_, i) => p.v[i * p.rows + r])).filter((v) => v !== null && v !== undefined).sort((a, b) => a - b);
-      medians.push(own.length ? own[own.length >> 1] : null);
-    }
+    const medians = heat.medians;
     const ratio = medians.every((m) => m === null || m > 0) && heat.parts.every((p) => p.v.every((v) => v === null || v >= 0));
     const tiny = Math.min(...medians.filter((m) => m !== null)) * 1e-3;
     const away = (v, r) => {
