@@ -270,13 +270,19 @@ PIXELS = """(async () => {
 })()"""
 
 
+@pytest.mark.parametrize("width", [1366, 420])  # with more and with fewer pixels than columns
 def test_the_heat_map_shows_one_bad_reading_of_one_block_among_thousands(
-    opened: Callable[..., Browser], make_record: Callable[..., RunRecord]
+    opened: Callable[..., Browser], make_record: Callable[..., RunRecord], width: int
 ) -> None:
     values = np.exp(np.random.default_rng(0).normal(0, 0.05, (6000, 12)))
     values[4321, 9] = 50.0
     values[1500, 2] = np.nan
     browser = opened(heat_account(make_record, values))
+    browser.call(
+        "Emulation.setDeviceMetricsOverride",
+        width=width, height=768, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    browser.evaluate("window.dispatchEvent(new Event('resize'))")
     rows = browser.evaluate(PIXELS)[::-1]  # the first block is at the foot
     assert len(rows) == 12
     assert min(range(12), key=lambda r: rows[r]["darkest"]) == 9
