@@ -129,7 +129,8 @@ def _medians(found: Sequence[LayerReadings], *, low: bool) -> NDArray[np.float64
         at += len(r.step)
     columns = (c[np.isfinite(c)] for c in whole.T)
     medians = np.asarray([float(np.median(c)) if len(c) else np.nan for c in columns])
-    return _drawn_layers(medians[None, :], low=low)[0]
+    drawn: NDArray[np.float64] = _drawn_layers(medians[None, :], low=low)[0]
+    return drawn
 
 
 def _ends(record: RunRecord) -> dict[int, float]:

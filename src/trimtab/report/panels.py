@@ -104,8 +104,12 @@ class Panel:
     @property
     def strip(self) -> str:
         """What is said in one line instead of a plot: not recorded, or one value throughout."""
+        if any(np.isfinite(s.y).any() for s in self.dots):
+            return ""
         if self.empty:
             return "not recorded"
+        if not any(np.isfinite(s.y).any() for s in self.stretches):
+            return "NaN or Inf throughout"
         first = self.stretches[0].y[0]
         same = all((s.y == first).all() for s in self.stretches)
         if self.name == "loss" or not same or sum(len(s.y) for s in self.stretches) < 2:

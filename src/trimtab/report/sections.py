@@ -54,8 +54,7 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
     if quiet:
         many = "s" if len(quiet) > 1 else ""
         fold = f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no action</summary>{''.join(quiet)}</details>"
-    lead = "" if alarms else '<p class="quiet">No incident that needs action.</p>'
-    return lead + "".join(alarms) + fold
+    return "".join(alarms) + fold
 
 
 def _next_test(t: IncidentTelling) -> str:

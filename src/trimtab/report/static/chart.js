@@ -114,15 +114,15 @@ const trimtabChart = (() => {
     return parts.join("");
   }
 
-  // Shading never adds up: where incidents overlap, the gravest is seen. One that lasts to the end is
+  // Shading never adds up: where incidents overlap, the gravest is seen. One that lasts to the end, or long, is
   // shaded weakly, and one that was seen on other signals weaker still, so that curves stay legible.
   function bandShapes(bands, X, top, { height, selected, lead }, name) {
-    const rank = { critical: 2, warning: 1, info: 0 }, pieces = [];
+    const rank = { critical: 2, warning: 1, info: 0 }, pieces = [], broad = 150;
     for (const b of bands) {
       const x0 = X(b.onset), x1 = Math.max(X(b.end), x0 + 2), first = b.precursor === null ? x0 : X(b.precursor);
       const here = b.signals.includes(name) || b.sign === name;
       const weak = (here ? 1 : 0.45) * (b.left ? 0.6 : 1) * (selected && selected !== b.letter ? 0.25 : 1);
-      const long = b.lasts && selected !== b.letter ? 0.45 : 1;
+      const long = selected !== b.letter && (b.lasts || x1 - x0 > broad) ? 0.45 : 1;
       if (first < x0) pieces.push({ from: first, to: x0, weight: 0.6 * weak, ...b });
       pieces.push({ from: x0, to: x1, weight: weak * long, ...b });
     }
@@ -231,7 +231,7 @@ const trimtabChart = (() => {
   // view: {width, height, range, bands, selected, events, lead, labels, word, onPick}; the lead panel, the
   // first, has the letters and what was done
   function draw(host, panel, view) {
-    if (panel.strip && !panel.dots.length) return strip(host, panel, view);
+    if (panel.strip) return strip(host, panel, view);
     const { width, range } = view, top = view.lead ? 22 : 6;
     const drawn = frame(panel, view, top), { svg, X, bottom, inner } = drawn;
     const id = `clip-${panel.name}`, clip = el("clipPath", { id });

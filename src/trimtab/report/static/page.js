@@ -23,7 +23,7 @@
 
   function thin(panel) {  // takes one line
     if (panel.parts) return false;
-    return Boolean(panel.strip) && !panel.dots.length;
+    return Boolean(panel.strip);
   }
 
   function buildFrame(panel) {
