@@ -193,6 +193,7 @@ def _panel(panel: Panel, steps: _Steps) -> dict[str, Any]:
         "note": panel.note,
         "mark": panel.mark,
         "strip": panel.strip,
+        "lost": panel.lost,
         "perplexity": panel.perplexity,
         "stretches": _stretches(panel.stretches, steps),
         "dots": _stretches(panel.dots, steps),

@@ -102,13 +102,19 @@ class Panel:
         return not self.stretches
 
     @property
+    def lost(self) -> bool:
+        """Whether something was recorded, and nothing of it is finite."""
+        found = (*self.stretches, *self.dots)
+        return bool(found) and not any(np.isfinite(s.y).any() for s in found)
+
+    @property
     def strip(self) -> str:
         """What is said in one line instead of a plot: not recorded, or one value throughout."""
         if any(np.isfinite(s.y).any() for s in self.dots):
             return ""
         if self.empty:
             return "not recorded"
-        if not any(np.isfinite(s.y).any() for s in self.stretches):
+        if self.lost:
             return "NaN or Inf throughout"
         first = self.stretches[0].y[0]
         same = all((s.y == first).all() for s in self.stretches)
@@ -196,7 +202,8 @@ def _attempt_end(record: RunRecord, attempt: str, fallback: float) -> float:
 def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ...]:
     """Return the panels to draw: the main four always, others where something was recorded.
 
-    Those with nothing to see, one value throughout or none at all, stand behind the others.
+    Those with nothing to see, one value throughout or none at all, stand behind the others, but not
+    those that were never finite.
 
     Args:
         account: The run.
@@ -233,7 +240,7 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
                 perplexity=language,
             )
         )
-    return tuple(sorted(panels, key=lambda p: bool(p.strip)))
+    return tuple(sorted(panels, key=lambda p: bool(p.strip) and not p.lost))
 
 
 def _named(account: RunAccount) -> Iterator[Spec]:

@@ -261,7 +261,7 @@ const trimtabChart = (() => {
   function strip(host, panel, view) {
     const drawn = frame(panel, view, 1), { svg, inner, X, bottom } = drawn;
     const label = el("text", { class: "empty", x: LEFT + 10, y: bottom - 6 });
-    label.append(el("tspan", { class: "what" }, panel.title), el("tspan", { dx: 8 }, panel.strip));
+    label.append(el("tspan", { class: "what" }, panel.title), el("tspan", { dx: 8, class: panel.lost ? "lost" : "" }, panel.strip));
     svg.append(label);
     const chosen = view.bands.find((b) => b.letter === view.selected);
     if (chosen) svg.append(...signs(chosen, X, 1, view.height, { name: "" }).filter((n) => inside(n, inner)));

@@ -17,7 +17,9 @@
   const full = data.range;
   const state = { range: full, selected: null };
   const host = document.getElementById("panels");
-  const frames = [...data.panels.filter((p) => !thin(p)), ...data.heats, ...data.panels.filter(thin)].map(buildFrame);
+  const below = (p) => thin(p) && !p.lost;
+  const frames = [...data.panels.filter((p) => !below(p)), ...data.heats, ...data.panels.filter(below)].map(buildFrame);
+  const first = frames.findIndex((f) => !thin(f.panel));  // the letters stand above it
   const byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
   const cards = [...document.querySelectorAll("[data-letter]")];
 
@@ -46,7 +48,7 @@
     const width = paper || Math.max(320, host.clientWidth);
     const few = frames.filter((f) => !thin(f.panel)).length <= 2;  // then there is room to draw them taller
     frames.forEach((frame, index) => {
-      const lead = index === 0, heat = Boolean(frame.panel.parts);
+      const lead = index === first, heat = Boolean(frame.panel.parts);
       frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, frame.panel, {
         width, height: thin(frame.panel) ? 20 : lead ? (few ? 330 : 230) : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
         events: data.events, lead, labels: lead || index === frames.length - 1, word: data.axis, onPick: select,
