@@ -63,11 +63,13 @@ test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmark
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
 	@$(PY) -m pytest -m slow
 
-bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read
+bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read and a long report opens
 	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)
 	@$(PY) -m trimtab bench noise $(if $(SEEDS),--seeds '$(SEEDS)')
 	$(call say,Bench: how fast a core scans training data.)
 	@$(PY) -m trimtab bench scan
+	$(call say,Bench: the report of a million rows$(,) opened in a browser.)
+	@$(PY) -m trimtab bench page
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
 	@$(PY) -m trimtab lab bench
 	$(call say,Bench: reading logs$(,) beside tbparse$(,) TensorBoard$(,) pandas and a plain loop.)

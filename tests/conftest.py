@@ -1,6 +1,5 @@
 """Skips for what a machine lacks (torch, a GPU, a browser), and the two hypothesis profiles."""
 
-import shutil
 from collections.abc import Generator
 from functools import cache
 from importlib.util import find_spec
@@ -9,8 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from trimtab.bench.chromium import NAMES, find_chromium
+
 HAS_TORCH = find_spec("torch") is not None
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 # `make test` gives the same answer every time; `make fuzz` looks for new ones.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -31,7 +31,7 @@ def has_gpu() -> bool:
 @cache
 def has_browser() -> bool:
     """Tell whether a headless Chromium is on the path."""
-    return any(shutil.which(name) for name in BROWSERS)
+    return find_chromium() is not None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("gpu") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser():
-            item.add_marker(pytest.mark.skip(reason=f"needs one of {', '.join(BROWSERS)}"))
+            item.add_marker(pytest.mark.skip(reason=f"needs one of {', '.join(NAMES)}"))
 
 
 @pytest.hookimpl(wrapper=True)

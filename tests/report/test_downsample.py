@@ -20,6 +20,38 @@ def test_the_extremes_and_the_ends_stay(values: NDArray[np.float64], budget: int
     assert len(rows) <= max(budget, 4) + 4
 
 
+@given(
+    arrays(
+        np.float64,
+        st.integers(500, 3000),
+        elements=st.floats(-1e6, 1e6),
+        fill=st.floats(-1e6, 1e6),
+    ),
+    st.integers(40, 400),
+    st.sets(st.integers(0, 499), max_size=10),
+    st.sampled_from([np.nan, np.inf, -np.inf]),
+)
+def test_non_finite_rows_stay_where_they_were_and_hide_no_extreme(
+    values: NDArray[np.float64], budget: int, places: set[int], bad: float
+) -> None:
+    values = values.copy()
+    values[list(places)] = bad
+    rows = extreme_rows(values, budget=budget)
+    kept, finite = values[rows], values[np.isfinite(values)]
+    assert set(rows[~np.isfinite(kept)].tolist()) == places
+    assert kept[np.isfinite(kept)].max() == finite.max()
+    assert kept[np.isfinite(kept)].min() == finite.min()
+
+
+def test_many_non_finite_rows_are_seen_in_every_part_of_the_log() -> None:
+    values = np.zeros(100_000)
+    values[::3] = np.nan
+    rows = extreme_rows(values, budget=1000)
+    bad = rows[~np.isfinite(values[rows])]
+    assert len(rows) <= 1600
+    assert np.diff(bad).max() <= 400
+
+
 @pytest.mark.parametrize("row", [0, 1, 777, 77_777, 149_998, 149_999])
 def test_one_spike_in_150_000_rows_is_drawn(row: int) -> None:
     values = np.random.default_rng(0).normal(2.0, 0.01, 150_000)

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -87,9 +88,9 @@ def test_the_same_account_gives_the_same_bytes(rescued: RunAccount) -> None:
 def test_cards_stand_in_letter_order_in_the_words_of_the_terminal(rescued: RunAccount) -> None:
     page = render_html(rescued, title="demo")
     assert page.index('id="incident-A"') < page.index('id="incident-B"')
-    assert page.index("loss is diverging") < page.index('id="incident-B"')
+    assert page.index("Loss is diverging") < page.index('id="incident-B"')
     assert "learning rate too high for this width" in page
-    assert "loss is diverging · since step 902 (first sign 884, grad_norm)" in page
+    assert "Loss is diverging · since step 902 (first sign 884, grad norm)" in page
     assert "--override-opt_param-scheduler --lr 5.0e-4" in page
 
 
@@ -104,20 +105,49 @@ def test_lineage_decisions_chronicle_and_notes_stand_below(rescued: RunAccount) 
     assert "clip 1.0 is as set in run.toml" in page
 
 
-def test_state_is_one_sentence_and_says_what_was_left_behind(
+def top(account: RunAccount) -> tuple[str, str]:
+    """The state, and what stands under it."""
+    page = render_html(account, title="t")
+    match = re.search(r"<h1 class=\"(.*?)</h1>(.*?)</header>", page, re.DOTALL)
+    assert match is not None
+    return match[1], re.sub(r"<[^>]*>", " ", match[2]).strip()
+
+
+def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     rescued: RunAccount, excerpt: RunAccount, healthy: RunAccount
 ) -> None:
-    def state(account: RunAccount) -> str:
-        match = re.search(r"<h1 class=\"(.*?)</h1>", render_html(account, title="t"), re.DOTALL)
-        assert match is not None
-        return match[1]
-
-    assert state(rescued).startswith('good">Loss 1.9')
-    assert "branches that were given up: it began at 902" in state(rescued)
-    assert state(excerpt).startswith(
-        'critical">Loss 10.24 at step 6940, attempt 1.1. 1 critical incident: it began at 6920 and lasts to the end'
+    state, under = top(excerpt)
+    assert state == (
+        'critical">Loss spike that did not recover · since step 6920 · attempt 1.1 · very sure'
     )
-    assert state(healthy).endswith("No incident that needs action.")
+    assert under.startswith("Do")
+    assert "--load CHECKPOINTS --load-iteration 3000" in under
+    assert "Most likely cause: learning rate or initialisation too high for this width (0.71)." in (
+        under
+    )
+    assert under.endswith("Loss 10.24 at step 6940, attempt 1.1.")
+    state, under = top(rescued)
+    assert state.startswith('good">Loss 1.9')
+    assert state.endswith("No incident that needs action on the final lineage.")
+    assert under.startswith(
+        "1 critical incident on branches that were given up, the worst at 902. Most likely cause:"
+    )
+    state, under = top(healthy)
+    assert state.endswith("No incident that needs action.")
+    assert under == ""
+
+
+def test_other_alarms_are_counted_and_what_a_person_dismissed_is_not(
+    make_record: Callable[..., RunRecord], make_incident: Callable[..., IncidentAccount]
+) -> None:
+    record = make_record({"loss": np.linspace(3, 2, 500)})
+    alarms = [make_incident(severity=s) for s in ("critical", "warning", "warning")]
+    _, under = top(RunAccount(record=record, incidents=(*alarms,)))
+    assert "Beside it 2 warnings." in under
+    fine = tuple(replace(a, dismissed="known, harmless") for a in alarms)
+    state, under = top(RunAccount(record=record, incidents=fine))
+    assert state == 'good">Loss 2 at step 500. No incident that needs action.'
+    assert "warning" not in under
 
 
 def adam_run(lr_peak: int, l1_peak: int, max_peak: int) -> RunAccount:

@@ -1,8 +1,6 @@
 """The page in a real browser: it draws, zooms, stays offline and makes no error."""
 
-import importlib.util
 import math
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.bench.chromium import Browser
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.html import render_html
@@ -23,21 +22,9 @@ PANELS = """[...document.querySelectorAll('#panels svg')].map(s => ({
 MAIN = {"loss", "grad_norm", "activation_norm", "loss_scale"}
 
 
-def load_browser() -> Any:
-    spec = importlib.util.spec_from_file_location(
-        "trimtab_test_browser", Path(__file__).with_name("browser.py")
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with load_browser().Browser(tmp_path_factory.mktemp("profile")) as found:
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 
@@ -116,7 +103,9 @@ def test_a_drag_zooms_to_what_was_marked(show: Callable[..., Any], rescued: RunA
     browser = show(rescued)
     plot = browser.evaluate(PANELS)[0]
     y = browser.evaluate("document.querySelector('#panels .plot').getBoundingClientRect().top + 40")
-    at = [plot["left"] + share * (plot["right"] - plot["left"]) for share in (0.25, 0.5)]
+    inset = 6  # the first and the last step stand clear of the frame
+    width = plot["right"] - plot["left"] - 2 * inset
+    at = [plot["left"] + inset + share * width for share in (0.25, 0.5)]
     browser.drag((at[0], y), (at[1], y))
     low, high = browser.evaluate("window.trimtab.state.range")
     assert low == pytest.approx(1 + 0.25 * 1199, abs=3)

@@ -6,10 +6,11 @@ from typing import Any
 from trimtab.bench.cross_validate import CrossValidation
 from trimtab.bench.detect import Detection
 from trimtab.bench.noise import EVENTS, NoiseResult
+from trimtab.bench.page import PageFigures
 from trimtab.bench.reliability import Bin, calibration_error
 from trimtab.peers.table import UNFED
 
-__all__ = ["cross_validation_text", "detection_text", "noise_text"]
+__all__ = ["cross_validation_text", "detection_text", "noise_text", "page_text"]
 
 _COLUMNS: tuple[tuple[str, str, int], ...] = (
     ("recall", "recall", 2),
@@ -144,3 +145,17 @@ def _cell(value: float | None, digits: int) -> str:
 
 def _row(name: str, cells: Sequence[str], *, width: int = 10) -> str:
     return f"{name:<32}" + "".join(f"{c:>{width}}" for c in cells)
+
+
+def page_text(figures: PageFigures) -> str:
+    """Return what it takes to open the report of a long run."""
+    each = ", ".join(f"{ms:.0f}" for ms in figures.open_ms)
+    return "\n".join(
+        (
+            f"report of {figures.rows} rows, {figures.incidents} incidents: {figures.size_bytes / 1e6:.1f} MB, "
+            f"{figures.drawn} points of the loss in it",
+            f"  written in {figures.render_s:.1f} s",
+            f"  opens in {figures.opening_ms:.0f} ms: median of {each}, less {figures.empty_ms:.0f} for an empty page",
+            f"  zoom {figures.zoom_ms:.0f} ms; load average before {figures.load_before:.1f}",
+        )
+    )

@@ -21,6 +21,11 @@ _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?"
 )
 
+_SIGNAL_NAME = re.compile(
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+)
+_POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
+
 
 def plain(text: object, *, limit: int = 0) -> str:
     r"""Return text from a log as one harmless line; None is empty.
@@ -138,6 +143,10 @@ def reworded(text: object) -> str:
     Example:
         >>> reworded("it rose 1 rows before the onset"), reworded("nonfinite is non-finite")
         ('it rose 1 row before the onset', 'non-finite values')
+        >>> reworded("grad_norm 317.3 -> 1.967e+04")
+        'grad norm 317.3 -> 19 670'
     """
     said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
-    return re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
+    said = re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
+    said = _SIGNAL_NAME.sub(lambda m: m[0].replace("_", " "), said)
+    return _POWER.sub(lambda m: number(float(m[0])), said)

@@ -4,6 +4,7 @@ runs/NAME/
   run.toml                 settings as launched
   journal.jsonl            events: the truth
   signals/ATTEMPT.jsonl    one JSON object per step: {"step": 12, "loss": 3.4, ...}; also primary
+  signals/layers/ATTEMPT.jsonl  one value per block: {"step": 40, "grad_norm": [0.1, 0.2], ...}
   checkpoints/step-00001200/
   aside/                   what rollbacks moved out of the way
   report.html              derived

@@ -1,4 +1,4 @@
-"""`trimtab bench detect|noise|read|scan`: trimtab beside published rules and other readers.
+"""`trimtab bench detect|noise|read|scan|page`: trimtab beside published rules and other readers.
 
 One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
 """
@@ -20,7 +20,7 @@ from trimtab.bench.predictions import Prediction, write_predictions
 from trimtab.bench.reliability import calibration_error
 from trimtab.bench.scan_speed import measure_scan, scan_text
 from trimtab.bench.tables import cross_validation_text, detection_text, noise_text
-from trimtab.cli import bench_read
+from trimtab.cli import bench_page, bench_read
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.peers.table import UNFED
@@ -217,4 +217,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_calibration,
     bench_read.add,
     _add_scan,
+    bench_page.add,
 )

@@ -13,6 +13,7 @@ from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.preflight.reading import read_config
 from trimtab.readers import read_run
+from trimtab.readers.layers import read_layers
 from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.assemble import events_of, make_account
@@ -93,10 +94,11 @@ def account_of(
     What a config says wins over what the log says: it was given for this run.
     """
     beside = beside or Beside()
+    layers, layer_notes = read_layers(Path(path))
     record = replace(
         record,
         facts={**record.facts, **beside.facts},
-        notes=(*record.notes, *beside.notes),
+        notes=(*record.notes, *layer_notes, *beside.notes),
     )
     return make_account(
         record,
@@ -106,6 +108,7 @@ def account_of(
         dismissed=dismissals(path, store=store()),
         hindsight=hindsight,
         read_s=read_s,
+        layers=layers,
     )
 
 

@@ -6,6 +6,7 @@ from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan
+from trimtab.readers.layers import LayerReadings
 from trimtab.record import RunRecord
 
 __all__ = ["IncidentAccount", "RunAccount"]
@@ -33,3 +34,5 @@ class RunAccount:
     events: tuple[Event, ...] = ()
     """Journal events, where the run has a journal."""
     read_s: float = 0.0
+    layers: tuple[LayerReadings, ...] = ()
+    """What was measured block by block, where the run did so."""

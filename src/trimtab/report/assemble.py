@@ -22,6 +22,7 @@ from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.plan import Plan
 from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
+from trimtab.readers.layers import LayerReadings
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.aftermath import aftermath_of, plan_after
@@ -46,6 +47,7 @@ def make_account(
     hindsight: bool = True,
     read_s: float = 0.0,
     sensitivity: Sensitivity | None = None,
+    layers: Sequence[LayerReadings] = (),
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -58,6 +60,7 @@ def make_account(
         hindsight: Also say what only later rows show; False while the log still grows.
         read_s: How long reading took, seconds; shown to people.
         sensitivity: Thresholds moved by a factor; for measuring.
+        layers: What was measured block by block; drawn, not judged.
     """
     record = separate_runs(derive(record))
     findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
@@ -80,6 +83,7 @@ def make_account(
         notes=record.notes,
         events=tuple(events),
         read_s=read_s,
+        layers=tuple(layers),
     )
 
 

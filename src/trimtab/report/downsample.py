@@ -9,13 +9,14 @@ __all__ = ["extreme_rows"]
 def extreme_rows(
     values: NDArray[np.float64], *, budget: int, keep: NDArray[np.bool_] | None = None
 ) -> NDArray[np.intp]:
-    """Return the rows to draw: of each bucket the lowest, the highest and the first non-finite.
+    """Return the rows to draw: of each bucket the lowest and the highest, and what is not finite.
 
     The rows are cut into budget // 2 buckets of equal length; the first and the last row and those
-    in `keep` always stay. Global minimum and maximum are therefore always among the rows returned.
+    in `keep` always stay. Global minimum and maximum are therefore always among the rows returned. Up
+    to budget // 4 non-finite rows all stay; of more, the first of each bucket.
 
     Args:
-        values: float64 [n_rows]; NaN and Inf are kept, one per bucket, so that none goes unseen.
+        values: float64 [n_rows]; NaN and Inf take part in no comparison.
         budget: About how many rows to return; all of them where there are no more.
         keep: bool [n_rows], rows to return in any case.
 
@@ -43,6 +44,8 @@ def extreme_rows(
     chosen[low] = chosen[high] = True
     bad = ~finite
     bad.reshape(-1)[n:] = False
+    if int(bad.sum()) <= budget // 4:
+        chosen |= bad.reshape(-1)
     has_bad = bad.any(axis=1)
     chosen[(start + bad.argmax(axis=1))[has_bad]] = True
     chosen[0] = chosen[n - 1] = True

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from trimtab.chronicle.prose import number, plain
 from trimtab.report.account import RunAccount
 from trimtab.report.deeds import event_sentence
+from trimtab.report.heat import Heat, make_heats
 from trimtab.report.panels import Panel, Stretch, bands, make_panels, step_range
 from trimtab.report.picture import render_picture
 from trimtab.report.sections import (
@@ -31,12 +32,11 @@ from trimtab.report.sections import (
     notes_html,
     text,
 )
+from trimtab.report.state import any_alarm, context_sentence, first_deed, standing, state_sentence
 from trimtab.report.telling import (
     axis_word,
     header_sentence,
     read_time,
-    standing,
-    state_sentence,
 )
 from trimtab.version import __version__
 
@@ -50,7 +50,7 @@ def render_html(account: RunAccount, *, title: str) -> str:
     The same account and title give the same bytes.
     """
     style = "".join(static_text(name) for name in ("colours.css", "plot.css", "page.css"))
-    script = static_text("chart.js") + static_text("page.js")
+    script = "".join(static_text(name) for name in ("chart.js", "heat.js", "page.js"))
     data = page_data(account)
     return Template(static_text("page.html")).substitute(
         policy=_policy(style, script),
@@ -60,8 +60,9 @@ def render_html(account: RunAccount, *, title: str) -> str:
         facts=text(f"{header_sentence(account)} · {read_time(account.read_s)}"),
         severity=standing(account),
         state=text(state_sentence(account)),
+        lead=_lead(account),
         legend=legend_html(account),
-        layout="" if account.incidents else "solo",
+        layout="" if any_alarm(account) else "solo",
         picture=render_picture(account, standalone=False),
         cards=cards_html(account),
         sections=_sections(account),
@@ -69,6 +70,15 @@ def render_html(account: RunAccount, *, title: str) -> str:
         data=_embedded(data),
         script=script,
     )
+
+
+def _lead(account: RunAccount) -> str:
+    """Return what stands under the state: what to do, then the cause and what else there is."""
+    deed, flags = first_deed(account)
+    code = f" <code>{text(flags)}</code>" if flags else ""
+    do = f'<p class="lead"><b>Do</b> {text(deed)}{code}</p>' if deed else ""
+    context = context_sentence(account)
+    return do + (f'<p class="lead why">{text(context)}</p>' if context else "")
 
 
 def static_text(name: str) -> str:
@@ -106,9 +116,10 @@ def _sections(account: RunAccount) -> str:
 
 def _footer(account: RunAccount, data: dict[str, Any]) -> str:
     record = account.record
-    drawn = max((sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]), default=0)
     rows = f"{number(record.num_rows)} rows"
-    if drawn < record.num_rows:
+    counts = {p["name"]: sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]}
+    drawn = max(counts.values(), default=0)
+    if any(counts.get(n, math.inf) < int(c.present.sum()) for n, c in record.columns.items()):
         rows += f", up to {number(drawn)} drawn per signal: of each few rows the lowest and the highest, around alarms all"
     return f"{rows} · {plain(record.source)} · trimtab {__version__}"
 
@@ -118,11 +129,13 @@ def page_data(account: RunAccount) -> dict[str, Any]:
     record = account.record
     steps = _Steps()
     panels = [_panel(p, steps) for p in make_panels(account)]
+    heats = [_heat(h, steps) for h in make_heats(record, account.layers)]
     return {
         "axis": axis_word(record),
         "range": list(step_range(record)),
         "attempts": [{"number": plain(a.number), "trial": a.trial} for a in record.attempts],
         "panels": panels,
+        "heats": heats,
         "xs": steps.arrays,
         "bands": [
             {
@@ -134,6 +147,9 @@ def page_data(account: RunAccount) -> dict[str, Any]:
                 "peak": b.peak,
                 "end": b.end,
                 "left": b.left,
+                "lasts": b.lasts,
+                "signals": list(b.signals),
+                "sign": b.precursor_signal,
                 "headline": plain(b.headline),
             }
             for b in bands(account)
@@ -170,12 +186,15 @@ class _Steps:
 
 def _panel(panel: Panel, steps: _Steps) -> dict[str, Any]:
     return {
-        "name": panel.name,
+        "name": plain(panel.name),
         "title": panel.title,
         "unit": panel.unit,
         "scale": panel.scale,
         "note": panel.note,
         "mark": panel.mark,
+        "strip": panel.strip,
+        "lost": panel.lost,
+        "perplexity": panel.perplexity,
         "stretches": _stretches(panel.stretches, steps),
         "dots": _stretches(panel.dots, steps),
     }
@@ -195,6 +214,27 @@ def _stretches(stretches: Sequence[Stretch], steps: _Steps) -> list[dict[str, An
     ]
 
 
-def _value(value: float) -> float | None:
+def _heat(heat: Heat, steps: _Steps) -> dict[str, Any]:
+    return {
+        "name": heat.name,
+        "title": heat.title,
+        "low": heat.low_is_bad,
+        "layers": heat.num_layers,
+        "medians": [_value(v, digits=4) for v in heat.medians.tolist()],
+        "parts": [
+            {
+                "a": p.attempt,
+                "live": p.live,
+                "x": steps.index(p.first),
+                "last": p.last,
+                "rows": p.values.shape[1],
+                "v": [_value(v, digits=4) for v in p.values.ravel().tolist()],
+            }
+            for p in heat.parts
+        ],
+    }
+
+
+def _value(value: float, *, digits: int = 9) -> float | None:
     """Return a value with 9 digits, enough for perplexity to 1e-5; NaN and Inf as None."""
-    return float(f"{value:.9g}") if math.isfinite(value) else None
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None

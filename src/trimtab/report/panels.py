@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number
+from trimtab.chronicle.prose import number, plain, signal_label
 from trimtab.record import Column, RunRecord
 from trimtab.report.account import RunAccount
 from trimtab.report.cures import left_behind
 from trimtab.report.downsample import extreme_rows
 from trimtab.report.ordering import letters
-from trimtab.report.telling import axis_word
+from trimtab.report.telling import axis_word, capital
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
@@ -43,8 +43,20 @@ SPECS = (
     Spec(name="attention_logit_max", title="Largest attention logit", scale="log"),
     Spec(name="update_norm", title="Update norm", scale="log"),
     Spec(name="step_time_s", title="Step time", scale="log"),
+    Spec(name="throughput", title="Throughput", scale="log"),
 )
-"""Loss first, then the other main signals, then what was recorded of the rest."""
+"""Loss first, then the other main signals, then what was recorded of the rest. A signal that an
+incident names and that is not here gets a panel behind them."""
+
+LOG_RANGE = 30
+"""A loss whose top is this many times its lower decile, or a learning rate its median, is drawn on a
+log scale. Ours: a language model falls from 11 to 2, a memorising one from 5 to 0.01."""
+
+LANGUAGE = (
+    "megatron", "torchtitan", "fairseq", "trimtab", "maxtext", "olmo", "nanogpt", "llm.c",
+    "transformer-xl", "deepspeed",
+)  # fmt: skip
+"""Formats of trainers of language models, whose loss is in nats per token."""
 
 POINTS = 20_000
 """Points per signal in the page; a log with fewer rows is there whole. Ours: keeps 150 k steps at about 3 MB."""
@@ -82,11 +94,34 @@ class Panel:
     """One clause for the reader; where the largest value is, or that nothing was recorded."""
     mark: tuple[float, float] | None = None
     """(step, value) of an annotated point."""
+    perplexity: bool = False
+    """Whether exp(loss) means something: the loss is in nats per token, as far as is known."""
 
     @property
     def empty(self) -> bool:
         """Whether nothing was recorded."""
         return not self.stretches
+
+    @property
+    def lost(self) -> bool:
+        """Whether something was recorded, and nothing of it is finite."""
+        found = (*self.stretches, *self.dots)
+        return bool(found) and not any(np.isfinite(s.y).any() for s in found)
+
+    @property
+    def strip(self) -> str:
+        """What is said in one line instead of a plot: not recorded, or one value throughout."""
+        if any(np.isfinite(s.y).any() for s in self.dots):
+            return ""
+        if self.empty:
+            return "not recorded"
+        if self.lost:
+            return "NaN or Inf throughout"
+        first = self.stretches[0].y[0]
+        same = all((s.y == first).all() for s in self.stretches)
+        if self.name == "loss" or not same or sum(len(s.y) for s in self.stretches) < 2:
+            return ""
+        return f"{number(float(first))} throughout"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +140,12 @@ class Band:
     headline: str
     left: bool
     """On a branch that was given up."""
+    lasts: bool
+    """It had not ended when its attempt did."""
+    signals: tuple[str, ...]
+    """Where it was seen; it is shaded fully there and faintly elsewhere."""
+    precursor_signal: str | None
+    """Where its first sign was seen."""
 
 
 def step_range(record: RunRecord) -> tuple[float, float]:
@@ -135,9 +176,20 @@ def bands(account: RunAccount) -> tuple[Band, ...]:
                 end=max(end, inc.onset),
                 headline=inc.headline,
                 left=left_behind(record, inc),
+                lasts=inc.end is None,
+                signals=_shown(inc.signals),
+                precursor_signal=None
+                if inc.precursor_signal is None
+                else _shown((inc.precursor_signal,))[0],
             )
         )
     return tuple(sorted(found, key=lambda b: (b.onset, b.peak, b.attempt)))
+
+
+def _shown(signals: Sequence[str]) -> tuple[str, ...]:
+    """Return the panels on which signals are drawn."""
+    panels = {"clipped": "clip_frequency", "val_loss": "loss"}
+    return tuple(dict.fromkeys(panels.get(name, name) for name in signals))
 
 
 def _attempt_end(record: RunRecord, attempt: str, fallback: float) -> float:
@@ -151,6 +203,9 @@ def _attempt_end(record: RunRecord, attempt: str, fallback: float) -> float:
 def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ...]:
     """Return the panels to draw: the main four always, others where something was recorded.
 
+    Those with nothing to see, one value throughout or none at all, stand behind the others, but not
+    those that were never finite.
+
     Args:
         account: The run.
         points: About how many points each signal may have; extremes and the surroundings of
@@ -161,7 +216,7 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
     live[record.lineage_rows()] = True
     keep = _detail_rows(account)
     panels = []
-    for spec in SPECS:
+    for spec in (*SPECS, *_named(account)):
         column = _column(record, spec.name)
         stretches = (
             tuple(_stretches(record, column, live, keep, points)) if column is not None else ()
@@ -172,20 +227,46 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
         if spec.name == "loss" and "val_loss" in record.columns:
             dots = tuple(_stretches(record, record.columns["val_loss"], live, keep, points))
         note, mark = _annotation(record, spec, column)
-        unit = SIGNAL_BY_NAME[spec.name].unit
+        language = spec.name == "loss" and _in_nats(record, stretches)
         panels.append(
             Panel(
                 name=spec.name,
                 title=spec.title,
-                unit=("" if unit == "1" else unit) + (" · ○ validation" if dots else ""),
+                unit=_unit(spec.name, language=language) + (" · ○ validation" if dots else ""),
                 scale=_scale(spec, stretches),
                 stretches=stretches,
                 dots=dots,
                 note=note if stretches else "not recorded",
                 mark=mark,
+                perplexity=language,
             )
         )
-    return tuple(panels)
+    return tuple(sorted(panels, key=lambda p: bool(p.strip) and not p.lost))
+
+
+def _named(account: RunAccount) -> Iterator[Spec]:
+    """Yield how to draw signals that alarms name and that no panel is meant for."""
+    known = {spec.name for spec in SPECS}
+    alarms = (ia.incident for ia in account.incidents if ia.incident.severity != "info")
+    for name in dict.fromkeys(_shown([s for incident in alarms for s in incident.signals])):
+        if name not in known and name in account.record.columns:
+            signal = SIGNAL_BY_NAME.get(name)
+            scale = "linear" if signal is None else signal.scale
+            yield Spec(name=name, title=plain(capital(signal_label(name)), limit=60), scale=scale)
+
+
+def _unit(name: str, *, language: bool) -> str:
+    if name == "loss":
+        return "nats/token · right: perplexity" if language else "as logged"
+    signal = SIGNAL_BY_NAME.get(name)
+    return "" if signal is None or signal.unit == "1" else signal.unit
+
+
+def _in_nats(record: RunRecord, stretches: Sequence[Stretch]) -> bool:
+    """Tell whether a loss is one in nats per token: the log is of a language model, the values fit."""
+    y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches]) if stretches else np.zeros(0)
+    tells = record.format in LANGUAGE or "tokens_seen" in record.columns
+    return tells and len(y) > 0 and float(y.min()) >= 0 and float(np.median(y)) < 20
 
 
 def _column(record: RunRecord, name: str) -> Column | None:
@@ -255,11 +336,12 @@ def _scale(spec: Spec, stretches: Sequence[Stretch]) -> str:
     if not stretches:
         return spec.scale
     y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches])
-    if not len(y) or y.min() <= 0:
-        return "linear" if not len(y) or y.min() < 0 or spec.scale == "linear" else "log"
-    if spec.name in ("loss", "lr") and y.max() / max(float(np.median(y)), 1e-12) > 20:
-        return "log"
-    return spec.scale
+    if not len(y) or y.min() < 0 or y.max() <= 0:
+        return "linear"
+    decile = float(np.quantile(y[y > 0], 0.1))
+    low = {"loss": decile, "lr": float(np.median(y))}.get(spec.name, math.inf)
+    wide = float(y.max()) / max(low, 1e-300) > LOG_RANGE
+    return "log" if wide else spec.scale
 
 
 def _annotation(

@@ -29,7 +29,7 @@ NUM_COLOURS = 6
 """Attempts take colours in turn; the style sheet has as many."""
 
 LEFT, RIGHT, TOP, GAP = 64.0, 16.0, 22.0, 10.0
-TALL, LOW = 190.0, 92.0
+TALL, LOW, STRIP = 190.0, 92.0, 24.0
 POINTS = 1_600
 """Per signal: two for each pixel column of the usual width."""
 
@@ -70,9 +70,13 @@ class Scale:
         self.top, self.height = top, height
 
     def __call__(self, y: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the pixels of values; NaN where a value has no place on the scale."""
+        """Return the pixels of values; NaN stays NaN, and zero lies at the foot of a log scale."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            v = np.log10(np.where(y > 0, y, np.nan)) if self.log else y
+            v = (
+                np.where(y > 0, np.log10(y), np.where((y <= 0) & np.isfinite(y), self.low, np.nan))
+                if self.log
+                else y
+            )
         pixels: NDArray[np.float64] = self.top + self.height * (self.high - v) / (
             self.high - self.low
         )
@@ -125,7 +129,7 @@ def render_picture(
     found = bands(account)
     y, body = 4.0, []
     for panel in panels:
-        height = TALL if panel.name == "loss" else LOW
+        height = STRIP if panel.strip else TALL if panel.name == "loss" else LOW
         body.append(_panel(panel, found, limits, y, height, float(width)))
         y += TOP + height + GAP
     body.append(axis_svg(limits, y, float(width), axis_word(account.record)))
@@ -166,9 +170,9 @@ def _panel(
         f'<text class="unit" x="{width - RIGHT}" y="{top + 14}" text-anchor="end">{escape(plain(panel.note or panel.unit))}</text>',
         f'<rect class="plot" x="{LEFT}" y="{plot_top}" width="{width - LEFT - RIGHT}" height="{height}"/>',
     ]
-    if panel.empty:
+    if panel.strip:
         parts.append(
-            f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}" text-anchor="middle">not recorded</text></g>'
+            f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}" text-anchor="middle">{escape(panel.strip)}</text></g>'
         )
         return "".join(parts)
     scale = Scale(panel, plot_top, height)
@@ -269,7 +273,7 @@ def _band(
         if band.precursor is None
         else float(pixels_of(np.asarray([band.precursor]), limits, width)[0])
     )
-    name = band.severity + (" left" if band.left else "")
+    name = band.severity + (" left" if band.left or band.lasts else "")
     parts = [
         f'<rect class="band {name}" x="{x0:.1f}" y="{top}" width="{max(x1 - x0, 2):.1f}" height="{height}"/>'
     ]

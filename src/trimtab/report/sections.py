@@ -17,6 +17,7 @@ from trimtab.report.telling import (
     IncidentTelling,
     RemedyTelling,
     axis_word,
+    capital,
     tell,
 )
 
@@ -48,42 +49,44 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
     alarms = [_card(t, prefix) for t in order if t.alarm and not t.dismissed]
     quiet = [_card(t, prefix) for t in order if not t.alarm or t.dismissed]
     if not alarms and not quiet:
-        return '<p class="quiet">No incident.</p>'
+        return ""
     fold = ""
     if quiet:
         many = "s" if len(quiet) > 1 else ""
         fold = f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no action</summary>{''.join(quiet)}</details>"
-    lead = "" if alarms else '<p class="quiet">No incident that needs action.</p>'
-    return lead + "".join(alarms) + fold
+    return "".join(alarms) + fold
 
 
 def _next_test(t: IncidentTelling) -> str:
-    flags = f"<br><code>{text(t.next_test_flags)}</code>" if t.next_test_flags else ""
+    flags = f'<code class="flags">{text(t.next_test_flags)}</code>' if t.next_test_flags else ""
     return text(t.next_test) + flags if t.next_test else ""
 
 
 def _card(t: IncidentTelling, prefix: str) -> str:
     same = f"as for {t.same_as}" if t.same_as else ""
     plan = [("do", same)] if same else _plan_rows(t)
+    later = _folded("to consider, and for the next run", plan[1:]) if not t.done else ""
     done = _list(t.done)
     because = same or (_causes(t.causes) if t.alarm or t.causes else "")
     rows = [
-        *([("done", done)] if done else plan),
-        ("what", text(t.what)),
-        ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
-        ("together", text(t.together)),
+        *([("done", done)] if done else plan[:1]),
         ("because", because),
         ("next test", "" if same else _next_test(t)),
-        *([("plan", _folded_plan(plan))] if done and any(html for _, html in plan) else []),
+        ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
+        ("what", text(t.what)),
+        ("together", text(t.together)),
+        ("later", later),
+        *([("plan", _folded("remedies for this, by hand", plan))] if done else []),
     ]
     body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
     if t.dismissed:
         body = f"<dt>dismissed</dt><dd>{text(t.dismissed)}</dd>{body}"
     severity = "info" if t.dismissed else text(t.severity)
+    pattern = f"<span>{text(t.pattern)}</span>" if t.pattern else ""
     return (
         f'<article class="card {severity}" id="{text(prefix)}incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
-        f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span></header>'
-        f"<h3>{text(t.headline)}</h3><dl>{body}</dl></article>"
+        f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span>{pattern}</header>'
+        f"<h3>{text(capital(t.headline))}</h3><dl>{body}</dl></article>"
     )
 
 
@@ -91,7 +94,7 @@ def _causes(causes: tuple[CauseTelling, ...]) -> str:
     if not causes:
         return "unknown"
     minor = ", ".join(f"{c.title} {c.confidence}" for c in causes if c.minor)
-    rest = f'<li class="why">hardly: {text(minor)}</li>' if minor else ""
+    rest = f'<li class="why">less likely: {text(minor)}</li>' if minor else ""
     return "<ol>" + "".join(_cause(c) for c in causes if not c.minor) + rest + "</ol>"
 
 
@@ -113,10 +116,10 @@ def _plan_rows(t: IncidentTelling) -> list[tuple[str, str]]:
     return rows
 
 
-def _folded_plan(plan: Iterable[tuple[str, str]]) -> str:
-    """Return what the plan was once something has been done: to be looked up, no longer to be done."""
+def _folded(summary: str, plan: Iterable[tuple[str, str]]) -> str:
+    """Return rows of a plan that are not what to do now: to be looked up."""
     parts = "".join(f'<p class="why">{label}</p>{html}' for label, html in plan if html)
-    return f"<details><summary>remedies for this, by hand</summary>{parts}</details>"
+    return f"<details><summary>{summary}</summary>{parts}</details>" if parts else ""
 
 
 def _remedy(r: RemedyTelling) -> str:
@@ -149,7 +152,7 @@ def legend_html(account: RunAccount) -> str:
     items = []
     for i, a in enumerate(attempts[:12]):
         items.append(
-            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{text(a.number)}{_trial_word(a, kept=i in live)}</i>'
+            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )
     more = f"<i>and {len(attempts) - 12} more</i>" if len(attempts) > 12 else ""
     return (
@@ -166,27 +169,49 @@ def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
     record = account.record
     if len(record.attempts) < 2 and not any(a.settings or a.why for a in record.attempts):
         return ""
+    if len(record.attempts) == 1:
+        only = record.attempts[0]
+        told = " · ".join(p for p in (plain(only.why), _differences(only, None)) if p)
+        return f'<h2>Settings</h2><p id="{text(prefix)}lineage" class="settings">{text(told)}</p>'
     live, limits = set(record.attempt[record.lineage_rows()].tolist()), step_range(record)
     by_number = {a.number: a for a in record.attempts}
     rows = []
     for i, a in enumerate(record.attempts):
-        depth = _depth(a, by_number)
-        branch = "  " * max(depth - 1, 0) + ("└ " if depth else "")
-        parent = (
-            "—"
-            if a.parent is None
-            else text(a.parent)
-            + (f" @ {text(number(a.parent_step))}" if a.parent_step is not None else "")
-        )
         first, last = _ends(record, a)
+        bar = _bar(i, (first, last), limits, a, live=i in live)
+        changed = _differences(a, by_number.get(a.parent or ""))
         rows.append(
-            f'<tr><td class="nowrap"><span class="tree">{branch}</span><b>{text(a.number)}</b></td><td class="nowrap">{parent}</td>'
-            f'<td class="n">{text(number(first))}\u2013{text(number(last))}</td><td class="bars">{_bar(i, (first, last), limits, a, live=i in live)}</td>'
-            f"<td>{text(_fate(record, i))}</td><td>{text(a.why)}</td>"
-            f"<td>{text(_differences(a, by_number.get(a.parent or '')))}</td></tr>"
+            (
+                f'<td class="nowrap"><span class="tree">{_branch(a, by_number)}</span><b>{_short(a.number)}</b></td>',
+                f'<td class="nowrap">{_parent(a)}</td>',
+                f'<td class="n">{text(number(first))}\u2013{text(number(last))}</td>',
+                f'<td class="bars">{bar}</td>',
+                f"<td>{text(_fate(record, i))}</td>",
+                f"<td>{text(a.why)}</td>",
+                f"<td>{text(changed)}</td>",
+            )
         )
-    head = f'<tr><th>attempt</th><th>parent</th><th class="n">{axis_word(record)}s</th><th class="bars"></th><th>fate</th><th>why</th><th>set differently</th></tr>'
-    return f'<h2>Lineage</h2><table id="{text(prefix)}lineage">{head}{"".join(rows)}</table>'
+    titles = ("<th>attempt</th>", "<th>parent</th>", f'<th class="n">{axis_word(record)}s</th>',
+              '<th class="bars"></th>', "<th>fate</th>", "<th>why</th>", "<th>set differently</th>")  # fmt: skip
+    filled = [k for k in range(len(titles)) if any(row[k] != "<td></td>" for row in rows)]
+    table = "".join(f"<tr>{''.join(row[k] for k in filled)}</tr>" for row in (titles, *rows))
+    return f'<h2>Lineage</h2><table id="{text(prefix)}lineage">{table}</table>'
+
+
+def _short(number: str) -> str:
+    return text(plain(number, limit=24))
+
+
+def _branch(a: Attempt, by_number: Mapping[str, Attempt]) -> str:
+    depth = _depth(a, by_number)
+    return "  " * max(depth - 1, 0) + ("└ " if depth else "")
+
+
+def _parent(a: Attempt) -> str:
+    if a.parent is None:
+        return "—"
+    at = "" if a.parent_step is None else f" @ {text(number(a.parent_step))}"
+    return _short(a.parent) + at
 
 
 def _fate(record: RunRecord, index: int) -> str:
@@ -271,7 +296,7 @@ def _decision(group: Sequence[Event]) -> str:
     done = "<br>".join(text(event_sentence(e)) for e in group if e.event == "action")
     outcome = "<br>".join(_outcome(e) for e in group if e.event == "outcome")
     return (
-        f'<tr><td class="nowrap">{text(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
+        f'<tr><td class="nowrap">{_short(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
         f"<td>{text(why)}</td><td>{done}</td><td>{outcome}</td></tr>"
     )
 
@@ -305,7 +330,7 @@ def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:
 
 def _events(events: Sequence[Event]) -> str:
     rows = "".join(
-        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{text(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
+        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{_short(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
         f"<td>{text(e.event)}</td><td>{text(plain(event_sentence(e), limit=600))}</td></tr>"
         for e in events[-MAX_EVENTS:]
     )

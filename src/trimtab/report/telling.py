@@ -2,12 +2,12 @@
 
 import math
 import re
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
 
 from trimtab.chronicle.prose import number, plain, reworded, signal_label, values_text
+from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
@@ -25,14 +25,13 @@ __all__ = [
     "IncidentTelling",
     "RemedyTelling",
     "axis_word",
+    "capital",
     "confidence_word",
     "final_loss",
     "header_sentence",
     "info_sentence",
     "no_loss",
     "read_time",
-    "standing",
-    "state_sentence",
     "tell",
     "too_short",
 ]
@@ -42,6 +41,9 @@ PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scrat
 
 MINOR = 0.05
 """Causes believed less than this are named in one line after the others. Ours."""
+
+MAX_CAUSES = 4
+"""So many causes are argued; the others are named in that line, too. Ours."""
 
 MIN_RECORDS = 10
 """With fewer train losses a log without incident is not called healthy. Ours."""
@@ -126,6 +128,10 @@ class IncidentTelling:
     done: tuple[str, ...]
     like: str = ""
     """Letter of the incident told before that has the same leading cause and the same remedies."""
+    pattern: str = ""
+    """Name that the field gives to a curve of this form; usually empty."""
+    given_up: bool = False
+    """It began on a branch that was given up."""
     resolved: bool = False
     """Dealt with: given up for a branch on which the remedy held."""
     dismissed: str = ""
@@ -135,6 +141,11 @@ class IncidentTelling:
     def settled(self) -> str:
         """How it was laid to rest, as a label; empty: it was not."""
         return "dismissed" if self.dismissed else "dealt with" if self.resolved else ""
+
+
+def capital(text: str) -> str:
+    """Return a sentence with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
 
 
 def axis_word(record: RunRecord) -> str:
@@ -206,71 +217,6 @@ def no_loss(record: RunRecord) -> bool:
     return record.num_loss_rows == 0
 
 
-def state_sentence(account: RunAccount) -> str:
-    """Return the run's state in one sentence."""
-    record = account.record
-    if not record.num_rows:
-        return "Nothing to judge: the log holds no rows."
-    last = final_loss(record)
-    where = (
-        "No train loss is recorded"
-        if last is None
-        else f"Loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
-    )
-    if len(record.attempts) > 1:
-        where += f", attempt {plain(record.attempts[-1].number)}"
-    here = [ia for ia in _alarms(account) if not left_behind(record, ia.incident)]
-    gone = [ia for ia in _alarms(account) if left_behind(record, ia.incident)]
-    parts = [f"{where}."]
-    if not here and not gone and too_short(record):
-        parts.append("Too short to judge.")
-    elif not here and no_loss(record):
-        parts.append("Judged by its other signals alone.")
-    elif not here:
-        parts.append(
-            "No incident that needs action."
-            if not gone
-            else "No incident that needs action on the final lineage."
-        )
-    else:
-        parts.append(_alarm_sentence(here, lasting=True))
-    if gone:
-        parts.append(_alarm_sentence(gone, lasting=False, cause=not here))
-    return " ".join(parts)
-
-
-def standing(account: RunAccount) -> str:
-    """Return the worst severity on the final lineage, or `good`."""
-    here = {
-        ia.incident.severity
-        for ia in _alarms(account)
-        if not left_behind(account.record, ia.incident)
-    }
-    return next((s for s in ("critical", "warning") if s in here), "good")
-
-
-def _alarms(account: RunAccount) -> list[IncidentAccount]:
-    return [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
-
-
-def _alarm_sentence(alarms: list[IncidentAccount], *, lasting: bool, cause: bool = True) -> str:
-    count = Counter(ia.incident.severity for ia in alarms)
-    counted = ", ".join(f"{count[s]} {s}" for s in ("critical", "warning") if count[s])
-    noun = "incident" if len(alarms) == 1 else "incidents"
-    worst = alarms[0]
-    causes = worst.diagnosis.causes
-    lead = (
-        f"; most likely cause: {plain(causes[0].title)} ({causes[0].confidence:.2f})"
-        if causes and cause
-        else ""
-    )
-    which = "it" if len(alarms) == 1 else "the worst"
-    began = f"{which} began at {number(worst.incident.onset)}"
-    if not lasting:
-        return f"{counted} {noun} on branches that were given up: {began}{lead}."
-    return f"{counted} {noun}: {began}{' and lasts to the end' if worst.incident.end_row is None else ''}{lead}."
-
-
 def info_sentence(account: RunAccount) -> str:
     """Return the incidents that need no action, counted by kind, in one line; empty if none."""
     by_kind: dict[str, list[Incident]] = {}
@@ -315,6 +261,8 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
             next_test_flags=plain(ia.plan.next_test_flags),
             same_as=known if known != letter and ia.diagnosis.causes else "",
             done=done.get(i, ()),
+            pattern=_pattern(account.record, ia.incident),
+            given_up=left_behind(account.record, ia.incident),
             resolved=i in past,
             dismissed=plain(ia.dismissed),
         )
@@ -328,8 +276,15 @@ def _gist(ia: IncidentAccount) -> tuple[object, ...]:
     return lead, frozenset((r.remedy, r.when) for r in ia.plan.remedies if r.when == "mid-run")
 
 
+def _pattern(record: RunRecord, incident: Incident) -> str:
+    if incident.attempt not in {a.number for a in record.attempts}:
+        return ""
+    name = name_pattern(record, incident)
+    return "" if name == "none of these" else name
+
+
 def _headline(incident: Incident, record: RunRecord) -> str:
-    parts = [plain(incident.headline)]
+    parts = [reworded(incident.headline)]
     if len(record.attempts) > 1:
         gone = " (given up)" if left_behind(record, incident) else ""
         parts.append(f"attempt {plain(incident.attempt)}{gone}")
@@ -374,7 +329,7 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
             evidence=tuple(reworded(e) for e in c.evidence),
             against=tuple(reworded(e) for e in c.against),
             test=plain(c.test),
-            minor=rank > 1 and c.confidence < MINOR,
+            minor=rank > MAX_CAUSES or (rank > 1 and c.confidence < MINOR),
         )
         for rank, c in enumerate(ia.diagnosis.causes, start=1)
     )

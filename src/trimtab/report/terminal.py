@@ -251,7 +251,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     both = Table.grid()
     both.add_column(overflow="fold")
     both.add_row(table)
-    both.add_row(Text(f"hardly: {', '.join(minor)}", style="dim"))
+    both.add_row(Text(f"less likely: {', '.join(minor)}", style="dim"))
     return both
 
 

@@ -3,7 +3,7 @@
 // lost however many rows there are. Nothing here knows of the page around it.
 const trimtabChart = (() => {
   const NS = "http://www.w3.org/2000/svg";
-  const LEFT = 62, RIGHT = 58, COLOURS = 6;
+  const LEFT = 62, RIGHT = 58, INSET = 6, COLOURS = 6;
 
   function el(name, attributes, text) {
     const node = document.createElementNS(NS, name);
@@ -72,7 +72,7 @@ const trimtabChart = (() => {
       const [first, end] = visible(s, range);
       for (let i = first; i < end; i++) {
         const v = s.y[i];
-        if (v === null || s.x[i] < range[0] || s.x[i] > range[1] || (log && v <= 0)) continue;
+        if (v === null || s.x[i] < range[0] || s.x[i] > range[1] || (log && v <= 0)) continue;  // zeros lie at the foot of a log scale
         if (v < low) low = v;
         if (v > high) high = v;
       }
@@ -114,44 +114,76 @@ const trimtabChart = (() => {
     return parts.join("");
   }
 
-  function bandShapes(bands, X, top, height, selected) {
-    const shapes = [];
+  // Shading never adds up: where incidents overlap, the gravest is seen. One that lasts to the end, or long, is
+  // shaded weakly, and one that was seen on other signals weaker still, so that curves stay legible.
+  function bandShapes(bands, X, top, { height, selected, lead }, name) {
+    const rank = { critical: 2, warning: 1, info: 0 }, pieces = [], broad = 150;
     for (const b of bands) {
       const x0 = X(b.onset), x1 = Math.max(X(b.end), x0 + 2), first = b.precursor === null ? x0 : X(b.precursor);
-      const state = (b.left ? " left" : "") + (selected && selected !== b.letter ? " other" : "");
-      if (first < x0) shapes.push(el("rect", { class: `band before ${b.severity}${state}`, x: first, y: top, width: x0 - first, height }));
-      shapes.push(el("rect", { class: `band ${b.severity}${state}`, x: x0, y: top, width: x1 - x0, height }));
+      const here = b.signals.includes(name) || b.sign === name;
+      const weak = (here ? 1 : 0.45) * (b.left ? 0.6 : 1) * (selected && selected !== b.letter ? 0.25 : 1);
+      const long = selected !== b.letter && (b.lasts || x1 - x0 > broad) ? 0.45 : 1;
+      if (first < x0) pieces.push({ from: first, to: x0, weight: 0.6 * weak, ...b });
+      pieces.push({ from: x0, to: x1, weight: weak * long, ...b });
     }
-    return shapes;
+    const edges = [...new Set(pieces.flatMap((p) => [p.from, p.to]))].sort((a, b) => a - b);
+    const shapes = [];
+    let last = null;
+    let alive = [];
+    const queue = pieces.sort((a, b) => a.from - b.from);
+    let next = 0;
+    for (let k = 0; k + 1 < edges.length; k++) {
+      while (next < queue.length && queue[next].from <= edges[k]) alive.push(queue[next++]);
+      alive = alive.filter((p) => p.to > edges[k]);
+      if (!alive.length) { last = null; continue; }
+      const top1 = alive.reduce((a, b) => (b.weight * (1 + rank[b.severity]) > a.weight * (1 + rank[a.severity]) ? b : a));
+      const key = `${top1.severity} ${top1.weight}`;
+      if (last && last.key === key) { last.to = edges[k + 1]; continue; }
+      last = { key, from: edges[k], to: edges[k + 1], severity: top1.severity, weight: top1.weight };
+      shapes.push(last);
+    }
+    const rects = shapes.map((p) => el("rect", { class: `band ${p.severity}`, x: p.from, y: top, width: p.to - p.from, height, "fill-opacity": p.weight.toFixed(2) }));
+    for (const b of bands) {  // a fine line where each begins, since shading alone does not show it
+      if (b.severity !== "info" && (b.signals.includes(name) || lead)) rects.push(el("line", { class: `begin ${b.severity}`, x1: X(b.onset), x2: X(b.onset), y1: top, y2: top + height }));
+    }
+    return rects;
   }
 
-  function signs(band, X, top, height, tall) {
-    const shapes = [];
-    const line = (at, name, label, row) => {
+  function signs(band, X, top, height, panel) {
+    const shapes = [], tall = panel.lead, own = band.sign === panel.name && !tall;
+    const line = (at, name, label, side) => {
       shapes.push(el("line", { class: `sign ${name}`, x1: X(at), x2: X(at), y1: top, y2: top + height }));
-      if (tall) shapes.push(el("text", { class: "flag", x: X(at) + 4, y: top + 13 + 13 * row }, `${label} ${format(at)}`));
+      if (!tall && !(own && name === "first")) return;
+      const left = side < 0 && X(at) - LEFT > 110;  // the first sign is named before its line, the onset behind it
+      const row = side < 0 || band.precursor === null || band.precursor >= band.onset || X(band.precursor) - LEFT > 110 ? 0 : 1;
+      shapes.push(el("text", { class: "flag", x: X(at) + (left ? -5 : 5), y: top + 13 + 13 * row, "text-anchor": left ? "end" : "start" }, `${label} ${format(at)}`));
     };
-    if (band.precursor !== null && band.precursor < band.onset) line(band.precursor, "first", "first sign", 0);
-    line(band.onset, "onset", "onset", band.precursor === null ? 0 : 1);
+    if (band.precursor !== null && band.precursor < band.onset) line(band.precursor, "first", "first sign", -1);
+    line(band.onset, "onset", "onset", 1);
     return shapes;
   }
 
-  // Letters stand in a strip above the plot; where two would touch, only the graver one is written.
+  // Letters stand in a strip above the plot; where several would touch, the first told has the place
+  // and says how many stand behind it.
   function letterShapes(bands, X, width, y, onPick) {
-    const rank = { critical: 0, warning: 1, info: 2 };
-    const taken = [];
-    const shapes = [];
-    for (const b of [...bands].sort((a, c) => rank[a.severity] - rank[c.severity])) {
+    const order = (b) => b.letter.length * 1000 + b.letter.charCodeAt(0) * 30 + (b.letter.charCodeAt(1) || 0);
+    const placed = [];
+    for (const b of [...bands].sort((a, c) => order(a) - order(c))) {
       const x = X(b.onset);
-      if (x < LEFT - 1 || x > width - RIGHT + 1 || taken.some((t) => Math.abs(t - x) < 15)) continue;
-      taken.push(x);
-      const node = el("g", { class: `pin ${b.severity}`, "data-pin": b.letter });
-      node.append(el("rect", { x: x - 7, y, width: 14, height: 14, rx: 3 }),
-        el("text", { x, y: y + 11, "text-anchor": "middle" }, b.letter), el("title", {}, b.headline));
-      node.addEventListener("pointerdown", (event) => { event.stopPropagation(); onPick(b.letter); });
-      shapes.push(node);
+      if (x < LEFT - 1 || x > width - RIGHT + 1) continue;
+      const near = placed.find((p) => Math.abs(p.x - x) < 17);
+      if (near) near.more += 1; else placed.push({ b, x, more: 0 });
     }
-    return shapes;
+    return placed.map(({ b, x, more }) => {
+      const half = 7 + (b.letter.length > 1 ? 3 : 0);
+      const node = el("g", { class: `pin ${b.severity}`, "data-pin": b.letter });
+      node.append(el("rect", { x: x - half, y, width: 2 * half, height: 14, rx: 3 }),
+        el("text", { x, y: y + 11, "text-anchor": "middle" }, b.letter),
+        el("title", {}, b.headline + (more ? ` (and ${more} more here; zoom in)` : "")));
+      if (more) node.append(el("circle", { class: "more", cx: x + half, cy: y + 1, r: 3 }));
+      node.addEventListener("pointerdown", (event) => { event.stopPropagation(); onPick(b.letter); });
+      return node;
+    });
   }
 
   function eventShapes(events, X, range, y) {
@@ -169,9 +201,8 @@ const trimtabChart = (() => {
       if (y < top - 1 || y > top + height + 1) continue;
       svg.append(el("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }),
         el("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, format(t)));
-      if (panel.name === "loss") svg.append(el("text", { class: "tick", x: width - RIGHT + 6, y: y + 4 }, format(Math.exp(t), 3)));
+      if (panel.perplexity) svg.append(el("text", { class: "tick", x: width - RIGHT + 6, y: y + 4 }, format(Math.exp(t), 3)));
     }
-    if (panel.name === "loss") svg.append(el("text", { class: "unit", x: width - 1, y: top - 6, "text-anchor": "end" }, "perplexity"));
   }
 
   function xAxis(svg, range, X, width, bottom, labels, word) {
@@ -182,39 +213,67 @@ const trimtabChart = (() => {
     if (labels) svg.append(el("text", { class: "unit", x: LEFT - 6, y: bottom + 16, "text-anchor": "end" }, word));
   }
 
-  // view: {width, height, range, bands, selected, events, labels, word, onPick}
-  function draw(host, panel, view) {
-    const { width, range } = view, top = panel.name === "loss" ? 22 : 6;
-    const bottom = top + view.height, inner = width - LEFT - RIGHT;
-    const X = (x) => LEFT + (inner * (x - range[0])) / (range[1] - range[0]);
+  // The frame that every panel shares: its place on the page, its step axis, what moves over it.
+  function frame(panel, view, top) {
+    const { width, range } = view, bottom = top + view.height, inner = width - LEFT - RIGHT, room = inner - 2 * INSET;
+    const X = (x) => LEFT + INSET + (room * (x - range[0])) / (range[1] - range[0]);
     const svg = el("svg", {
       viewBox: `0 0 ${width} ${bottom + (view.labels ? 22 : 5)}`, "data-panel": panel.name,
       "data-x0": range[0], "data-x1": range[1], role: "img", "aria-label": panel.title,
     });
+    svg.append(el("rect", { class: "plot", x: LEFT, y: top, width: inner, height: view.height }));
+    const hair = el("line", { class: "hair", x1: -9, x2: -9, y1: top, y2: bottom });
+    const brush = el("rect", { class: "brush", x: 0, y: top, width: 0, height: view.height });
+    const toX = (pixel) => range[0] + ((pixel - LEFT - INSET) / room) * (range[1] - range[0]);
+    return { svg, hair, brush, X, toX, left: LEFT, right: width - RIGHT, top, bottom, inner };
+  }
+
+  // view: {width, height, range, bands, selected, events, lead, labels, word, onPick}; the lead panel, the
+  // first, has the letters and what was done
+  function draw(host, panel, view) {
+    if (panel.strip) return strip(host, panel, view);
+    const { width, range } = view, top = view.lead ? 22 : 6;
+    const drawn = frame(panel, view, top), { svg, X, bottom, inner } = drawn;
     const id = `clip-${panel.name}`, clip = el("clipPath", { id });
     clip.append(el("rect", { x: LEFT, y: top, width: inner, height: view.height }));
-    svg.append(clip, el("rect", { class: "plot", x: LEFT, y: top, width: inner, height: view.height }));
+    svg.append(clip);
     const layer = el("g", { "clip-path": `url(#${id})` });
-    let Y = null;
+    const chosen = view.bands.find((b) => b.letter === view.selected);
     if (panel.stretches.length || panel.dots.length) {
       const log = panel.scale === "log", [low, high] = extent(panel, range, log);
-      Y = (v) => top + (view.height * (high - (log ? Math.log10(v) : v))) / (high - low);
+      const Y = (v) => (log && v <= 0 ? top + view.height - 1 : top + (view.height * (high - (log ? Math.log10(v) : v))) / (high - low));
       yAxis(svg, panel, Y, log ? logTicks(low, high) : niceTicks(low, high, view.height > 120 ? 5 : 3), width, top, view.height);
-      layer.append(...bandShapes(view.bands, X, top, view.height, view.selected));
-      layer.append(...lines(panel, range, X, Y, top, inner, view.bands.find((b) => b.letter === view.selected)));
+      layer.append(...bandShapes(view.bands, X, top, view, panel.name));
+      layer.append(...lines(panel, range, X, Y, top, inner, chosen));
     } else {
       svg.append(el("text", { class: "empty", x: LEFT + inner / 2, y: top + view.height / 2 + 4, "text-anchor": "middle" }, "not recorded"));
     }
-    const chosen = view.bands.find((b) => b.letter === view.selected);
-    if (chosen) layer.append(...signs(chosen, X, top, view.height, panel.name === "loss"));
+    if (chosen) layer.append(...signs(chosen, X, top, view.height, { name: panel.name, lead: view.lead }));
     svg.append(layer);
-    if (panel.name === "loss") svg.append(...eventShapes(view.events, X, range, bottom), ...letterShapes(view.bands, X, width, 3, view.onPick));
+    if (view.lead) svg.append(...eventShapes(view.events, X, range, bottom), ...letterShapes(view.bands, X, width, 3, view.onPick));
     xAxis(svg, range, X, width, bottom, view.labels, view.word);
-    const hair = el("line", { class: "hair", x1: -9, x2: -9, y1: top, y2: bottom });
-    const brush = el("rect", { class: "brush", x: 0, y: top, width: 0, height: view.height });
-    svg.append(brush, hair);
+    svg.append(drawn.brush, drawn.hair);
     host.replaceChildren(svg);
-    return { svg, hair, brush, X, toX: (pixel) => range[0] + ((pixel - LEFT) / inner) * (range[1] - range[0]), left: LEFT, right: width - RIGHT };
+    return drawn;
+  }
+
+  // What has nothing to show takes one line: not recorded, or one value throughout.
+  function strip(host, panel, view) {
+    const drawn = frame(panel, view, 1), { svg, inner, X, bottom } = drawn;
+    const label = el("text", { class: "empty", x: LEFT + 10, y: bottom - 6 });
+    label.append(el("tspan", { class: "what" }, panel.title), el("tspan", { dx: 8, class: panel.lost ? "lost" : "" }, panel.strip));
+    svg.append(label);
+    const chosen = view.bands.find((b) => b.letter === view.selected);
+    if (chosen) svg.append(...signs(chosen, X, 1, view.height, { name: "" }).filter((n) => inside(n, inner)));
+    if (view.labels) xAxis(svg, view.range, X, view.width, bottom, view.labels, view.word);
+    svg.append(drawn.brush, drawn.hair);
+    host.replaceChildren(svg);
+    return drawn;
+  }
+
+  function inside(line, inner) {
+    const x = Number(line.getAttribute("x1"));
+    return x >= LEFT && x <= LEFT + inner;
   }
 
   function lines(panel, range, X, Y, top, inner, chosen) {
@@ -231,6 +290,11 @@ const trimtabChart = (() => {
       for (const b of s.bad) if (b >= range[0] && b <= range[1]) shapes.push(el("line", { class: "bad", x1: X(b), x2: X(b), y1: top, y2: top + 9 }));
     }
     for (const s of panel.dots) {
+      const [first, end] = visible(s, range);
+      if (end - first > inner / 8) {  // too many for circles: they would hide the curve
+        shapes.push(el("path", { class: "curve dots", d: curve(s, range, X, Y, inner) }));
+        continue;
+      }
       for (let i = 0; i < s.x.length; i++) if (s.y[i] !== null) shapes.push(el("circle", { class: "dot", cx: X(s.x[i]), cy: Y(s.y[i]), r: 2.6 }));
     }
     if (panel.mark) shapes.push(el("circle", { class: "mark", cx: X(panel.mark[0]), cy: Y(panel.mark[1]), r: 4 }));
@@ -249,5 +313,5 @@ const trimtabChart = (() => {
     return found.sort((p, q) => q.live - p.live || Math.abs(p.x - at) - Math.abs(q.x - at));
   }
 
-  return { draw, nearest, format };
+  return { draw, frame, xAxis, signs, nearest, format, el, niceTicks, lowerBound };
 })();

@@ -11,12 +11,22 @@
   for (const panel of data.panels) {
     for (const s of [...panel.stretches, ...panel.dots]) s.x = data.xs[s.x];
   }
+  for (const heat of data.heats) {
+    for (const p of heat.parts) p.x = data.xs[p.x];
+  }
   const full = data.range;
   const state = { range: full, selected: null };
   const host = document.getElementById("panels");
-  const frames = data.panels.map(buildFrame);
+  const below = (p) => thin(p) && !p.lost;
+  const frames = [...data.panels.filter((p) => !below(p)), ...data.heats, ...data.panels.filter(below)].map(buildFrame);
+  const first = frames.findIndex((f) => !thin(f.panel));  // the letters stand above it
   const byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
   const cards = [...document.querySelectorAll("[data-letter]")];
+
+  function thin(panel) {  // takes one line
+    if (panel.parts) return false;
+    return Boolean(panel.strip);
+  }
 
   function buildFrame(panel) {
     const section = document.createElement("section");
@@ -24,22 +34,26 @@
     const head = document.createElement("header");
     const title = document.createElement("h3"), note = document.createElement("span"), readout = document.createElement("output");
     title.textContent = panel.title;
-    note.textContent = panel.note || panel.unit;
+    note.textContent = [panel.unit, panel.note].filter(Boolean).join(" · ");
     note.className = "note";
     const canvas = document.createElement("div");
     head.append(title, note, readout);
-    section.append(head, canvas);
-    return { panel, section, canvas, readout, drawn: null };
+    if (!thin(panel)) section.append(head);
+    else section.classList.add("thin");
+    section.append(canvas);
+    return { panel, section, canvas, note, readout, drawn: null };
   }
 
   function drawAll(paper) {
     const width = paper || Math.max(320, host.clientWidth);
+    const few = frames.filter((f) => !thin(f.panel)).length <= 2;  // then there is room to draw them taller
     frames.forEach((frame, index) => {
-      const loss = frame.panel.name === "loss", empty = !frame.panel.stretches.length;
-      frame.drawn = trimtabChart.draw(frame.canvas, frame.panel, {
-        width, height: loss ? 230 : empty ? 34 : 96, range: state.range, bands: data.bands, selected: state.selected,
-        events: data.events, labels: loss || index === frames.length - 1, word: data.axis, onPick: select,
+      const lead = index === first, heat = Boolean(frame.panel.parts);
+      frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, frame.panel, {
+        width, height: thin(frame.panel) ? 20 : lead ? (few ? 330 : 230) : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
+        events: data.events, lead, labels: lead || index === frames.length - 1, word: data.axis, onPick: select,
       });
+      if (frame.drawn.said) frame.note.textContent = frame.drawn.said;
     });
     root.dataset.x0 = state.range[0];
     root.dataset.x1 = state.range[1];
@@ -74,7 +88,7 @@
       const fold = card.closest("details");
       if (fold) fold.open = true;
       const list = document.getElementById("cards");
-      if (list && list.scrollHeight > list.clientHeight) list.scrollTop = card.offsetTop - list.offsetTop - 8;
+      if (list && list.scrollHeight > list.clientHeight) list.scrollTop += card.getBoundingClientRect().top - list.getBoundingClientRect().top;
     }
     history.replaceState(null, "", `#incident=${letter}`);
     zoom(windowOf(band));
@@ -98,11 +112,17 @@
   function valueText(panel, y) {
     const f = trimtabChart.format;
     if (y === null) return "NaN or Inf";
-    return panel.name === "loss" ? `${f(y)}  ppl ${f(Math.exp(y))}` : f(y);
+    return panel.perplexity ? `${f(y)}  ppl ${f(Math.exp(y))}` : f(y);
   }
 
   function showReadout(at) {
     for (const { panel, readout, drawn } of frames) {
+      if (panel.parts) {
+        const read = trimtabHeat.readout(panel, at);
+        for (const end of ["x1", "x2"]) drawn.hair.setAttribute(end, drawn.X(read ? read.step : at));
+        readout.textContent = read ? `${data.axis} ${trimtabChart.format(read.step, 7)}   ${read.text}` : "";
+        continue;
+      }
       const found = trimtabChart.nearest(panel, at);
       const x = found.length ? found[0].x : at;
       drawn.hair.setAttribute("x1", drawn.X(x));
@@ -168,7 +188,10 @@
     else if (event.key === "0" || event.key === "Escape") reset();
   });
   window.addEventListener("resize", () => drawAll());
-  window.addEventListener("beforeprint", () => drawAll(760));  // about the width of a page, so that the type keeps its size
+  window.addEventListener("beforeprint", () => {
+    for (const fold of document.querySelectorAll(".card > dl > dd > details, #cards > details")) fold.open = true;
+    drawAll(760);
+  });  // about the width of a page, so that the type keeps its size
   window.addEventListener("afterprint", () => drawAll());
   function fromHash() {
     const asked = /^#incident=([A-Z]+)$/.exec(location.hash);

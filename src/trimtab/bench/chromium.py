@@ -1,4 +1,8 @@
-"""A headless Chromium driven over its debugging pipe, with the standard library alone."""
+"""A headless Chromium driven over its debugging pipe, with the standard library alone.
+
+It opens pages that trimtab wrote, from files, and nothing else; that is why it may run without its
+sandbox, which containers often lack.
+"""
 
 import json
 import os
@@ -10,8 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from trimtab.errors import ConfigError
+
+__all__ = ["NAMES", "Browser", "find_chromium"]
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
+"""Programs that are tried, in this order."""
+
+_FLAGS = (
     "--headless",
     "--no-sandbox",
     "--disable-gpu",
@@ -23,11 +33,27 @@ FLAGS = (
 )
 
 
+def find_chromium() -> str | None:
+    """Return the path of the first of `NAMES` that is installed; None where none is."""
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
 class Browser:
     """One browser with one tab; keeps every request and every error that a page causes."""
 
     def __init__(self, profile: Path, *, timeout_s: float = 60.0) -> None:
-        program = next(path for name in NAMES if (path := shutil.which(name)))
+        """Start it.
+
+        Args:
+            profile: An empty folder of its own.
+            timeout_s: Longest wait for one answer.
+
+        Raises:
+            ConfigError: None is installed.
+        """
+        program = find_chromium()
+        if program is None:
+            raise ConfigError(f"no browser found, looked for {', '.join(NAMES)}; install chromium")
         there, self._out = os.pipe()
         self._in, back = os.pipe()
         self._timeout_s = timeout_s
@@ -38,7 +64,7 @@ class Browser:
                 f'exec "$@" 3<&{there} 4>&{back}',
                 "browser",
                 program,
-                *FLAGS,
+                *_FLAGS,
                 f"--user-data-dir={profile}",
                 "about:blank",
             ],
@@ -124,18 +150,35 @@ class Browser:
             deviceScaleFactor=1,
             mobile=False,
         )
-        self.call("Page.navigate", url="about:blank")
-        while not self._loaded:
-            self._receive()
-        self.requests, self.errors, self._loaded = [], [], False
-        self.call("Page.navigate", url=path.as_uri() + fragment)
-        while not self._loaded:
-            self._receive()
+        self._go("about:blank")
+        self.requests, self.errors = [], []
+        self._go(path.as_uri() + fragment)
+
+    def _go(self, url: str) -> None:
         self._loaded = False
+        self.call("Page.navigate", url=url)
+        while not self._loaded:
+            self._receive()
+
+    def opening_ms(self, path: Path) -> float:
+        """Open a file and return how long it took until a frame stood after its script was done.
+
+        Wall clock, from the call to navigate to the second animation frame after the load event;
+        a file larger than the cache of the system is read from the disk again.
+        """
+        self._go("about:blank")
+        started = time.perf_counter()
+        self._go(path.as_uri())
+        self.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
+        return 1000 * (time.perf_counter() - started)
 
     def evaluate(self, expression: str) -> Any:
-        """Return the JSON value of a JavaScript expression."""
-        result = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Return the JSON value of a JavaScript expression, of a promise once it is kept."""
+        result = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         if "exceptionDetails" in result:
             raise RuntimeError(json.dumps(result["exceptionDetails"])[:500])
         return result["result"].get("value")
