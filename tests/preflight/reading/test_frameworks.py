@@ -26,7 +26,7 @@ SAMPLES: list[tuple[str, str, str, Mapping[str, Any]]] = [
         "a.sh",
         "deepspeed train.py --deepspeed --zero-stage 1 --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048"
         " --global-batch-size 512 --lr 2e-4 --lr-warmup-tokens 3000000 --fp16 --loss-scale 12",
-        {"warmup_tokens": 3000000, "warmup_steps": 3, "dtype": "fp16", "loss_scale": 12, "ffn": 8192},
+        {"warmup_tokens": 3000000, "warmup_steps": 3, "dtype": "fp16", "loss_scale": None, "ffn": 8192},
     ),
     (
         "megatron-bridge",

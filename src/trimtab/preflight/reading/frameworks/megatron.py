@@ -58,7 +58,7 @@ MEGATRON: tuple[Framework, ...] = (
     ),
     Framework(
         name="megatron-deepspeed",
-        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeedjson numlayers", "deepspeed numattentionheads"),
+        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeedjson numlayers", "deepspeed numattentionheads", "deepspeed hiddensize microbatchsize"),
         keys=KEYS,
         defaults=DEFAULTS,
         ffn_rule="megatron",
@@ -68,6 +68,17 @@ MEGATRON: tuple[Framework, ...] = (
         name="megatron",
         marks=("numlayers hiddensize numattentionheads lrdecaystyle", "numattentionheads microbatchsize hiddensize !model !basemodel", "tensormodelparallelsize numattentionheads !model",
                "initmethodstd hiddensize adambeta1", "tensormodelparallelsize microbatchsize lr !model !modelnameorpath"),
+        keys=KEYS,
+        defaults=DEFAULTS,
+        ffn_rule="megatron",
+        source=ARGUMENTS,
+    ),
+    Framework(
+        name="megatron",  # a short command line: its options are Megatron's words, or its program is Megatron's
+        marks=("numlayers hiddensize numattentionheads !model !modelnameorpath !modelarch", "numlayers hiddensize microbatchsize !model !modelnameorpath",
+               "numlayers numattentionheads microbatchsize !model !modelnameorpath",
+               "=pretraingptpy numlayers", "=pretraingptpy hiddensize", "=pretraingptpy microbatchsize", "=pretraingptpy lr"),
+        syntax="args",
         keys=KEYS,
         defaults=DEFAULTS,
         ffn_rule="megatron",
