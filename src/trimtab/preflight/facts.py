@@ -133,8 +133,9 @@ class Facts:
 
     def has(self, name: str) -> bool:
         """Whether a setting is there, or follows from others."""
-        derived = getattr(self, name, None) if name in _DERIVED else None
-        return derived is not None or (name in self.settings.values)
+        if name in _DERIVED:
+            return getattr(self, name) is not None
+        return name in self.settings.values
 
     def setting(self, name: str) -> Setting | None:
         """Return a setting with its origin."""

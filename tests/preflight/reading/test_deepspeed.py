@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.preflight.reading.conftest import Read
 from trimtab.preflight.lint import lint
 from trimtab.preflight.reading import read_config
@@ -89,3 +91,26 @@ def test_a_fragment_of_a_known_framework_is_met_in_a_directory(tmp_path: Path) -
     )
     (tmp_path / "notes.json").write_text('{"fp16": true, "title": "x"}')
     assert [Path(s.path).name for s in read_config(tmp_path)] == ["ds.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stage"),
+    [
+        ("a.yaml", "learning_rate: 1e-4\nmax_steps: 10\nfsdp: full_shard auto_wrap\n", 3),
+        (
+            "a.yaml",
+            "learning_rate: 1e-4\nmax_steps: 10\nfsdp_config: {sharding_strategy: SHARD_GRAD_OP}\n",
+            2,
+        ),
+        ("a.json", '{"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}', 2),
+        (
+            "a.sh",
+            "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --use-distributed-optimizer\n",
+            1,
+        ),
+        ("a.sh", "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --lr 1e-4\n", 0),
+        ("a.yaml", "learning_rate: 1e-4\nmax_steps: 10\n", None),
+    ],
+)
+def test_the_stage_is_read(read: Read, name: str, text: str, stage: int | None) -> None:
+    assert read(name, text).get("zero_stage") == stage

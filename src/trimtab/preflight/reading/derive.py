@@ -64,7 +64,7 @@ AS_STATED = (
     "hidden", "layers", "heads", "kv_heads", "head_dim", "seq", "norm", "activation", "dropout", "attention_dropout",
     "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "init_std", "init_std_output", "embedding_scale",
     "optimizer", "lr", "min_lr", "schedule", "beta1", "beta2", "eps", "weight_decay", "clip", "params", "embed_norm",
-    "tensor_parallel", "pipeline_parallel", "data_parallel", "world_size", "seed", "loss_scale", "loss_scale_init",
+    "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "zero_stage", "world_size", "seed", "loss_scale", "loss_scale_init",
     "loss_scale_window", "loss_scale_hysteresis", "loss_scale_min", "ffn", "epochs", "micro_batch",
 )  # fmt: skip
 
@@ -219,6 +219,22 @@ def dtypes(facts: Facts) -> None:
     )
 
 
+def sharding(facts: Facts) -> None:
+    """What data-parallel ranks share, by the names of FSDP's strategies and of distributed optimizers."""
+    named = facts.fact("fsdp")
+    text = str(named).lower()
+    if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):
+        facts.derive("zero_stage", 2, "fsdp")
+    elif flag(named) or any(
+        word in text for word in ("full_shard", "fullshard", "hybrid", "zero3")
+    ):
+        facts.derive("zero_stage", 3, "fsdp")
+    elif "no_shard" in text:
+        facts.derive("zero_stage", 0, "fsdp")
+    if flag(facts.fact("zero_on")) or "distributed" in str(facts.fact("optimizer") or ""):
+        facts.derive("zero_stage", 1, "zero_on", "optimizer")
+
+
 def intervals(facts: Facts) -> None:
     """Save and evaluation intervals in steps, where they are steps."""
     for name in ("save_steps", "eval_steps"):
@@ -228,6 +244,6 @@ def intervals(facts: Facts) -> None:
 
 
 STEPS: tuple[Callable[[Facts], None], ...] = (
-    optimizer, flags, objective, dtypes, intervals, derive_shape.shape, derive_batch.batch, derive_batch.length,
+    optimizer, flags, objective, dtypes, sharding, intervals, derive_shape.shape, derive_batch.batch, derive_batch.length,
     derive_batch.warmup,
 )  # fmt: skip

@@ -11,6 +11,7 @@ DEFAULTS = {
     "attention_dropout": 0.1, "pad_vocab_to": 128, "tensor_parallel": 1, "pipeline_parallel": 1,
     "tied_embeddings": True, "gated_ffn": False, "warmup_steps": 0,
 }
+LM_DEFAULTS = {**DEFAULTS, "zero_stage": 0}
 KEYS = {
     "numexperts": "experts", "moezlosscoeff": "router_z_loss", "lrwarmupfraction": "warmup_ratio", "rampupbatchsize": "ramp",
     "lossscale": "loss_scale", "optimizer": "optimizer", "load": "ignored", "numtokens": "ignored",
@@ -69,7 +70,7 @@ MEGATRON: tuple[Framework, ...] = (
         marks=("numlayers hiddensize numattentionheads lrdecaystyle", "numattentionheads microbatchsize hiddensize !model !basemodel", "tensormodelparallelsize numattentionheads !model",
                "initmethodstd hiddensize adambeta1", "tensormodelparallelsize microbatchsize lr !model !modelnameorpath"),
         keys=KEYS,
-        defaults=DEFAULTS,
+        defaults=LM_DEFAULTS,
         ffn_rule="megatron",
         source=ARGUMENTS,
     ),
@@ -80,7 +81,7 @@ MEGATRON: tuple[Framework, ...] = (
                "=pretraingptpy numlayers", "=pretraingptpy hiddensize", "=pretraingptpy microbatchsize", "=pretraingptpy lr"),
         syntax="args",
         keys=KEYS,
-        defaults=DEFAULTS,
+        defaults=LM_DEFAULTS,
         ffn_rule="megatron",
         source=ARGUMENTS,
     ),
