@@ -163,21 +163,25 @@ def names_weights(base: str, key: str) -> bool:
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
-OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
+OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("cpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
               ("sft", "sft"), ("rm", "reward"), ("reward", "reward"), ("pt", "pretrain"), ("pretrain", "pretrain"))  # fmt: skip
 
 
 def objective(facts: Facts) -> None:
-    """What is trained for, where a key says it."""
-    stage = facts.fact("stage")
-    if isinstance(stage, str):
-        words = set(re.split(r"[^a-z]+", stage.lower()))
-        facts.derive(
-            "objective",
-            next((goal for word, goal in OBJECTIVES if word in words), None),
-            "stage",
-            origin="stated",
-        )
+    """What is trained for, where a key, the loss or the program's name says it."""
+    facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
+    loss = goal_of(facts.fact("loss_type"))
+    if loss == "dpo" or facts.amount("pref_beta") is not None:
+        facts.derive("objective", "dpo", "pref_beta", "loss_type")
+    started = goal_of(facts.fact("program"))
+    if started != "pretrain":  # Megatron's pretrain_gpt.py tunes given weights as well
+        facts.derive("objective", started, "program")
+
+
+def goal_of(text: Any) -> str | None:
+    """Return what the words of a text say is trained for, or None."""
+    words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
+    return next((goal for word, goal in OBJECTIVES if word in words), None)
 
 
 def dtypes(facts: Facts) -> None:

@@ -288,9 +288,12 @@ FACTS: Mapping[str, Fact] = {
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
     "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
-    "adapter": Fact("traintype adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
+    "adapter": Fact("traintype adapter tunemmmlpadapter loraenable lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),
     "stage": Fact("stage trainingstage trainstage rlhftype", "", "text", group="any"),
+    "pref_beta": Fact("dpobeta prefbeta simpobeta orpobeta ktobeta orpoalpha simpogamma", "", "number", 0, 1e3, "any"),
+    "loss_type": Fact("losstype dpolosstype prefloss preflosstype", "", "text", group="any"),
+    "program": Fact("program", "", "text", group="any"),
     "flavor": Fact("modelspec preset modelvariant modelsize modelid flavor modelflavor", "", "text", group="model"),
     "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip

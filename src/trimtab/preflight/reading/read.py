@@ -11,7 +11,7 @@ from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
-from trimtab.preflight.reading.recognise import accepted, left_open, recognise
+from trimtab.preflight.reading.recognise import accepted, left_open, recognise, switched_off
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
 from trimtab.preflight.settings import Setting, Settings
@@ -137,6 +137,9 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
         if "loss_scale" in stated and scaled.get("loss_scale") != stated["loss_scale"]:
             note.append("the loss is scaled as DeepSpeed's config says, not by --loss-scale")
         stated = scaled
+    no_clip = switched_off(leaves, "clip")
+    if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
+        stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
     facts = Facts(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule

@@ -91,8 +91,10 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
     above_all = lr > (1.05 * _HIGHEST.value if (run.params or 1e9) >= 1e8 else 1e-2)
     if run.params is not None and run.params < 1e9 and not above_all:
         return None
-    objective = run.text("objective")
-    preference = any(o in objective for o in ("dpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl"))
+    objective = run.text("objective") or run.named_objective
+    preference = any(
+        o in objective for o in ("dpo", "orpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl")
+    )
     usual = _PREFERENCE_LR if preference else _TUNING_LR
     ratio = lr / usual
     if ratio <= (10.5 if preference else 4.5):

@@ -90,6 +90,7 @@ MEGATRON: tuple[Framework, ...] = (
         marks=("zerooptimization !modelnameorpath !basemodel !model", "trainmicrobatchsizepergpu !modelnameorpath !model", "fp16.enabled optimizer.params.lr", "bf16.enabled optimizer.params.lr"),
         keys={"trainbatchsize": "batch_global", "scheduler.params.warmupnumsteps": "warmup_steps", "scheduler.params.warmupmaxlr": "ignored",
               "scheduler.params.warmupminlr": "ignored", "optimizer.type": "optimizer", "scheduler.type": "schedule"},
+        defaults={"clip": 0},
         source="https://www.deepspeed.ai/docs/config-json/",
     ),
 )
