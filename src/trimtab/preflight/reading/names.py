@@ -35,7 +35,7 @@ FACTS: Mapping[str, Fact] = {
         "hiddensize hiddendim dmodel nembd embdim embeddim modeldim dimmodel hiddenunits embeddingdim nembed embedsize"
         " decoderembeddim encoderembeddim modeldimension hiddenwidth residualdim transformerdim nembeddings embeddingsize"
         " hiddenstatesize adim attentiondim modelwidth emb basemodeldim  modeldims bertdim modelhiddensize nhidden",
-        "dim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
+        "dim ndim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
     ),
     "layers": Fact(
         "numlayers nlayers nlayer numhiddenlayers nlayers decoderlayers numdecoderlayers ndecoderlayers numtransformerlayers"
@@ -295,5 +295,5 @@ FACTS: Mapping[str, Fact] = {
     "loss_type": Fact("losstype dpolosstype prefloss preflosstype", "", "text", group="any"),
     "program": Fact("program", "", "text", group="any"),
     "flavor": Fact("modelspec preset modelvariant modelsize modelid flavor modelflavor", "", "text", group="model"),
-    "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
+    "model_name": Fact("modeltype modelname modelconfig modelconfigpath modelconfigname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip
