@@ -63,3 +63,10 @@ def test_devices_settle_the_batch() -> None:
     assert {"L16", "L17", "L32"} <= {r.id for r in satisfied(settled, lint(settled))}
     assert on_devices(one, 6) is one, "6 devices are no whole number of model copies"
     assert on_devices(settled, 512) is settled, "a known batch stays"
+
+
+def test_a_size_that_the_user_gives_counts_for_satisfied_rules() -> None:
+    run = make_settings("hf-trainer", batch_tokens=2_000_000, lr=1e-4)
+    found = lint(run, params=7e9)
+    assert "L17" in {r.id for r in satisfied(run, found, params=7e9)}
+    assert "L17" not in {r.id for r in satisfied(run, lint(run))}
