@@ -126,7 +126,17 @@ def test_machine_and_deadline(good: Path, capsys: pytest.CaptureFixture[str]) ->
     assert plan["eta"]["days"] == pytest.approx(300e9 / 1e5 / 86400, rel=0.05)
     assert plan["epochs"]["begin_at_step"] == [42916]
     assert plan["checkpoints"]["interval_steps"] > 10
-    assert plan["memory"]["fits"] is True
+    assert plan["memory"]["fits"] is False, "neither tensor nor pipeline parallel, nothing sharded"
+    assert plan["memory"]["sharding"] == {"tensor": 1, "pipeline": 1, "data": 384, "zero_stage": 0}
+    divided = good.with_name("divided.sh")
+    divided.write_text(
+        good.read_text().rstrip()
+        + " --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 --use-distributed-optimizer\n"
+    )
+    _, told = document(capsys, str(divided), "--devices", "384", "--device-gib", "80")
+    kept = told["configs"][0]["plan"]["memory"]
+    assert kept["sharding"] == {"tensor": 8, "pipeline": 8, "data": 6, "zero_stage": 1}
+    assert kept["fits"] is True
     code, _ = document(capsys, str(good), "--tokens-per-second", "1e4", "--deadline-days", "90")
     assert code == 1, "too late is an alarm"
 
@@ -165,3 +175,61 @@ def test_questions_without_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not much difference" in capsys.readouterr().out
     assert main(["preflight"]) == 2
     assert "nothing to check" in capsys.readouterr().err
+
+
+def test_what_was_asked_and_cannot_be_reckoned_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.json"
+    path.write_text(
+        '{"learning_rate": 5e-4, "per_device_train_batch_size": 4, "max_seq_length": 2048, "bf16": true, "max_steps": 10000}'
+    )
+    asked = ("--tokens-per-second", "1e5", "--deadline-days", "10", "--corpus-tokens", "1e9")
+    _, told = document(capsys, str(path), *asked)
+    (missing,) = told["configs"][0]["plan"]["missing"]
+    assert missing.startswith(
+        "time and epochs: 10000 steps are stated, but only one device's batch"
+    )
+    assert main(["preflight", str(path), *asked]) == 0
+    assert "give --devices" in capsys.readouterr().out
+    _, told = document(capsys, str(path), *asked, "--devices", "64", "--params", "7e9")
+    plan = told["configs"][0]["plan"]
+    assert "missing" not in plan
+    assert plan["eta"]["tokens"] == 10_000 * 4 * 64 * 2048
+    assert told["configs"][0]["settings"]["data_parallel"] == 64
+    _, told = document(
+        capsys, str(path), "--save-seconds", "60", "--deadline-days", "3", "--device-gib", "80"
+    )
+    assert [m.split(":")[0] for m in told["configs"][0]["plan"]["missing"]] == [
+        "time",
+        "checkpoints",
+        "memory",
+    ]
+
+
+def test_the_same_rules_are_satisfied_in_either_phase(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts, text = set(), ""
+    for extra in ((), ("--phase", "start"), ("--phase", "mid")):
+        main(["preflight", str(bad), "--params", "103e9", *extra])
+        text = capsys.readouterr().out
+        (line,) = [row for row in text.splitlines() if "rules satisfied" in row]
+        counts.add(line.split("rules satisfied")[0])
+    assert len(counts) == 1
+    assert "of the other phase" in text
+
+
+def test_codes_and_levels_explain_themselves(
+    good: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["preflight", str(good)])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "depth risk 2 of 5" in text
+    assert "L16 batch ramp" in text
+    main(["preflight", "--gain", "125e6:0.06", "--gain", "1.3e9:0.03", "--gain", "13e9:0.0"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert (
+        "left at 130 B parameters (ten times the largest size given; --params sets another)" in text
+    )
+    assert "in the unit of the gains given" in text

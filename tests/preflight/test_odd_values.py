@@ -42,5 +42,5 @@ def test_odd_values_in_any_setting_break_nothing() -> None:
         plan_lines(plan)
         if trial % 30 == 0:
             console = Console(file=io.StringIO(), width=80)
-            console.print(render_config(run, found, everything=True, width=80))
+            console.print(render_config(run, found, fine=(), everything=True, width=80))
             console.print(render_difference("x", "", differs))

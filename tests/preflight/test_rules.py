@@ -357,3 +357,25 @@ def test_impossible_values() -> None:
     assert "KEY" not in judged(lr=0, vocab=-1, layers=-1), "placeholders"
     assert judged(lr=1e-4, min_lr=1e-3)["SCHED"].severity == "error"
     assert judged(lr=1e-4, min_lr=0.1)["SCHED"].severity == "warning"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"params": 1.3e8},
+        {"params": 1e9},
+        {"pretrained": True},
+        {"pretrained": True, "params": 3e8},
+    ],
+)
+def test_a_rate_above_every_published_one_is_found_at_any_size(values: dict[str, Any]) -> None:
+    def rate(lr: float) -> Finding | None:
+        run = make_settings("hf-trainer", "train.json", lr=lr, dtype="bf16", **values)
+        return next((f for f in lint(run) if f.rule == "L06"), None)
+
+    assert rate(5e-3) is not None
+    assert rate(5e-3).severity in ("warning", "error")  # type: ignore[union-attr]
+    assert "params" in values or rate(2.9e-3) is None or values.get("pretrained")
+    tiny = make_settings("hf-trainer", "train.json", lr=8e-3, pretrained=True, params=2e7)
+    assert not any(f.rule == "L06" for f in lint(tiny))

@@ -15,11 +15,13 @@ from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, ReadError
 from trimtab.preflight.advice import advise, consider, menu, points, reach
 from trimtab.preflight.budget import Machine, plan_config, plan_lines
-from trimtab.preflight.lint import Finding, in_phase, lint, phase_of
-from trimtab.preflight.planning import gain_trend
+from trimtab.preflight.lint import Finding, in_phase, lint, phase_of, satisfied
+from trimtab.preflight.planning import Trend, gain_trend
 from trimtab.preflight.presets import difference, find_preset
 from trimtab.preflight.reading import read_config
 from trimtab.preflight.rules import RULES, Rule
+from trimtab.preflight.rules.rule import compact
+from trimtab.preflight.scale import on_devices
 from trimtab.preflight.settings import Settings
 from trimtab.preflight.terminal import (
     render_advice,
@@ -178,14 +180,10 @@ def _tell(
     console: Console,
 ) -> bool:
     """Judge one config; return whether an error was found."""
-    findings = lint(
-        settings,
-        params=arguments.params,
-        corpus_tokens=arguments.corpus_tokens,
-        train_tokens=arguments.train_tokens,
-    )
-    if arguments.phase:
-        findings = in_phase(findings, arguments.phase)
+    settings = on_devices(settings, arguments.devices)
+    known = {name: getattr(arguments, name) for name in ("params", "corpus_tokens", "train_tokens")}
+    everything = lint(settings, **known)
+    findings = in_phase(everything, arguments.phase) if arguments.phase else everything
     plan = plan_config(settings, _machine(arguments))
     other, source = _other(arguments, settings)
     differences = (
@@ -204,6 +202,8 @@ def _tell(
             render_config(
                 settings,
                 findings,
+                fine=satisfied(settings, everything, **known),
+                others=len(everything) - len(findings),
                 params=arguments.params,
                 everything=arguments.all,
                 width=console.width,
@@ -280,15 +280,22 @@ def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Co
         trend = gain_trend(arguments.gain, arguments.params)
         document["trend"] = {**asdict(trend), "adopt": trend.adopt}
         if not arguments.json:
-            console.print(
-                Text(
-                    f"the gain {trend.verdict}: {trend.per_decade:+.3g} for ten times the parameters, {trend.at_target:.3g} left at the target; {'adopt it' if trend.adopt else 'do not adopt it on this evidence'}"
-                )
-            )
+            console.print(Text(_gain_words(arguments.gain, arguments.params, trend)))
     if arguments.advise:
         asked = True
         _advise(arguments, document, console)
     return asked
+
+
+def _gain_words(given: list[tuple[float, float]], params: float | None, trend: Trend) -> str:
+    """Return what a trend says, with its target and the unit of its figures."""
+    target = params or 10 * max(size for size, _ in given)
+    chosen = "--params" if params else "ten times the largest size given; --params sets another"
+    return (
+        f"the gain {trend.verdict}: {trend.per_decade:+.3g} for ten times the parameters, "
+        f"{trend.at_target:.3g} left at {compact(target)} parameters ({chosen}), both in the unit of the gains given; "
+        + ("adopt it" if trend.adopt else "do not adopt it on this evidence")
+    )
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from trimtab.preflight.lint import Phase, phase_of
 from trimtab.preflight.references import BATCH_TOKENS, GPT3_LR, TABLES, WORKED_LR, Table
 from trimtab.preflight.rules import RULE_BY_ID
 from trimtab.preflight.rules.rule import compact, tokens
-from trimtab.preflight.rules.shape import depth_risk
+from trimtab.preflight.rules.shape import depth_risk, depth_words
 from trimtab.preflight.settings import Settings
 
 __all__ = ["Advice", "advise", "consider", "menu", "points", "reach"]
@@ -58,7 +58,7 @@ def advise(
         std = small_init(hidden)
         found += [
             _from_rule("L02", "init std of output layers", f"{std / math.sqrt(2 * layers):.5f}", f"{std:.5f}/√(2·{layers:.0f})"),
-            _from_rule("L18-aspect", "depth risk", str(depth_risk(hidden, layers)), f"hidden/layers {hidden / layers:.0f}; one step for each doubling of the depth"),
+            _from_rule("L18-aspect", "depth risk", str(depth_risk(hidden, layers)), f"{depth_words(hidden, layers)}; hidden/layers {hidden / layers:.0f}; one step for each doubling of the depth"),
         ]  # fmt: skip
     if params:
         found += [

@@ -1,5 +1,6 @@
 """The arithmetic of `planning`, put to one config and what the user knows of the machine."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from trimtab.preflight.facts import Facts
 from trimtab.preflight.planning import epoch_ledger, goodput, memory, time_needed
 from trimtab.preflight.rules.rule import compact
+from trimtab.preflight.scale import sharding_of, sharding_words
 from trimtab.preflight.settings import Settings
 
 __all__ = ["Machine", "plan_config", "plan_lines"]
@@ -65,9 +67,7 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
             "late": eta.is_late,
         }
     if run.params is not None and (machine.devices or machine.device_gib):
-        plan["memory"] = asdict(
-            memory(run.params, devices=machine.devices, device_gib=machine.device_gib)
-        )
+        plan["memory"] = _memory(settings, run.params, machine)
     if reliable is not None:
         plan["checkpoints"] = asdict(reliable)
         step_s = (
@@ -78,7 +78,62 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
         plan["checkpoints"]["interval_steps"] = (
             max(1, round(reliable.interval_s / step_s)) if step_s else None
         )
+    if missing := _missing(run, machine):
+        plan["missing"] = missing
     return plan
+
+
+def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, Any]:
+    """Return what one copy takes and what each device holds of it, as this config divides it."""
+    sharding = sharding_of(settings, machine.devices)
+    dtype = str(settings.get("dtype") or "bf16")
+    found = asdict(
+        memory(
+            params, devices=machine.devices, device_gib=machine.device_gib, sharding=sharding, dtype=dtype
+        )
+    )  # fmt: skip
+    for part in found["parts"]:
+        part["ways"] = part["ways"] if math.isfinite(part["ways"]) else None
+    return {
+        **found,
+        "dtype": dtype,
+        "sharding": asdict(sharding) if sharding is not None else None,
+        "sharding_words": sharding_words(sharding, machine.devices),
+    }
+
+
+def _missing(run: Facts, machine: Machine) -> list[str]:
+    """Return, for what the user asked and could not be reckoned, what would determine it."""
+    missing: list[str] = []
+    if run.train_tokens is None and (machine.tokens_per_second or machine.corpus_tokens):
+        asked = [
+            name
+            for name, given in (("time", machine.tokens_per_second), ("epochs", machine.corpus_tokens))
+            if given
+        ]  # fmt: skip
+        missing.append(f"{' and '.join(asked)}: {_why_no_tokens(run)}")
+    elif machine.corpus_tokens and run.batch_tokens is None:
+        missing.append("epochs: the batch in tokens is not known, so no step can be named")
+    if machine.tokens_per_second is None and (machine.deadline_days or machine.spent_days):
+        missing.append("time: give --tokens-per-second of the whole job")
+    if machine.save_seconds and not machine.devices:
+        missing.append("checkpoints: give --devices")
+    if run.params is None and (machine.devices or machine.device_gib):
+        missing.append("memory: the size of the model is not known; give --params")
+    return missing
+
+
+def _why_no_tokens(run: Facts) -> str:
+    if run.train_steps is None:
+        return (
+            "this config does not state for how many tokens or steps it trains; give --train-tokens"
+        )
+    if run.positive("batch_samples") and run.positive("seq"):
+        return (
+            f"{run.train_steps:.0f} steps are stated, but only one device's batch"
+            "; give --devices (a multiple of tensor × pipeline parallel) or --train-tokens"
+        )
+    return f"{run.train_steps:.0f} steps are stated, but no batch in tokens; give --train-tokens"
 
 
 def plan_lines(plan: Mapping[str, Any]) -> list[str]:
@@ -106,10 +161,11 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         each = f", {kept['per_device_gib']:.1f} GiB per device" if kept["per_device_gib"] else ""
         fits = {True: ": fits, before activations", False: ": does not fit", None: ""}[kept["fits"]]
         lines.append(
-            f"memory      {kept['gib']:,.0f} GiB{each}{fits}; give up precision in this order:"
+            f"memory      {kept['gib']:,.0f} GiB in one copy{each} ({kept['sharding_words']}){fits}; give up precision in this order:"
         )
         lines += [
             f"            {n}  {p['name']}  {p['gib']:,.0f} GiB — {p['give_up']}"
             for n, p in enumerate(kept["parts"], 1)
         ]
+    lines += [f"not known   {what}" for what in plan.get("missing", ())]
     return lines

@@ -133,8 +133,9 @@ class Facts:
 
     def has(self, name: str) -> bool:
         """Whether a setting is there, or follows from others."""
-        derived = getattr(self, name, None) if name in _DERIVED else None
-        return derived is not None or (name in self.settings.values)
+        if name in _DERIVED:
+            return getattr(self, name) is not None
+        return name in self.settings.values
 
     def setting(self, name: str) -> Setting | None:
         """Return a setting with its origin."""
@@ -171,13 +172,18 @@ class Facts:
         if self.is_adapter or any(part in objective for part in _TUNING):
             return True
         if not objective and self.setting("pretrained") is None:
-            return not _TUNING_NAMES.isdisjoint(re.split(r"[^a-z]+", self._file_name))
+            return bool(self.named_objective)
         named_pretraining = not objective and "pretrain" in self._file_name
         return self._starts_from_weights and not named_pretraining and "pretrain" not in objective
 
     @cached_property
     def _file_name(self) -> str:
         return self.settings.path.replace("\\", "/").rsplit("/", 1)[-1].lower()
+
+    @cached_property
+    def named_objective(self) -> str:
+        """Words of the file's name that say what is trained for, where the file does not; empty where there are none."""
+        return " ".join(_TUNING_NAMES.intersection(re.split(r"[^a-z]+", self._file_name)))
 
     @cached_property
     def is_continued(self) -> bool:

@@ -90,7 +90,23 @@ def in_phase(findings: Iterable[Finding], phase: Phase) -> tuple[Finding, ...]:
     return tuple(f for f in findings if phase_of(f.when) == phase)
 
 
-def satisfied(settings: Settings, findings: Iterable[Finding]) -> tuple[Rule, ...]:
-    """Return the rules that this config could answer and that found nothing."""
-    spoke, run = {f.rule for f in findings}, Facts(settings)
+def satisfied(
+    settings: Settings,
+    findings: Iterable[Finding],
+    *,
+    params: float | None = None,
+    corpus_tokens: float | None = None,
+    train_tokens: float | None = None,
+) -> tuple[Rule, ...]:
+    """Return the rules that this config could answer and that found nothing.
+
+    Args:
+        settings: One config.
+        findings: All that `lint` found, of both phases, with the same size and tokens.
+        params: As for `lint`.
+        corpus_tokens: As for `lint`.
+        train_tokens: As for `lint`.
+    """
+    spoke = {f.rule for f in findings}
+    run = Facts(settings, params=params, corpus_tokens=corpus_tokens, train_tokens=train_tokens)
     return tuple(r for r in RULES if r.id not in spoke and r.needs and r.applies(run))

@@ -8,7 +8,7 @@ from typing import Literal
 from trimtab.errors import ConfigError
 
 __all__ = [
-    "Eta", "Goodput", "Ledger", "Memory", "MemoryPart", "Trend", "epoch_ledger", "gain_trend",
+    "Eta", "Goodput", "Ledger", "Memory", "MemoryPart", "Sharding", "Trend", "epoch_ledger", "gain_trend",
     "goodput", "memory", "time_needed",
 ]  # fmt: skip
 
@@ -72,9 +72,27 @@ class MemoryPart:
     name: str
     bytes_per_param: float
     gib: float
-    """Of the whole job; divide by the ranks that share it."""
+    """One copy of it."""
+    ways: float
+    """Devices that share one copy; NaN where that is not known."""
     give_up: str
     """What to do to save it, and what that costs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharding:
+    """How a job divides a model: weights over tensor × pipeline ranks, and what ZeRO names over data-parallel ranks too."""
+
+    tensor: float = 1
+    pipeline: float = 1
+    data: float = 1
+    zero_stage: int = 0
+    """0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP)."""
+
+    def ways(self, from_stage: int) -> float:
+        """Return the devices that share one copy of what is divided from a stage of ZeRO on."""
+        shared = self.data if self.zero_stage >= from_stage else 1
+        return max(1.0, self.tensor * self.pipeline * shared)
 
 
 @dataclass(frozen=True)
@@ -89,18 +107,21 @@ class Memory:
 
 
 def memory(
-    params: float, *, devices: float | None = None, device_gib: float | None = None
-) -> Memory:
+    params: float, *, devices: float | None = None, device_gib: float | None = None,
+    sharding: Sharding | None = None, dtype: str = "bf16",
+) -> Memory:  # fmt: skip
     """Estimate the memory of mixed-precision Adam: 22 bytes a parameter with everything kept.
 
-    bf16 weights 2, a duplicate fp32 copy of them 4, fp32 gradients 4, fp32
-    master copy 4, Adam's two fp32 moments 8. Where memory allows, keep all; else give up from the
-    top of the list. Activations, buffers and fragmentation come on top.
+    16-bit weights 2, a duplicate fp32 copy of them 4, fp32 gradients 4, fp32
+    master copy 4, Adam's two fp32 moments 8; in fp32, weights 4 and no other copy. Where memory allows, keep all; else
+    give up from the top of the list. Activations, buffers and fragmentation come on top.
 
     Args:
         params: Parameters.
-        devices: Devices over which all of it is sharded evenly.
+        devices: Devices over which all of it is shared evenly, where no sharding is given.
         device_gib: Memory of one, in GiB.
+        sharding: How it is divided; then `devices` is not needed.
+        dtype: Format of the weights in the forward pass: bf16, fp16, fp32, fp8 (kept as bf16).
 
     Raises:
         ConfigError: A number is not positive.
@@ -110,19 +131,30 @@ def memory(
         ('fp32 master copy of the weights', 652)
 
     References:
-        The order is OPT's in hindsight: duplicate fp32 parameters first, Adam's states last.
+        The order is OPT's in hindsight: duplicate fp32 parameters first, Adam's states last. What each stage of ZeRO
+        divides: Rajbhandari et al. (arXiv:1910.02054).
     """
     _require(params=params, devices=devices or 1.0, device_gib=device_gib or 1.0)
+    full = dtype == "fp32"
+    narrow = "fp16" if dtype == "fp16" else "bf16"
     rows = (
-        ("duplicate fp32 parameters", 4.0, "shard them, or reduce from the master copy; costs nothing in precision"),
-        ("fp32 gradients", 4.0, "accumulate in bf16 over few micro-batches only, and still reduce in fp32"),
-        ("fp32 master copy of the weights", 4.0, "small updates are rounded away without it; keep it where it is affordable"),
-        ("bf16 weights", 2.0, "shard over data-parallel ranks (ZeRO-3, FSDP)"),
-        ("fp32 Adam moments", 8.0, "last: shard or offload before 8-bit moments, and bf16 not at all"),
+        ("duplicate fp32 parameters", 0.0 if full else 4.0, 3, "shard them, or reduce from the master copy; costs nothing in precision"),
+        ("fp32 gradients", 4.0, 2, f"accumulate in {narrow} over few micro-batches only, and still reduce in fp32"),
+        ("fp32 master copy of the weights", 0.0 if full else 4.0, 1, "small updates are rounded away without it; keep it where it is affordable"),
+        ("fp32 weights" if full else f"{narrow} weights", 4.0 if full else 2.0, 3, "shard over data-parallel ranks (ZeRO-3, FSDP)"),
+        ("fp32 Adam moments", 8.0, 1, "last: shard or offload before 8-bit moments, and bf16 not at all"),
     )  # fmt: skip
-    parts = tuple(MemoryPart(name, size, params * size / _GIB, how) for name, size, how in rows)
+    evenly = devices or math.nan
+    parts = tuple(
+        MemoryPart(
+            name, size, params * size / _GIB, sharding.ways(stage) if sharding else evenly, how
+        )
+        for name, size, stage, how in rows
+        if size
+    )
     total = sum(p.gib for p in parts)
-    per_device = total / devices if devices else None
+    each = sum(p.gib / p.ways for p in parts)
+    per_device = each if math.isfinite(each) else None
     fits = per_device <= device_gib if per_device is not None and device_gib else None
     return Memory(parts, total, per_device, fits)
 

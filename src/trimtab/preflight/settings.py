@@ -85,7 +85,9 @@ NAMES: Mapping[str, str] = {
     # layout and habits
     "tensor_parallel": "",
     "pipeline_parallel": "",
+    "context_parallel": "",
     "data_parallel": "",
+    "zero_stage": "what data-parallel ranks share: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP)",
     "world_size": "",
     "save_steps": "",
     "eval_steps": "",

@@ -10,12 +10,12 @@ from rich.text import Text
 from trimtab.plan.remedies import Remedy
 from trimtab.preflight.advice import Advice, reach
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.lint import Finding, satisfied
+from trimtab.preflight.lint import Finding
 from trimtab.preflight.presets import Difference
 from trimtab.preflight.references import Table
-from trimtab.preflight.rules import RULES
+from trimtab.preflight.rules import RULES, Rule
 from trimtab.preflight.rules.rule import compact
-from trimtab.preflight.rules.shape import depth_risk
+from trimtab.preflight.rules.shape import depth_words
 from trimtab.preflight.settings import Settings
 
 __all__ = [
@@ -37,25 +37,38 @@ def render_config(
     settings: Settings,
     findings: Sequence[Finding],
     *,
+    fine: Sequence[Rule],
+    others: int = 0,
     params: float | None = None,
     everything: bool = False,
     width: int = 120,
 ) -> RenderableType:
-    """Return one config: what it is, what was found, what is satisfied."""
+    """Return one config: what it is, what was found, what is satisfied.
+
+    Args:
+        settings: One config.
+        findings: What is to be shown: all, or those of one phase.
+        fine: Rules that are satisfied.
+        others: Findings of the other phase, which are not shown.
+        params: Parameters, where the user gave them.
+        everything: Also remarks in full, satisfied rules, and those that are checked elsewhere.
+        width: Columns of the terminal.
+    """
     rows: list[RenderableType] = [_headline(settings, params), Text("")]
     shown = [f for f in findings if everything or f.severity != "info"]
     rows.append(render_findings(shown, width))
     quiet = [f for f in findings if f not in shown]
-    counts = [f"{len(satisfied(settings, findings))} rules satisfied"]
+    counts = [f"{len(fine)} rules satisfied"]
+    if others:
+        counts.append(f"{others} finding{'s' if others > 1 else ''} of the other phase")
     if quiet:
-        counts.append(
-            f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} ({', '.join(f.rule for f in quiet)})"
-        )
+        named = ", ".join(f"{f.rule} {f.title}" for f in quiet)
+        counts.append(f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} ({named})")
     if not everything:
         counts.append("trimtab preflight --all")
     rows.append(Text("· " + " · ".join(counts), style="dim"))
     if everything:
-        rows.append(_everything(settings, findings, params))
+        rows.append(_everything(settings, findings, fine, params))
     return Group(*rows)
 
 
@@ -66,7 +79,9 @@ def _headline(settings: Settings, params: float | None) -> Text:
     if run.params is not None:
         parts.append(f"{compact(run.params)} parameters")
     if hidden and layers:
-        parts.append(f"{layers:.0f} layers × {hidden:.0f}, depth risk {depth_risk(hidden, layers)}")
+        parts.append(
+            f"{layers:.0f} layers × {hidden:.0f}, depth risk {depth_words(hidden, layers)}"
+        )
     if dtype := run.get("dtype"):
         parts.append(str(dtype))
     if run.is_tuning:
@@ -93,11 +108,11 @@ def render_findings(findings: Iterable[Finding], width: int) -> Grid:
 
 
 def _everything(
-    settings: Settings, findings: Sequence[Finding], params: float | None
+    settings: Settings, findings: Sequence[Finding], fine: Sequence[Rule], params: float | None
 ) -> RenderableType:
     rows: list[RenderableType] = [Text("\nsatisfied", style="bold")]
-    rows += [Text(f"  {r.id:<11} {r.title}") for r in satisfied(settings, findings)]
-    spoke = {f.rule for f in findings} | {r.id for r in satisfied(settings, findings)}
+    rows += [Text(f"  {r.id:<11} {r.title}") for r in fine]
+    spoke = {f.rule for f in findings} | {r.id for r in fine}
     rows.append(Text("\nnot determined by this config", style="bold"))
     rows += [
         Text(f"  {r.id:<11} {r.title}")

@@ -26,7 +26,7 @@ SAMPLES: list[tuple[str, str, str, Mapping[str, Any]]] = [
         "a.sh",
         "deepspeed train.py --deepspeed --zero-stage 1 --num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048"
         " --global-batch-size 512 --lr 2e-4 --lr-warmup-tokens 3000000 --fp16 --loss-scale 12",
-        {"warmup_tokens": 3000000, "warmup_steps": 3, "dtype": "fp16", "loss_scale": 12, "ffn": 8192},
+        {"warmup_tokens": 3000000, "warmup_steps": 3, "dtype": "fp16", "loss_scale": None, "ffn": 8192},
     ),
     (
         "megatron-bridge",
@@ -62,7 +62,7 @@ SAMPLES: list[tuple[str, str, str, Mapping[str, Any]]] = [
          "tensor_parallel": 2, "clip": 1.0},
     ),
     ("deepspeed", "a.json", '{"train_batch_size": 4096, "zero_optimization": {"stage": 2}, "optimizer": {"type": "Lamb", "params": {"lr": 11e-3}}, "bf16": {"enabled": true},'
-     ' "train_micro_batch_size_per_gpu": "auto"}', {"batch_samples": 4096, "optimizer": "Lamb", "dtype": "bf16", "micro_batch": None, "clip": None}),
+     ' "train_micro_batch_size_per_gpu": "auto"}', {"batch_samples": 4096, "optimizer": "Lamb", "dtype": "bf16", "micro_batch": None, "clip": 0}),
     (
         "olmo",
         "a.yaml",
@@ -124,10 +124,10 @@ SAMPLES: list[tuple[str, str, str, Mapping[str, Any]]] = [
      {"init_std": 0.02, "gated_ffn": True, "dtype": "bf16", "clip": None, "pretrained": None}),
     ("litgpt", "a.yaml", "checkpoint_dir: checkpoints/org/Llama-3-8B\nprecision: bf16-true\ndevices: 4\nnum_nodes: 1\ntrain: {global_batch_size: 64, micro_batch_size: 4, lr_warmup_steps: 25,"
      " max_seq_length: 512, min_lr: 6e-5, max_norm: }\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 2e-4, betas: [0.9, 0.95]}}\neval: {interval: 25}\n",
-     {"batch_tokens": 32768, "min_lr": 6e-5, "dtype": "bf16", "world_size": 4, "clip": None}),
+     {"batch_tokens": 32768, "min_lr": 6e-5, "dtype": "bf16", "world_size": 4, "clip": 0}),
     ("torchtune", "a.yaml", "model: {_component_: torchtune.models.llama3_1.llama3_1_8b}\ncheckpointer: {_component_: x, checkpoint_dir: /tmp/m}\ntokenizer: {max_seq_len: 8192}\nbatch_size: 2\n"
      "optimizer: {_component_: torch.optim.AdamW, lr: 2e-5}\nclip_grad_norm: null\ndtype: bf16\n",
-     {"params": 8e9, "pretrained": True, "seq": 8192, "micro_batch": 2, "clip": None}),
+     {"params": 8e9, "pretrained": True, "seq": 8192, "micro_batch": 2, "clip": 0}),
     ("mindformers", "a.yaml", "model: {model_config: {embedding_size: 14336, num_layers: 70, expand_ratio: 4, seq_length: 2048, vocab_size: 250880, compute_dtype: float16, param_init_type: float32}}\n"
      "train_dataset: {batch_size: 8}\nrunner_config: {batch_size: 1}\nparallel_config: {data_parallel: 2, micro_batch_num: 48}\nlr_schedule: {learning_rate: 1e-6, lr_end: 1e-7, total_steps: -1}\n",
      {"hidden": 14336, "ffn": 57344, "batch_samples": 96, "min_lr": 1e-7, "dtype": "fp16", "train_steps": None}),

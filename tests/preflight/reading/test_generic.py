@@ -90,3 +90,16 @@ def test_key_and_line_say_where_a_value_stands(read: Read) -> None:
     assert settings.values["lr"].key == "optim.inner.lr"
     assert settings.values["lr"].line == 4
     assert settings.values["lr"].origin == "stated"
+
+
+def test_the_size_is_taken_from_the_name_of_the_model_file(read: Read) -> None:
+    settings = read(
+        "a.sh",
+        "torchrun main.py --model_config configs/llama_7b.json --lr 2.5e-3 --warmup_steps 15000 --optimizer adamw\n",
+    )
+    assert settings.get("params") == 7e9
+    assert settings.framework == "generic"
+    assert (
+        read("b.yaml", "model: {n_dim: 768, n_blocks: 16}\noptim: {max_lr: 6.0e-4}\n").get("hidden")
+        == 768
+    )

@@ -64,7 +64,7 @@ AS_STATED = (
     "hidden", "layers", "heads", "kv_heads", "head_dim", "seq", "norm", "activation", "dropout", "attention_dropout",
     "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "init_std", "init_std_output", "embedding_scale",
     "optimizer", "lr", "min_lr", "schedule", "beta1", "beta2", "eps", "weight_decay", "clip", "params", "embed_norm",
-    "tensor_parallel", "pipeline_parallel", "data_parallel", "world_size", "seed", "loss_scale", "loss_scale_init",
+    "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "zero_stage", "world_size", "seed", "loss_scale", "loss_scale_init",
     "loss_scale_window", "loss_scale_hysteresis", "loss_scale_min", "ffn", "epochs", "micro_batch",
 )  # fmt: skip
 
@@ -163,21 +163,25 @@ def names_weights(base: str, key: str) -> bool:
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
-OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
+OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("cpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
               ("sft", "sft"), ("rm", "reward"), ("reward", "reward"), ("pt", "pretrain"), ("pretrain", "pretrain"))  # fmt: skip
 
 
 def objective(facts: Facts) -> None:
-    """What is trained for, where a key says it."""
-    stage = facts.fact("stage")
-    if isinstance(stage, str):
-        words = set(re.split(r"[^a-z]+", stage.lower()))
-        facts.derive(
-            "objective",
-            next((goal for word, goal in OBJECTIVES if word in words), None),
-            "stage",
-            origin="stated",
-        )
+    """What is trained for, where a key, the loss or the program's name says it."""
+    facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
+    loss = goal_of(facts.fact("loss_type"))
+    if loss == "dpo" or facts.amount("pref_beta") is not None:
+        facts.derive("objective", "dpo", "pref_beta", "loss_type")
+    started = goal_of(facts.fact("program"))
+    if started != "pretrain":  # Megatron's pretrain_gpt.py tunes given weights as well
+        facts.derive("objective", started, "program")
+
+
+def goal_of(text: Any) -> str | None:
+    """Return what the words of a text say is trained for, or None."""
+    words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
+    return next((goal for word, goal in OBJECTIVES if word in words), None)
 
 
 def dtypes(facts: Facts) -> None:
@@ -219,6 +223,22 @@ def dtypes(facts: Facts) -> None:
     )
 
 
+def sharding(facts: Facts) -> None:
+    """What data-parallel ranks share, by the names of FSDP's strategies and of distributed optimizers."""
+    named = facts.fact("fsdp")
+    text = str(named).lower()
+    if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):
+        facts.derive("zero_stage", 2, "fsdp")
+    elif flag(named) or any(
+        word in text for word in ("full_shard", "fullshard", "hybrid", "zero3")
+    ):
+        facts.derive("zero_stage", 3, "fsdp")
+    elif "no_shard" in text:
+        facts.derive("zero_stage", 0, "fsdp")
+    if flag(facts.fact("zero_on")) or "distributed" in str(facts.fact("optimizer") or ""):
+        facts.derive("zero_stage", 1, "zero_on", "optimizer")
+
+
 def intervals(facts: Facts) -> None:
     """Save and evaluation intervals in steps, where they are steps."""
     for name in ("save_steps", "eval_steps"):
@@ -228,6 +248,6 @@ def intervals(facts: Facts) -> None:
 
 
 STEPS: tuple[Callable[[Facts], None], ...] = (
-    optimizer, flags, objective, dtypes, intervals, derive_shape.shape, derive_batch.batch, derive_batch.length,
+    optimizer, flags, objective, dtypes, sharding, intervals, derive_shape.shape, derive_batch.batch, derive_batch.length,
     derive_batch.warmup,
 )  # fmt: skip

@@ -35,7 +35,7 @@ FACTS: Mapping[str, Fact] = {
         "hiddensize hiddendim dmodel nembd embdim embeddim modeldim dimmodel hiddenunits embeddingdim nembed embedsize"
         " decoderembeddim encoderembeddim modeldimension hiddenwidth residualdim transformerdim nembeddings embeddingsize"
         " hiddenstatesize adim attentiondim modelwidth emb basemodeldim  modeldims bertdim modelhiddensize nhidden",
-        "dim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
+        "dim ndim width embd hiddendims embeddingsize channels outputsize  hidden units nchannels", "count", 8, 100_000, "model",
     ),
     "layers": Fact(
         "numlayers nlayers nlayer numhiddenlayers nlayers decoderlayers numdecoderlayers ndecoderlayers numtransformerlayers"
@@ -277,6 +277,9 @@ FACTS: Mapping[str, Fact] = {
     "data_parallel": Fact("dataparallelsize dataparallel dpsize dpdegree dataparalleldegree", "dp", "count", 1, 1e6, "layout"),
     "dp_replicate": Fact("dataparallelreplicatedegree dpreplicate", "", "number", -1, 1e6, "layout"),
     "dp_shard": Fact("dataparallelsharddegree dpshard", "", "number", -1, 1e6, "layout"),
+    "zero_stage": Fact("zerostage zerooptimizationstage zerolevel zerooptimizerstage zerooptstage", "", "count", 0, 3, "layout"),
+    "zero_on": Fact("usedistributedoptimizer zero1 usezero1 usezerooptimizer", "", "flag", 0, 1, "layout"),
+    "fsdp": Fact("fsdp shardingstrategy fsdptype fsdpshardingstrategy usefsdp fullyshard usetorchfsdp2", "", "any", group="layout"),
     "world_size": Fact("tpusize distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount", "gpus", "count", 1, 1e6, "layout"),
     "nodes": Fact("numnodes nnodes nodes nnode numhosts numnode", "", "count", 1, 1e5, "layout"),
     "devices": Fact("ndevicespernode devices nprocpernode gpuspernode ntaskspernode devicespernode numgpuspernode nprocspernode numgpupernode gpupernode gpusperreplica ngpuspernode pernodegpus", "gres", "any", 1, 64, "layout"),
@@ -285,9 +288,12 @@ FACTS: Mapping[str, Fact] = {
     "seed": Fact("seed randomseed globalseed manualseed torchseed trainseed rngseed", "", "number", 0, 1e12, "any"),
     "base_model": Fact("modelnameorpath basemodel pretrainedmodelnameorpath initializefromhf hfpath pretrainedmodel initializefrom pretrainedcheckpoint  hfmodel modelpath finetunefrom pretrainedpath pretrainpath loadfrompretrained pretrain pretrained resumefrompretrained basemodelname pretrainedweights modelnameorpaths hfmodelpath hfmodelname initfromhf actormodelnameorpath hfmodelid basemodelpath referencecheckpoint pretrainedmodelpath restorefrompath modelnameorid", "model", "any", group="any"),
     "finetune": Fact("finetune finetuning sft dosft", "", "flag", group="any"),
-    "adapter": Fact("traintype adapter lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
+    "adapter": Fact("traintype adapter tunemmmlpadapter loraenable lorar lorarank finetuningtype uselora peft usepeft peftscheme peftmethod trainingtype tunertype", "", "any", group="any"),
     "reinit": Fact("reinitweights trainfromscratch fromscratch", "", "flag", group="any"),
     "stage": Fact("stage trainingstage trainstage rlhftype", "", "text", group="any"),
+    "pref_beta": Fact("dpobeta prefbeta simpobeta orpobeta ktobeta orpoalpha simpogamma", "", "number", 0, 1e3, "any"),
+    "loss_type": Fact("losstype dpolosstype prefloss preflosstype", "", "text", group="any"),
+    "program": Fact("program", "", "text", group="any"),
     "flavor": Fact("modelspec preset modelvariant modelsize modelid flavor modelflavor", "", "text", group="model"),
-    "model_name": Fact("modeltype modelname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
+    "model_name": Fact("modeltype modelname modelconfig modelconfigpath modelconfigname architectures modelclass architecture modelfamily", "name component target", "any", group="model"),
 }  # fmt: skip

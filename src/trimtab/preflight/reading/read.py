@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.errors import ReadError
+from trimtab.preflight.reading.deepspeed import own_scaler, with_config
 from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
-from trimtab.preflight.reading.recognise import accepted, left_open, recognise
+from trimtab.preflight.reading.recognise import accepted, left_open, recognise, switched_off
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
 from trimtab.preflight.settings import Setting, Settings
@@ -19,7 +20,7 @@ __all__ = ["read_config"]
 
 MAX_BYTES = 8_000_000
 MIN_IN_DIRECTORY = 3
-"""Settings below which a file met in a directory is not taken for a config."""
+"""Settings below which a file of no known framework, met in a directory, is not taken for a config."""
 TRAINING = (
     "lr",
     "train_steps",
@@ -62,7 +63,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     found = [
         settings
         for document in load(path)
-        if (settings := understood(str(path), document, frameworks)).values
+        if (settings := understood(str(path), with_config(document, path), frameworks)).values
     ]
     if not found:
         raise ReadError(
@@ -83,15 +84,18 @@ def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings
             and not any(p.startswith(".") for p in file.relative_to(path).parts)
         ):
             try:
-                found.extend(
-                    s for s in read_config(file, frameworks) if len(s.values) >= MIN_IN_DIRECTORY
-                )
+                found.extend(s for s in read_config(file, frameworks) if is_config(s))
             except ReadError as error:
                 failed.append(str(error))
     if not found:
         why = f" ({failed[0]})" if failed else ""
         raise ReadError(f"{path}: no training config among its files{why}; name the file itself")
     return found
+
+
+def is_config(settings: Settings) -> bool:
+    """Whether a file met in a directory is a config: by its framework's own keys, or by how much it says."""
+    return settings.framework != "generic" or len(settings.values) >= MIN_IN_DIRECTORY
 
 
 def load(path: Path) -> list[Document]:
@@ -128,7 +132,15 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     for name, found in recognise(rest).items():
         stated.setdefault(name, Setting(found.value, "stated", found.leaf.key, found.leaf.line))
     stated.update(segment_facts(document.tree))
-    facts = Facts(stated, note=list(document.note))
+    note = list(document.note)
+    if (scaled := own_scaler(document.tree, stated)) is not None:
+        if "loss_scale" in stated and scaled.get("loss_scale") != stated["loss_scale"]:
+            note.append("the loss is scaled as DeepSpeed's config says, not by --loss-scale")
+        stated = scaled
+    no_clip = switched_off(leaves, "clip")
+    if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
+        stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
+    facts = Facts(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)

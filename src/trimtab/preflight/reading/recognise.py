@@ -10,7 +10,7 @@ from trimtab.preflight.reading.document import Leaf, squash
 from trimtab.preflight.reading.names import FACTS, Fact
 from trimtab.preflight.reading.values import duration, flag, number, pair, precision, unresolved
 
-__all__ = ["Candidate", "accepted", "left_open", "recognise"]
+__all__ = ["Candidate", "accepted", "left_open", "recognise", "switched_off"]
 
 
 def bag(words: str) -> frozenset[str]:
@@ -145,6 +145,18 @@ def left_open(leaves: Iterable[Leaf]) -> set[str]:
                 name for name, base in named(squash(leaf.path[-1]), "") if base >= PREFIXED
             )
     return found
+
+
+def switched_off(leaves: Iterable[Leaf], name: str) -> Leaf | None:
+    """Return the leaf that names a fact and gives it no value (`max_norm: null`), or None."""
+    for leaf in leaves:
+        if leaf.value is not None:
+            continue
+        parents = [squash(part) for part in leaf.path[:-1]]
+        sure = dict(named(squash(leaf.path[-1]), parents[-1] if parents else "")).get(name, 0)
+        if sure >= PREFIXED and sure + placed(name, FACTS[name], parents, frozenset()) > ACCEPT:
+            return leaf
+    return None
 
 
 @cache

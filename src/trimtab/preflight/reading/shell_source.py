@@ -81,7 +81,7 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
     if count_options(best) < 1:
         raise ValueError("line 1: no command with options was found in this script")
     tree = argument_tree(best)
-    launch = launcher_tree(best)
+    launch = launcher_tree(best) | program(best)
     for header in SBATCH.findall(text):
         launch = {**launcher_tree(words(header.split(" #")[0])), **launch}
     if launch:
@@ -97,6 +97,12 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
         if spelled:
             lines[(key,)] = text.count("\n", 0, spelled.start()) + 1
     return Document(tree, "args", lines)
+
+
+def program(command: list[str]) -> dict[str, str]:
+    """Return the Python file that a command runs, by its name without folders; {} where there is none."""
+    file = next((word for word in command if word.endswith(".py")), "")
+    return {"program": file.rsplit("/", 1)[-1]} if file else {}
 
 
 def obey(shell: Shell, statement: str, *, sure: bool) -> None:

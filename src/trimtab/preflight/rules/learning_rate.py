@@ -8,6 +8,8 @@ __all__ = ["LEARNING_RATE_RULES"]
 
 _TUNING_LR = 2e-5
 """Full fine-tuning of 1 B and more: Zephyr, Tulu and Llama recipes lie between 5e-6 and 2e-5."""
+_HIGHEST = max(WORKED_LR.points, key=lambda p: p.value)
+"""Above it no published rate of a language model of 100 M and more lies."""
 _PREFERENCE_LR = 1e-6
 """Preference tuning: Zephyr 5e-7, Tulu 3 2e-7, ORPO up to 8e-6."""
 
@@ -73,24 +75,26 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
 
 
 def _of_unknown_size(run: Facts, lr: float) -> Verdict | None:
-    highest = max(WORKED_LR.points, key=lambda p: p.value)
-    if lr <= 1.05 * highest.value or run.is_continued or run.setting("optimizer") is None:
+    if lr <= 1.05 * _HIGHEST.value:
         return None
     experts = run.number("experts") or 0
     return Verdict(
         "error" if experts >= 16 else "warning",  # so many experts make no small model
-        f"peak rate {compact(lr)}: the highest known to have worked for a language model of any size is {compact(highest.value)} ({highest.run})",
-        {"lr": lr, "highest_that_worked": highest.value},
+        f"peak rate {compact(lr)}: the highest known to have worked for a language model of any size is {compact(_HIGHEST.value)} ({_HIGHEST.run})",
+        {"lr": lr, "highest_that_worked": _HIGHEST.value},
         {},
         "give --params for the rate of this size",
     )
 
 
 def _tuning(run: Facts, lr: float) -> Verdict | None:
-    if run.params is not None and run.params < 1e9:
+    above_all = lr > (1.05 * _HIGHEST.value if (run.params or 1e9) >= 1e8 else 1e-2)
+    if run.params is not None and run.params < 1e9 and not above_all:
         return None
-    objective = run.text("objective")
-    preference = any(o in objective for o in ("dpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl"))
+    objective = run.text("objective") or run.named_objective
+    preference = any(
+        o in objective for o in ("dpo", "orpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl")
+    )
     usual = _PREFERENCE_LR if preference else _TUNING_LR
     ratio = lr / usual
     if ratio <= (10.5 if preference else 4.5):
@@ -103,7 +107,7 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
     )
     # a model of unknown size may be small, unless its optimizer is there to save memory
     saving = any(part in run.text("optimizer") for part in ("8bit", "4bit", "paged", "galore"))
-    severe = ratio >= (90 if preference else 9.5) and (run.params is not None or saving)
+    severe = ratio >= (90 if preference else 9.5) and ((run.params or 0) >= 1e9 or saving)
     return Verdict(
         "error" if severe else "warning",
         f"rate {compact(lr)} for {'preference tuning' if preference else 'full fine-tuning'}{small}: {ratio:.2g} × the usual {compact(usual)}",

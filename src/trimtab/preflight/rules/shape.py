@@ -5,7 +5,11 @@ import math
 from trimtab.preflight.facts import Facts
 from trimtab.preflight.rules.rule import Rule, Verdict, compact
 
-__all__ = ["SHAPE_RULES", "depth_risk"]
+__all__ = ["SHAPE_RULES", "depth_risk", "depth_words"]
+
+
+_DEEPEST = 5
+"""Level of hidden / layers from 12.5 to 25; GPT-2 XL is at 4."""
 
 
 def depth_risk(hidden: float, layers: float) -> int:
@@ -19,6 +23,21 @@ def depth_risk(hidden: float, layers: float) -> int:
         (2, 3)
     """
     return math.floor(math.log2(400 * layers / hidden)) + 1
+
+
+def depth_words(hidden: float, layers: float) -> str:
+    """Return the level with its scale.
+
+    Example:
+        >>> depth_words(11600, 64)
+        '2 of 5'
+    """
+    level = depth_risk(hidden, layers)
+    return (
+        f"{level} of {_DEEPEST}"
+        if 1 <= level <= _DEEPEST
+        else f"{level}, where 1 to {_DEEPEST} are usual"
+    )
 
 
 def ffn_width(run: Facts) -> Verdict | None:

@@ -11,7 +11,7 @@ TRAINER = (
 TRAINER_DEFAULTS = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "clip": 1.0}
 TRAINER_KEYS = {
     "maxsteps": "train_steps", "optim": "optimizer", "lrschedulertype": "schedule", "modelnameorpath": "base_model", "torchdtype": "precision",
-    "gradientaccumulationsteps": "grad_accum", "beta": "ignored", "loraalpha": "ignored",
+    "gradientaccumulationsteps": "grad_accum", "beta": "pref_beta", "loraalpha": "ignored",
 }
 
 FINETUNING: tuple[Framework, ...] = (
@@ -58,6 +58,7 @@ FINETUNING: tuple[Framework, ...] = (
         keys={"train.minlr": "min_lr", "train.maxnorm": "clip", "train.maxsteps": "train_steps", "train.globalbatchsize": "batch_global", "checkpointdir": "base_model",
               "initialcheckpointdir": "base_model", "train.maxseqlength": "seq", "optimizer.classpath": "optimizer", "train.maxtokens": "train_tokens", "train.epochs": "epochs",
               "optimizer.initargs.lr": "lr", "optimizer.initargs.betas": "betas", "modelconfig.blocksize": "seq"},
+        defaults={"clip": 0},
         batch_unit="global",
         source="https://github.com/Lightning-AI/litgpt/tree/main/config_hub",
     ),

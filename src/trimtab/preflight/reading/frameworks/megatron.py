@@ -11,6 +11,7 @@ DEFAULTS = {
     "attention_dropout": 0.1, "pad_vocab_to": 128, "tensor_parallel": 1, "pipeline_parallel": 1,
     "tied_embeddings": True, "gated_ffn": False, "warmup_steps": 0,
 }
+LM_DEFAULTS = {**DEFAULTS, "zero_stage": 0}
 KEYS = {
     "numexperts": "experts", "moezlosscoeff": "router_z_loss", "lrwarmupfraction": "warmup_ratio", "rampupbatchsize": "ramp",
     "lossscale": "loss_scale", "optimizer": "optimizer", "load": "ignored", "numtokens": "ignored",
@@ -58,7 +59,7 @@ MEGATRON: tuple[Framework, ...] = (
     ),
     Framework(
         name="megatron-deepspeed",
-        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeedjson numlayers", "deepspeed numattentionheads"),
+        marks=("deepspeed numlayers", "zerostage numlayers", "deepspeedconfig numlayers", "deepspeedjson numlayers", "deepspeed numattentionheads", "deepspeed hiddensize microbatchsize"),
         keys=KEYS,
         defaults=DEFAULTS,
         ffn_rule="megatron",
@@ -69,7 +70,18 @@ MEGATRON: tuple[Framework, ...] = (
         marks=("numlayers hiddensize numattentionheads lrdecaystyle", "numattentionheads microbatchsize hiddensize !model !basemodel", "tensormodelparallelsize numattentionheads !model",
                "initmethodstd hiddensize adambeta1", "tensormodelparallelsize microbatchsize lr !model !modelnameorpath"),
         keys=KEYS,
-        defaults=DEFAULTS,
+        defaults=LM_DEFAULTS,
+        ffn_rule="megatron",
+        source=ARGUMENTS,
+    ),
+    Framework(
+        name="megatron",  # a short command line: its options are Megatron's words, or its program is Megatron's
+        marks=("numlayers hiddensize numattentionheads !model !modelnameorpath !modelarch", "numlayers hiddensize microbatchsize !model !modelnameorpath",
+               "numlayers numattentionheads microbatchsize !model !modelnameorpath",
+               "=pretraingptpy numlayers", "=pretraingptpy hiddensize", "=pretraingptpy microbatchsize", "=pretraingptpy lr"),
+        syntax="args",
+        keys=KEYS,
+        defaults=LM_DEFAULTS,
         ffn_rule="megatron",
         source=ARGUMENTS,
     ),
@@ -78,6 +90,7 @@ MEGATRON: tuple[Framework, ...] = (
         marks=("zerooptimization !modelnameorpath !basemodel !model", "trainmicrobatchsizepergpu !modelnameorpath !model", "fp16.enabled optimizer.params.lr", "bf16.enabled optimizer.params.lr"),
         keys={"trainbatchsize": "batch_global", "scheduler.params.warmupnumsteps": "warmup_steps", "scheduler.params.warmupmaxlr": "ignored",
               "scheduler.params.warmupminlr": "ignored", "optimizer.type": "optimizer", "scheduler.type": "schedule"},
+        defaults={"clip": 0},
         source="https://www.deepspeed.ai/docs/config-json/",
     ),
 )

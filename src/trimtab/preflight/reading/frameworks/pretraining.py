@@ -71,7 +71,7 @@ PRETRAINING: tuple[Framework, ...] = (
               "checkpoint.interval": "save_steps", "training.globalbatchsize": "batch_global", "lrscheduler.minlrfactor": "min_lr_ratio", "lrscheduler.lrmin": "min_lr_ratio",
               "training.datatype": "ignored"},
         ignore=("enablefloat8linear",),
-        defaults={"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "dtype": "bf16"},
+        defaults={"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "dtype": "bf16", "zero_stage": 3},
         source="https://github.com/pytorch/torchtitan/blob/main/torchtitan/config/job_config.py",
     ),
     Framework(
