@@ -173,7 +173,7 @@ def test_the_sentence_and_the_table_hold_the_figures(page: str) -> None:
     table = page.split('class="results"')[1].split("</table>")[0]
     for figure in ("1.6000", "1.6800", "× 1.0500", "1.6040", "× 1.0025", "95.0%", "4.8%"):
         assert figure in table
-    assert "back to step 1080, without samples 17\u202f584 to 18\u202f383" in table
+    assert "back to step 1080, without samples 17584 to 18383" in table
     assert "learning rate ×" not in table
 
 
