@@ -2,7 +2,9 @@
 
 import http.server
 import json
+import os
 import signal
+import socketserver
 import subprocess
 import sys
 import threading
@@ -16,6 +18,15 @@ import pytest
 from trimtab.cli import main, watch
 from trimtab.cli.runs import Beside, account_of
 from trimtab.readers import read_run
+
+NO_ADDRESSES = (
+    "file:///etc/passwd",
+    "http://127.0.0.1:abc/",
+    "http://exa mple/",
+    "http://[::1",
+    "http://",
+    "http://a:99999/",
+)
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -266,6 +277,55 @@ def test_the_webhook_gets_the_incident(tmp_path: Path, capsys: pytest.CaptureFix
     assert got[0]["event"] == "found"
 
 
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"SSH-2.0-Open\r\n\r\n", "not delivered (SSH"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "not delivered (got more"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", "not delivered (got more"),
+        (b"HTTP/1.1 302 x\r\nLocation: http://a:b/\r\n\r\n", "redirected to 'http://a:b/'"),
+        (b"HTTP/1.1 307 x\r\nLocation: /there\r\n\r\n", "redirected to '/there'"),
+    ],
+)
+def test_what_a_webhook_answers_stops_nothing_and_is_not_followed(
+    answer: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bytes] = []
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            asked.append(self.connection.recv(1 << 16)[:4])
+            self.wfile.write(answer)
+
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text((200,)))
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            port = server.server_address[1]
+            code = follow(path, Scene(start=0.0), "--webhook", f"http://127.0.0.1:{port}/")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert code == 0
+    assert told in capsys.readouterr().err
+    assert asked == [b"POST"]
+
+
+def test_a_pipe_in_place_of_the_log_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text())
+
+    def replace() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    lines: list[str] = []
+    assert follow(path, Scene(replace, lambda: lines.append("on"), start=0.0)) == 0
+    assert lines == ["on"]
+
+
 def test_a_silence_is_a_hang_once_and_its_end_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,7 +455,13 @@ def test_inspect_follow_stops_when_idle(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [["--interval", "0"], ["--webhook", "file:///etc/passwd"], ["--exec", "'open"], ["--exec", ""]],
+    [
+        *(["--interval", text] for text in ("0", "nan", "inf", "1e20")),
+        *(["--hang", text] for text in ("nan", "-1")),
+        *(["--webhook", text] for text in NO_ADDRESSES),
+        ["--exec", "'open"],
+        ["--exec", ""],
+    ],
 )
 def test_impossible_options(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -36,7 +36,7 @@ def test_a_bomb_is_one_error_that_names_it(form: str, start: bytes, tmp_path: Pa
         tracemalloc.stop()
     assert name == str(path)
     assert isinstance(outcome, ReadError)
-    assert str(outcome).startswith(f"{path}: unpacks to more than 250 times its size")
+    assert str(outcome).startswith(f"{path}: unpacks to more than 100 times its size")
     assert "unpack it and give the result" in str(outcome)
     assert peak < 8 * 70 << 20
 

@@ -8,6 +8,7 @@ A dismissal holds for the incident at that place as long as it is not more sever
 a warning that was waved through and becomes critical is an alarm again.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -103,9 +104,14 @@ def remember(source: str, dismissal: Dismissal, *, store: Path) -> Path:
     line = {"t": now, "size_bytes": size, "sha256": digest, "attempt": dismissal.attempt, **data}
     try:
         store.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(store, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        if store.exists() and not store.is_file():
+            raise OSError(errno.EINVAL, "not a regular file", str(store))
+        file = os.open(store, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            os.write(file, (json.dumps(line, allow_nan=False) + "\n").encode())
+            size_store = os.fstat(file).st_size
+            torn = size_store > 0 and os.pread(file, 1, size_store - 1) != b"\n"
+            text = ("\n" if torn else "") + json.dumps(line, allow_nan=False) + "\n"
+            os.write(file, text.encode())
             os.fsync(file)
         finally:
             os.close(file)
@@ -134,6 +140,8 @@ def _of(data: Any, attempt: str) -> Dismissal | None:
 
 def _stored(source: str, store: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of the store about one log, oldest first."""
+    if not store.is_file():  # a pipe would be waited on
+        return
     try:
         lines = store.read_bytes().splitlines()
     except OSError:

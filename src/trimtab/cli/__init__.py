@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from trimtab.cli import (
@@ -59,6 +60,10 @@ start here:
 """
 
 
+_SAY_WHEN_EMPTY = ("--title", "--why", "--exec")
+"""Options that take an empty text, or have words of their own for it."""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     parser = argparse.ArgumentParser(
@@ -81,15 +86,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         build_parser().print_help(sys.stderr)
         return 2
     if any(
-        text == "" and before != "--title"
+        text == "" and before not in _SAY_WHEN_EMPTY
         for before, text in zip(["", *given], given, strict=False)
     ):
         print("trimtab: an argument is empty; give a path", file=sys.stderr)
         return 2
+    if os.environ.get("COLUMNS", "1").strip("0") == "":  # a terminal that does not know its width
+        del os.environ["COLUMNS"]
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # a name in no encoding is still told
     try:
-        return _run(given)
+        with warnings.catch_warnings():  # NaN and Inf are normal input, and told where they matter
+            warnings.simplefilter("ignore", RuntimeWarning)
+            return _run(given)
     except TrimtabError as error:
         print(f"trimtab: {error}", file=sys.stderr)
         return 2
@@ -111,7 +120,9 @@ def _run(given: Sequence[str]) -> int:
     try:
         arguments = build_parser().parse_args(given)
         code: int = arguments.run(arguments)
-    except SystemExit:  # --help, --version
+    except SystemExit as stop:  # --help, --version
+        if isinstance(stop.__context__, BrokenPipeError):  # what rich makes of one
+            return 0
         _flush()
         raise
     _flush()

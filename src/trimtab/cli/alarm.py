@@ -1,7 +1,9 @@
 """What an alarm sets off: a command of the user's, a web address; a failure is told and stops nothing."""
 
+import http.client
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -9,7 +11,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 from trimtab.errors import ConfigError
 
@@ -38,10 +41,22 @@ def parse_url(text: str) -> str:
     """Return a web address.
 
     Raises:
-        ConfigError: It is not one.
+        ConfigError: It is not one, or names no host or no port that there is.
     """
     if not text.startswith(("http://", "https://")):
         raise ConfigError(f"--webhook {text!r}: not a web address; begin it with https://")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"--webhook {text!r}: {error}; correct the address") from error
+    if not host or port == 0:
+        raise ConfigError(f"--webhook {text!r}: names no host and port; correct the address")
+    if re.search(r"[^!-~]", text):
+        raise ConfigError(
+            f"--webhook {text!r}: has a space or another sign that no address has; "
+            "write it as %20, and a host in its xn-- form"
+        )
     return text
 
 
@@ -85,11 +100,33 @@ class Alarm:
         request = urllib.request.Request(
             self.url, data=text.encode(), headers={"Content-Type": "application/json"}
         )
+        opener = urllib.request.build_opener(_NoRedirect)
         try:
-            with urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S):
+            with opener.open(request, timeout=WEBHOOK_TIMEOUT_S):
                 pass
-        except (urllib.error.URLError, OSError, ValueError) as error:
-            _say(f"--webhook: not delivered ({error})")
+        except urllib.error.HTTPError as error:
+            with error:
+                to = error.headers.get("Location") if 300 <= error.code < 400 else None
+            why = f"{error}" if to is None else f"redirected to {to[:200]!r}; give that address"
+            _say(f"--webhook: not delivered ({why})")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            _say(f"--webhook: not delivered ({str(error)[:200] or type(error).__name__})")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Leaves a redirect as the error that it is for a post: followed, it loses what was posted."""
+
+    def http_error_302(
+        self,
+        req: urllib.request.Request,  # noqa: ARG002
+        fp: IO[bytes],  # noqa: ARG002
+        code: int,  # noqa: ARG002
+        msg: str,  # noqa: ARG002
+        headers: http.client.HTTPMessage,  # noqa: ARG002
+    ) -> None:
+        return None
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _one_line(value: object) -> str:

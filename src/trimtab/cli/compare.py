@@ -66,6 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Read, compare, tell."""
     if not arguments.window > 0:
         raise ConfigError(f"--window {arguments.window:g}: must be above 0")
+    if arguments.at is not None and not np.isfinite(arguments.at):
+        raise ConfigError(f"--at {arguments.at:g}: not a step; give a number")
     configs: tuple[Path | None, ...] = tuple(arguments.configs or (None, None))
     a = _side(arguments.a, configs[0])
     b = None if arguments.b is None else _side(arguments.b, configs[1])

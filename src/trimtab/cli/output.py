@@ -52,5 +52,5 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(
-            f"{path}: cannot be written ({error.strerror}); choose another --out"
+            f"{path}: cannot be written ({error.strerror}); choose another place for it"
         ) from error

@@ -45,6 +45,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read all, rank, tell."""
+    if arguments.most < 1:
+        raise ConfigError(f"--most {arguments.most}: must be at least 1")
     account = read_account(arguments.path)
     index = choose_incident(account, arguments.incident)
     others: list[tuple[str, RunAccount]] = []
@@ -58,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
                 others.append((path, account_of(found, path)))
     if not others:
         raise ConfigError("--among: none of it can be read; give logs or run directories")
-    ranked = similar_incidents(account, index, others)[: max(arguments.most, 0)]
+    ranked = similar_incidents(account, index, others)[: arguments.most]
     accounts = dict(others)
     if arguments.json:
         like = [_document(x, accounts[x.path]) for x in ranked]

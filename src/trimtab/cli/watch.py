@@ -22,6 +22,7 @@ from trimtab.report.watching import Notice, Watcher
 __all__ = ["add", "add_options", "follow", "run"]
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
+_LONGEST_S = 1e7
 _BUSY_SHARE = 0.1
 """At most this share of the time goes into reading again: after a reading of 2 s the next waits 20 s."""
 
@@ -85,8 +86,7 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
-    if not options.interval > 0:
-        raise ConfigError(f"--interval {options.interval:g}: must be above 0")
+    _check_times(options)
     alarm = Alarm(
         command=() if options.command is None else parse_command(options.command),
         url="" if options.webhook is None else parse_url(options.webhook),
@@ -95,7 +95,7 @@ def follow(
         Path(path),
         lambda: read_run(path),
         lambda record: account_of(record, path, beside=beside, hindsight=False),
-        hang_factor=max(options.hang, 0.0),
+        hang_factor=options.hang,
     )
     teller = _Teller(path, watcher, alarm, options)
     with contextlib.suppress(KeyboardInterrupt):
@@ -103,6 +103,19 @@ def follow(
     for notice in watcher.settle(clock()):
         teller.tell(notice)
     return teller.finish()
+
+
+def _check_times(options: argparse.Namespace) -> None:
+    if not 0 < options.interval <= _LONGEST_S:
+        raise ConfigError(
+            f"--interval {options.interval:g}: must be above 0, and at most {_LONGEST_S:g} seconds"
+        )
+    if not 0 <= options.hang <= _LONGEST_S:
+        raise ConfigError(f"--hang {options.hang:g}: must be a number of rows; 0 for never")
+    if options.until_idle is not None and not 0 <= options.until_idle <= _LONGEST_S:
+        raise ConfigError(
+            f"--until-idle {options.until_idle:g}: must be 0 to {_LONGEST_S:g} seconds"
+        )
 
 
 def _loop(

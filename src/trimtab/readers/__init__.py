@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ReadError
-from trimtab.readers.base import Reader, take_sample, watching
+from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.fallback import TextReader
@@ -127,14 +127,24 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     if "#" in str(path) and not root.exists():
         name, _, wanted = str(path).rpartition("#")
         root = Path(name)
+    num_yielded = 0
     for run in _runs_under(root) if root.is_dir() else ([root],):
         source = run[0] if len(run) == 1 else run[0].parent
         try:
             for record in _read_one(run, str(source)):
                 if not wanted or record.source == f"{root}#{wanted}":
+                    num_yielded += 1
                     yield record.source if "#" in record.source else str(source), record
         except ReadError as error:
+            num_yielded += 1
             yield str(source), error
+        except CUT_STREAM as error:
+            num_yielded += 1
+            damaged = f"{source}: cannot be unpacked ({error}); check the file"
+            yield str(source), ReadError(damaged)
+    if not num_yielded:
+        what = f"no run {wanted!r} in it" if wanted else "no log in this directory"
+        yield str(path), ReadError(f"{path}: {what}; give a log, or a directory with logs")
 
 
 def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:

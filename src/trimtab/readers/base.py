@@ -5,6 +5,7 @@ name, how sure it is that the format is its own (`sniff`); the surest one reads 
 """
 
 import bz2
+import errno
 import gzip
 import io
 import itertools
@@ -32,7 +33,7 @@ SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
 _BLOCK_LINES = 1 << 12
-_MAX_RATIO = 250
+_MAX_RATIO = 100
 """Most that a compressed file may hold, in its own size; text logs come to 5 to 50."""
 _MAX_SMALL_SIZE_BYTES = 1 << 26
 """Held by a compressed file of any size."""
@@ -212,6 +213,8 @@ class _Disk(io.FileIO):
     def readinto(self, buffer: Any, /) -> int | None:
         try:
             size = super().readinto(buffer)
+            if size is None:  # such as /proc/kmsg: a file by its kind, a device by what it does
+                raise BlockingIOError(errno.EAGAIN, "it would have to be waited for")
             seen = _watch.get()
             if seen is not None:
                 seen(str(self.name), self.tell())

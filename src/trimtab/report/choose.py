@@ -1,5 +1,7 @@
 """Which incident, attempt or run a person means."""
 
+from pathlib import Path
+
 from trimtab.diagnosis.experiments import step_text
 from trimtab.errors import ConfigError
 from trimtab.report.account import RunAccount
@@ -50,10 +52,19 @@ def _number(text: str) -> str:
 def split_attempt(text: str) -> tuple[str, str]:
     """Return (path, attempt) of `PATH@ATTEMPT`; the attempt is empty where none is named.
 
+    What is there by its whole name is a path.
+
     Example:
         >>> split_attempt("runs/a.log@1.1"), split_attempt("runs/a@b.log")
         (('runs/a.log', '1.1'), ('runs/a@b.log', ''))
     """
     path, at, attempt = text.rpartition("@")
-    named = at and path and attempt.replace(".", "").isdecimal()
+    named = at and path and attempt.replace(".", "").isdecimal() and not _is_there(text)
     return (path, attempt) if named else (text, "")
+
+
+def _is_there(text: str) -> bool:
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):  # a name that no disk takes
+        return False

@@ -63,7 +63,7 @@ def explain(name: str) -> tuple[Entry, ...]:
         near = difflib.get_close_matches(wanted, [e.id for e in known_entries()], n=3, cutoff=0.4)
         offer = f"perhaps {', '.join(dict.fromkeys(near))}; " if near else ""
         raise ConfigError(
-            f"{name!r}: no kind, cause, remedy or test of that name; "
+            f"{name[:60]!r}: no kind, cause, remedy or test of that name; "
             f"{offer}`trimtab explain --list` prints all"
         )
     return tuple(_BUILD[kind](i) for kind, i in found)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from trimtab.errors import ReadError
+from trimtab.readers.base import CUT_STREAM, open_bytes
 from trimtab.record import Attempt, RunRecord
 
 __all__ = ["Change", "diff", "flat_config", "stated_settings"]
@@ -72,9 +73,11 @@ def flat_config(path: Path) -> dict[str, str]:
     try:
         if path.stat().st_size > MAX_SIZE_BYTES:
             raise ReadError(f"{path}: larger than {MAX_SIZE_BYTES} bytes; give a config")
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read ({error.strerror}); give a config") from error
+        with open_bytes(path) as stream:  # no pipe, no device
+            text = stream.read(MAX_SIZE_BYTES).decode("utf-8", errors="replace")
+    except CUT_STREAM as error:
+        why = getattr(error, "strerror", None) or error
+        raise ReadError(f"{path}: cannot be read ({why}); give a config") from error
     for parse in (_json, _toml, _options, _yaml):
         found = parse(text)
         if found:

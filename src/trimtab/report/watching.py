@@ -387,6 +387,8 @@ def _sized_prefix(path: Path) -> tuple[int, bytes]:
 
 
 def _prefix(path: Path, size: int) -> bytes:
+    if not path.is_file():  # a pipe would be waited on
+        return b""
     try:
         with path.open("rb") as file:
             return hashlib.sha256(file.read(size)).digest()

@@ -1,5 +1,6 @@
 """Batch, length of training and warm-up, in samples, tokens and steps."""
 
+import math
 from typing import TYPE_CHECKING
 
 from trimtab.preflight.reading.values import duration, number
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
+MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
 
 
@@ -157,13 +159,18 @@ def length(facts: "Facts") -> None:
     total_tokens, batch_samples = facts.get("train_tokens"), facts.get("batch_samples")
     if samples and batch_samples and sure(facts, "batch_samples"):
         facts.derive(
-            "train_steps", round(ramp_steps(facts, samples, batch_samples)), "train_samples"
+            "train_steps", whole(ramp_steps(facts, samples, batch_samples)), "train_samples"
         )
     if total_tokens and step_tokens and sure(facts, "batch_tokens"):
-        facts.derive("train_steps", round(total_tokens / step_tokens), "train_tokens", "duration")
+        facts.derive("train_steps", whole(total_tokens / step_tokens), "train_tokens", "duration")
     steps = facts.get("train_steps")
     if steps and step_tokens and sure(facts, "batch_tokens"):
         facts.derive("train_tokens", steps * step_tokens, "train_steps")
+
+
+def whole(steps: float) -> int | None:
+    """Return a number of steps; None where a tiny batch makes it more than a float holds."""
+    return round(steps) if math.isfinite(steps) else None
 
 
 def sure(facts: "Facts", name: str) -> bool:
@@ -208,11 +215,11 @@ def warmup(facts: "Facts") -> None:
     samples, batch_samples = facts.get("warmup_samples"), facts.get("batch_samples")
     if samples and batch_samples and sure(facts, "batch_samples"):
         facts.derive(
-            "warmup_steps", round(ramp_steps(facts, samples, batch_samples)), "warmup_samples"
+            "warmup_steps", whole(ramp_steps(facts, samples, batch_samples)), "warmup_samples"
         )
     tokens, step_tokens = facts.get("warmup_tokens"), facts.get("batch_tokens")
     if tokens and step_tokens and sure(facts, "batch_tokens"):
-        facts.derive("warmup_steps", round(tokens / step_tokens), "warmup_tokens", source)
+        facts.derive("warmup_steps", whole(tokens / step_tokens), "warmup_tokens", source)
     steps = facts.get("warmup_steps")
     if steps and step_tokens and sure(facts, "batch_tokens"):
         facts.derive("warmup_tokens", steps * step_tokens, "warmup_steps", source)
@@ -242,7 +249,7 @@ def ramp_steps(facts: "Facts", samples: float, size: float) -> float:
     if not parts or any(not part or part <= 0 for part in parts):
         return samples / size
     start, increment, length = (float(part or 0) for part in parts)
-    if start >= size:
+    if start >= size or (size - start) / increment > MAX_RAMP_SIZES:
         return samples / size
     share = length / max((size - start) / increment, 1)
     steps, left, now = 0.0, samples, start

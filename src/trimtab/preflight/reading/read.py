@@ -15,6 +15,7 @@ from trimtab.preflight.reading.recognise import accepted, left_open, recognise, 
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
 from trimtab.preflight.settings import Setting, Settings
+from trimtab.readers.base import CUT_STREAM, open_bytes
 
 __all__ = ["read_config"]
 
@@ -110,9 +111,14 @@ def load(path: Path) -> list[Document]:
             raise ReadError(
                 f"{path}: {size} bytes is more than a config has (at most {MAX_BYTES}); is it the data or a log?"
             )
-        text = path.read_bytes().decode("utf-8-sig", errors="replace")
-    except OSError as error:
-        raise ReadError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        with open_bytes(path) as stream:  # no pipe, no device
+            raw = stream.read(MAX_BYTES + 1)
+    except CUT_STREAM as error:
+        why = getattr(error, "strerror", None) or error
+        raise ReadError(f"{path}: cannot be read ({why}); check the path") from error
+    if len(raw) > MAX_BYTES:
+        raise ReadError(f"{path}: more than a config has (at most {MAX_BYTES} bytes); is it a log?")
+    text = raw.decode("utf-8-sig", errors="replace")
     if "\0" in text:
         raise ReadError(f"{path}: is binary, not a config; give the text file it was made from")
     try:

@@ -26,6 +26,7 @@ VARIABLE = re.compile(
 SBATCH = re.compile(r"^\s*#\s*(?:SBATCH|PBS|BSUB)\s+(.*)$", re.MULTILINE)
 MAX_EXPANSION = 200_000
 MAX_DEPTH = 8
+MAX_WORDS = 10_000
 
 
 @dataclass
@@ -78,6 +79,8 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
     best = max(candidates, key=count_options, default=[])
     if count_options(best) < 1 and len(shell.variables) >= 3:
         return Document(dict(shell.variables), "assignments")
+    if len(best) > MAX_WORDS:
+        raise ValueError(f"a command of more than {MAX_WORDS} words, as no training command has")
     if count_options(best) < 1:
         raise ValueError("line 1: no command with options was found in this script")
     tree = argument_tree(best)
@@ -215,7 +218,19 @@ def words(text: str) -> list[str]:
 
 
 def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
-    """Return a text with the known variables filled in; unknown ones stay as they are."""
+    """Return a text with the known variables filled in; unknown ones stay as they are.
+
+    So does what would make it longer than `MAX_EXPANSION`: variables may double from line to line.
+    """
+    left = MAX_EXPANSION
+
+    def bounded(match: re.Match[str]) -> str:
+        nonlocal left
+        found = value(match)
+        if len(found) > left:
+            return match[0]
+        left -= len(found)
+        return found
 
     def value(match: re.Match[str]) -> str:
         if match["math"] is not None or match["bc"] is not None or match["expr"] is not None:
@@ -249,7 +264,8 @@ def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
     if depth > MAX_DEPTH:  # a variable that holds itself
         return text
     for _ in range(6):
-        grown = VARIABLE.sub(value, text)
+        left = MAX_EXPANSION
+        grown = VARIABLE.sub(bounded, text)
         if grown == text or len(grown) > MAX_EXPANSION:
             break
         text = grown
