@@ -1,6 +1,7 @@
 """`trimtab inspect PATH...`: read any training log and say what went wrong, since when, and what to do."""
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
+    gc.set_threshold(200_000)  # findings and states are many and small, and hardly any is waste
     console = Console()
     documents: list[dict[str, Any]] = []
     errors: list[dict[str, str]] = []
