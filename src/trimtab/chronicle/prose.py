@@ -144,7 +144,7 @@ def reworded(text: object) -> str:
         >>> reworded("it rose 1 rows before the onset"), reworded("nonfinite is non-finite")
         ('it rose 1 row before the onset', 'non-finite values')
         >>> reworded("grad_norm 317.3 -> 1.967e+04")
-        'grad norm 317.3 -> 19 670'
+        'grad norm 317.3 -> 19670'
     """
     said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
     said = re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
