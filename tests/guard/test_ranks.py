@@ -221,7 +221,7 @@ def break_judge(crew: Crew, guard: Guard) -> None:
         object.__setattr__(guard._engine, "judge_row", fail)
 
 
-@pytest.mark.parametrize(("layout", "world"), layouts("ddp"))
+@pytest.mark.parametrize(("layout", "world"), layouts("ddp")[:2])  # torch clips no mixed tensors
 def test_a_fault_on_one_rank_stands_all_down_and_training_goes_on(
     tmp_path: Path, layout: Layout, world: int
 ) -> None:
