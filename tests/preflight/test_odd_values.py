@@ -31,6 +31,7 @@ def test_odd_values_in_any_setting_break_nothing() -> None:
         )
         found = lint(run)
         json.dumps([f.message for f in found])
+        assert all(f.message and f.severity in ("error", "warning", "info") for f in found)
         differs = difference(run, find_preset("bloom", run).as_settings(), absent=True)
         reach(run)
         plan = plan_config(

@@ -162,7 +162,9 @@ def test_one_row_and_no_row(
 ) -> None:
     for n in (0, 1):
         columns = {name: np.full(n, 2.5) for name in ("loss", "grad_norm", "lr")}
-        opened(RunAccount(record=make_record(columns), incidents=()))
+        browser = opened(RunAccount(record=make_record(columns), incidents=()))
+        said = browser.evaluate("document.body.textContent")
+        assert ("Too short to judge" if n else "the log holds no rows") in said
 
 
 def test_hundreds_of_attempts(opened: Callable[..., Browser]) -> None:
@@ -171,7 +173,9 @@ def test_hundreds_of_attempts(opened: Callable[..., Browser]) -> None:
         build.start_attempt(number=f"{k + 1}.0", parent=f"{k}.0" if k else None)
         for step in range(k, k + 5):
             build.add(step, {"loss": 3.0 - k / 300, "loss_scale": 1024.0})
-    opened(RunAccount(record=build.build(), incidents=()))
+    browser = opened(RunAccount(record=build.build(), incidents=()))
+    assert browser.evaluate("document.querySelectorAll('canvas, svg').length") > 0
+    assert "300 attempts" in browser.evaluate("document.body.textContent")
 
 
 def test_a_slow_step_is_shaded_on_the_step_time_and_only_faintly_on_the_loss(
