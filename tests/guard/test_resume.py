@@ -123,6 +123,29 @@ def test_killed_within_a_save_the_newest_whole_checkpoint_is_used(
     assert list((tmp_path / "run" / "checkpoints").glob("*.partial")) == []
 
 
+@pytest.mark.parametrize("told", [0, 1])
+def test_killed_between_a_row_and_its_findings_they_are_told_at_the_resume(
+    tmp_path: Path, told: int
+) -> None:
+    settings = PRECISIONS["fp16"]
+    assert jobs.run(tmp_path, settings=settings, steps=STEPS, log="first", kill_step=26) == -9
+    run = tmp_path / "run"
+    before = events_of(run, "finding")
+    row = max(e.data["row"] for e in before)
+    assert sum(e.data["row"] == row for e in before) > 1
+    signals = run / "signals" / "1.0.jsonl"
+    signals.write_bytes(b"".join(signals.read_bytes().splitlines(keepends=True)[: row + 1]))
+    first = next(e for e in before if e.data["row"] == row)
+    lines = (run / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(i for i, e in enumerate(read_journal(run / "journal.jsonl")[0]) if e == first)
+    (run / "journal.jsonl").write_bytes(b"".join(lines[: at + told]))
+    assert jobs.run(tmp_path, settings=settings, steps=STEPS, log="again") == 0
+    live = [(e.data["kind"], e.data["row"], e.data["text"]) for e in events_of(run, "finding")]
+    offline = judge_record(read_run_directory(run))
+    assert live == [(f.kind, f.row, f.text) for f in offline]
+    assert next(e for e in events_of(run, "finding") if e.data["row"] == row).attempt == "1.0"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
 def test_killed_at_a_random_moment_again_and_again(

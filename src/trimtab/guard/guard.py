@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -325,7 +326,7 @@ class Guard(Ending):
         if edge.run("record", lambda: engine.record(values, labels)):
             edge.run("judge", lambda: found.extend(engine.judge_row(values)))
         for finding in found:
-            edge.run("journal", lambda f=finding: self._tell_finding(f))  # type: ignore[misc]
+            edge.run("journal", partial(self._recorder.finding, finding, step=engine.counters.step))
         if self._checking is not None:
             edge.run("recovery", lambda: self._checking.after_step(loss))  # type: ignore[union-attr]
         elif not edge.stood_down:
@@ -351,19 +352,6 @@ class Guard(Ending):
             edge.run(
                 "checkpoint", lambda: engine.save_checkpoint("on schedule", background=background)
             )
-
-    def _tell_finding(self, finding: Finding) -> None:
-        self._recorder.event(
-            "finding",
-            step=self._engine.counters.step,
-            kind=finding.kind,
-            signal=finding.signal,
-            severity=finding.severity,
-            onset=finding.onset,
-            row=finding.row,
-            text=finding.text,
-            closed=finding.closed,
-        )
 
     def _tell(self, line: str) -> None:
         self._say(line)

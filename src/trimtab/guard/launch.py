@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from trimtab.chronicle.journal import read_journal
+from trimtab.detectors.judge import judge_record
+from trimtab.errors import TrimtabError
 from trimtab.guard.edge import to_stderr
 from trimtab.guard.intake import environment
+from trimtab.readers.rundir import read_run_directory
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trimtab.guard.engine import Engine
 
@@ -30,6 +34,8 @@ def begin(
     }
     engine.recorder.settings(settings)
     rng = engine.resume() if is_old else None
+    if is_old and engine.ranks.chief:
+        _tell_what_was_left(engine)
     major = engine.decisions.major
     if rng is not None:
         loaded = engine.resumed[-1][1]
@@ -70,6 +76,32 @@ def begin(
     )
     say(f"recording to {engine.directory.root} (mode {engine.policy.mode})")
     return None
+
+
+def _tell_what_was_left(engine: Engine) -> None:
+    """Journal what the last row says, where the run was killed before all of it was written.
+
+    A row is written before its findings, and the findings of a row before the next row: only the
+    last row can lack some. Judged from the record, as `trimtab inspect` would; one pass over it.
+    """
+    try:
+        record = read_run_directory(engine.directory.root)
+        events, _ = read_journal(engine.directory.journal)
+        last = record.attempts[-1]
+        if any(e.event == "fault" and e.attempt == last.number for e in events):
+            return  # the judge had stood down, and says nothing more
+        told = {_claim(e.data) for e in events if e.event == "finding"}
+        found = [f for f in judge_record(record, engine.judge) if f.row == record.num_rows - 1]
+    except TrimtabError:  # no rows yet, or not to be read: the run goes on without
+        return
+    engine.recorder.attempt = last.number
+    for finding in found:
+        if (finding.row, finding.kind, finding.signal, finding.text) not in told:
+            engine.recorder.finding(finding, step=int(record.step[-1]))
+
+
+def _claim(data: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(data.get(key) for key in ("row", "kind", "signal", "text"))
 
 
 def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from trimtab.chronicle.rundir import RunDirectory
+    from trimtab.detectors.contract import Finding
 
 __all__ = ["Recorder"]
 
@@ -110,6 +111,24 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+
+    def finding(self, finding: Finding, *, step: int) -> None:
+        """Append one detector's claim to the journal.
+
+        Raises:
+            ChronicleError: As for `event`.
+        """
+        self.event(
+            "finding",
+            step=step,
+            kind=finding.kind,
+            signal=finding.signal,
+            severity=finding.severity,
+            onset=finding.onset,
+            row=finding.row,
+            text=finding.text,
+            closed=finding.closed,
+        )
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """Write `run.toml` once; a later launch leaves the first one in place."""
