@@ -193,8 +193,8 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
     if job.before is not None:
         job.before(crew, guard)
     for batch in guard:
-        assert guard._batch is not None
-        first = guard._batch[0]
+        assert guard._fed
+        first = guard._fed[0].first
         used = batch if job.spoil_batch is None else job.spoil_batch(crew, first, batch)
         loss = loss_of(crew, used)
         if job.spoil_loss is not None and guard.phase != "probe":

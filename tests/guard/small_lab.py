@@ -110,8 +110,8 @@ def guarded(
     fed: list[tuple[int, int, str]] = []
     for number, batch in enumerate(guard):
         assert number < limit, "the run does not end"
-        assert guard._batch is not None
-        fed.append((*guard._batch[:2], guard.phase))
+        assert guard._fed
+        fed.append((guard._fed[0].first, guard._fed[-1].last, guard.phase))
         loss = next_token_loss(parts.model, batch["tokens"])
         if spoil is not None:
             loss = spoil(guard, loss)

@@ -206,7 +206,7 @@ def test_skipped_samples_are_never_fed_again_after_a_rollback_a_kill_or_an_epoch
     fed: list[int] = []
 
     def note(g: Guard, _: Tensor) -> None:
-        first, last, _tokens = g._batch or (0, -1, 0)
+        first, last = g._fed[0].first, g._fed[-1].last
         fed.extend(range(first, last + 1))
 
     policy = Policy(checkpoint_every_steps=5, checkpoint_in_background=False)

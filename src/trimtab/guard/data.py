@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from dataclasses import dataclass
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +27,35 @@ from trimtab.errors import ConfigError
 from trimtab.plan.skiplist import merge_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch.utils.data import DataLoader
 
-__all__ = ["DataOrder"]
+__all__ = ["DataOrder", "Fed"]
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What was handed out for one step."""
+
+    first: int
+    last: int
+    """First and last sample id, over all ranks that share them."""
+    tokens: int
+    num_left_out: int = 0
+    """Sample ids between the two that were not handed out."""
+
+    @property
+    def samples(self) -> int:
+        """Samples handed out."""
+        return self.last - self.first + 1 - self.num_left_out
+
+    @staticmethod
+    def joined(parts: Sequence[Fed]) -> Fed:
+        """Return the batches of one step as one; at least one, in the order of the data."""
+        first, last = parts[0].first, parts[-1].last
+        samples = sum(part.samples for part in parts)
+        return Fed(first, last, sum(p.tokens for p in parts), last - first + 1 - samples)
 
 
 class DataOrder:
@@ -70,10 +95,11 @@ class DataOrder:
         self._generators = _generators(loader)
         self._generator_states: list[torch.Tensor] = []
 
-    @property
-    def batches_per_epoch(self) -> int | None:
-        """Batches of one epoch; None where the loader cannot say before it is asked for them."""
-        return _length(self._loader.batch_sampler)
+    def steps_per_epoch(self, accumulate: int) -> int | None:
+        """Return the steps of one epoch, the last perhaps of fewer batches; None where the loader
+        cannot say how many batches it has before it is asked for them."""  # noqa: D205, D209
+        length = _length(self._loader.batch_sampler)
+        return None if length is None else -(-length // accumulate)
 
     @property
     def shape(self) -> dict[str, int | None]:

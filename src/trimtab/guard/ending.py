@@ -38,6 +38,16 @@ class Ending(Controls):
         self._recorder.close()
         self._release()
 
+    def finish(self, reason: str = "") -> None:
+        """End the run here, as the end of the guard's own loop does: saved, told, written down.
+
+        For a trainer that stops by itself and does not ask for one batch more.
+
+        Args:
+            reason: For the journal; default: whether all steps are done.
+        """
+        self._end(reason or ("all steps done" if self._done() else "the trainer stopped"))
+
     def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()

@@ -64,7 +64,8 @@ class Engine(RunState):
         self.names = {id(p): n for n, p in training.bare_model.named_parameters()}
         self.probes = Probes(training, self.parameters, ranks=self.ranks, output_layer=output_layer)
         self.batch_seen: dict[str, float] = {}
-        """What was known of the batch before the step."""
+        """What was known of the batch before the step; the mean, where several make one."""
+        self._num_seen = 0
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
         """Runs what looks at gradients, in the midst of a step, where it cannot do harm."""
         self.stop_wanted: Callable[[], bool] = lambda: False
@@ -212,11 +213,16 @@ class Engine(RunState):
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
 
-    def before_forward(self, batch: Any) -> None:
-        """Make the probes ready for a step, and look at its batch."""
-        self.batch_seen = {}
-        self.probes.arm(self.counters.step + 1)
-        self.batch_seen = batch_statistics(batch)
+    def before_forward(self, batch: Any, *, begins: bool) -> None:
+        """Make the probes ready for a step where one begins, and look at a batch of it."""
+        if begins:
+            self.batch_seen, self._num_seen = {}, 0
+            self.probes.arm(self.counters.step + 1)
+        seen = batch_statistics(batch)
+        self._num_seen += 1
+        for name, value in seen.items():
+            before = self.batch_seen.get(name, value)
+            self.batch_seen[name] = before + (value - before) / self._num_seen
 
     def _look_at_gradients(
         self, whole: StepSum, limit: float | None, labels: dict[str, str]

@@ -13,7 +13,7 @@ import torch
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard import intake
-from trimtab.guard.data import DataOrder
+from trimtab.guard.data import DataOrder, Fed
 from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.ending import Ending
 from trimtab.guard.engine import Engine
@@ -29,12 +29,13 @@ from trimtab.guard.verdict import EXIT_GIVEN_UP
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch.utils.data import DataLoader
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.edge import Part
+    from trimtab.guard.snapshots import Stateful
 
 __all__ = ["Guard"]
 
@@ -77,6 +78,8 @@ class Guard(Ending):
         check_resume: int = 0,
         output_layer: torch.nn.Module | None = None,
         count_tokens: Callable[[Any], int] | None = None,
+        accumulate: int = 1,
+        extra: Mapping[str, Stateful] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
@@ -98,6 +101,10 @@ class Guard(Ending):
                 disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
+            accumulate: Most batches of the loader that make one step: so many are handed out before
+                `step()` must be called; each with its own `backward()`.
+            extra: More objects that decide the future, by name, whose `state_dict()` is plain data;
+                saved, rolled back and resumed with the rest.
             say: Shows one line to the user; default: standard error. In `observe` only the start, the
                 end, and each incident once.
 
@@ -108,7 +115,7 @@ class Guard(Ending):
         """
         policy = policy or Policy()
         policy = replace(policy, mode=mode) if mode is not None else policy
-        intake.check_arguments(optimizer, clip, steps, scheduler)
+        intake.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         self._order = DataOrder(data)
         directory = RunDirectory(Path(run))
         self._ranks = ranks = Ranks()
@@ -118,14 +125,14 @@ class Guard(Ending):
                 f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
             )
         self.policy = policy
-        self._steps = steps if steps is not None else self._order.batches_per_epoch
+        self._steps = steps if steps is not None else self._order.steps_per_epoch(accumulate)
         self._say = (say or to_stderr) if ranks.chief else _say_nothing
         self._count_tokens = intake.safe_counter(count_tokens or intake.count_tokens)
         self._lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
             self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
             self._resume_skip_list()
-            self._training = Training(model, optimizer, scheduler, scaler)
+            self._training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
             self._engine = Engine(
                 self._training, self._order, policy, self._recorder,
                 clip=clip, ranks=ranks, output_layer=output_layer,
@@ -137,7 +144,8 @@ class Guard(Ending):
                 note=self._note_fault,
             )
             self._losses: list[torch.Tensor] = []
-            self._batch: tuple[int, int, int] | None = None
+            self._fed: list[Fed] = []
+            self._accumulate = accumulate
             self._ended = False
             self._started = False
             self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
@@ -161,37 +169,57 @@ class Guard(Ending):
 
         Once the run is done, it yields nothing. After a `break`, a second loop goes on.
         """
+        return self._hand_out(whole=True)
+
+    def epoch(self) -> Iterator[Any]:
+        """Yield what is left of one epoch of the data, for a trainer with an epoch loop of its own.
+
+        As the loop over the guard itself, but it stops at the end of each epoch, and the next call
+        begins the next one; after a rollback into the epoch before, it yields the rest of that one.
+        """
+        return self._hand_out(whole=False)
+
+    def _hand_out(self, *, whole: bool) -> Iterator[Any]:
         self._start()
         interrupts = self._interrupts
         interrupts.watch()
         try:
             while not self._ended:
-                if not self._recovery.busy and self._done():
+                if not self._recovery.busy and self._done() and not self._fed:
                     break
                 interrupts.step_begins()
-                fetched = self._next_batch()
+                fetched = self._next_batch(whole=whole)
+                if fetched is None and not whole:
+                    interrupts.in_step = bool(self._fed)
+                    return
                 if fetched is None:
                     break
-                batch, first, last = fetched
-                self._batch = (first, last, self._count_tokens(batch))
-                self._losses.clear()
-                if self._recovery.phase != "probe":
-                    self._edge.run("probes", lambda b=batch: self._engine.before_forward(b))  # type: ignore[misc]
-                if self._checking is not None:
-                    self._edge.run("probes", lambda b=batch: self._checking.see_batch(b))  # type: ignore[misc]
-                yield batch
+                yield self._note_batch(*fetched)
                 self._check_stepped()
         except GeneratorExit:
             if interrupts.seen:
                 self._end("interrupted")
             raise
         finally:
-            interrupts.in_step = False
+            interrupts.in_step = interrupts.in_step and not whole
             interrupts.release()
         self._end("all steps done" if self._done() else "the data is used up")
 
+    def _note_batch(self, batch: Any, first: int, last: int) -> Any:
+        """Take note of a batch that is handed out, and look at it."""
+        begins = not self._fed
+        self._fed.append(Fed(first, last, self._count_tokens(batch)))
+        if begins:
+            self._losses.clear()
+        if not self.probing:
+            self._edge.run("probes", lambda: self._engine.before_forward(batch, begins=begins))
+        if self._checking is not None:
+            self._edge.run("probes", lambda: self._checking.see_batch(batch))  # type: ignore[union-attr]
+        return batch
+
     def _start(self) -> None:
-        self._check_stepped()
+        if self._accumulate == 1:
+            self._check_stepped()
         if self._started or self._ended:
             return
         since = self._engine.decisions.override_since
@@ -211,21 +239,32 @@ class Guard(Ending):
         self._edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
         self._engine.start_clock()
 
-    def _next_batch(self) -> tuple[Any, int, int] | None:
-        """Return the next batch that may be fed; None where the data is used up."""
+    def _next_batch(self, *, whole: bool) -> tuple[Any, int, int] | None:
+        """Return the next batch that may be fed; None where the data, or the epoch, is used up."""
         for _ in range(_EMPTY_EPOCHS):
             fetched = self._order.fetch()
             if fetched is not None:
                 return fetched
-            if self._steps is None and not self._recovery.busy:
+            if self._steps is None and whole and not self._recovery.busy:
                 return None
             self._order.next_epoch()
+            if not whole:
+                return None
         return None
 
     def _check_stepped(self) -> None:
-        if self._batch is not None:
+        if len(self._fed) < self._accumulate:
+            return
+        last = "the last batch" if self._accumulate == 1 else f"the last {len(self._fed)} batches"
+        every = "every batch" if self._accumulate == 1 else f"every {self._accumulate} batches"
+        raise ConfigError(
+            f"guard.step() was not called for {last}; call guard.backward(loss) for each and guard.step() once for {every}"
+        )
+
+    def _check_between(self) -> None:
+        if self._fed:
             raise ConfigError(
-                "guard.step() was not called for the last batch; call guard.backward(loss) and guard.step() once for every batch"
+                "a step is under way; call guard.checkpoint() between guard.step() and the next batch"
             )
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -233,15 +272,33 @@ class Guard(Ending):
 
         Call it more than once before `step()` to accumulate gradients; the logged loss is their mean.
         """
-        if self._batch is None:
+        self.note_loss(loss)
+        if self.probing:
+            return
+        scaler = self._training.scaler
+        (scaler.scale(loss) if scaler is not None else loss).backward()
+
+    def note_loss(self, loss: torch.Tensor) -> None:
+        """Take note of a batch's loss, where a trainer runs the backward pass itself.
+
+        Args:
+            loss: Mean loss of the batch, nats per token; neither scaled for fp16 nor divided by the
+                number of batches that are accumulated.
+        """
+        if not self._fed:
             raise ConfigError(
                 "guard.backward() needs a batch: call it in a `for batch in guard:` loop, before guard.step()"
             )
         self._losses.append(loss.detach())
-        if self._recovery.phase == "probe":
-            return
-        scaler = self._training.scaler
-        (scaler.scale(loss) if scaler is not None else loss).backward()
+
+    @property
+    def probing(self) -> bool:
+        """Whether batches are only looked at: gradients made now are thrown away by `step()`."""
+        return self._recovery.phase == "probe"
+
+    def on_restore(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(step)` each time the state of a step was put back, after it was."""
+        self._engine.on_restore.append(callback)
 
     def step(self) -> None:
         """Clip, update or skip, record, judge; go back where it is needed and allowed.
@@ -250,23 +307,25 @@ class Guard(Ending):
             SystemExit: Nothing is left to try and the policy says to stop then; or SIGTERM came.
             KeyboardInterrupt: SIGINT came in the meantime.
         """
-        if self._batch is None or not self._losses:
+        if not self._fed or not self._losses:
             raise ConfigError(
                 "guard.step() needs one batch from the guard and guard.backward(loss) before it"
             )
         engine, edge, teller = self._engine, self._edge, self._recovery.teller
-        (first, last, tokens), self._batch = self._batch, None
+        fed, self._fed = Fed.joined(self._fed), []
+        first, last, tokens = fed.first, fed.last, fed.tokens
         losses = self._losses
         one = len(losses) == 1
         loss = float(losses[0] if one else torch.stack([x.float() for x in losses]).mean())
-        if self._recovery.phase == "probe":
-            whole = engine.pool(loss, 0.0, last - first + 1, tokens)
+        if self.probing:
+            self._training.optimizer.zero_grad(set_to_none=True)
+            whole = engine.pool(loss, 0.0, fed.samples, tokens)
             self._hear_of_faults()
-            if self._recovery.phase == "probe":
+            if self.probing:
                 edge.run("recovery", lambda: self._recovery.after_probe(first, last, whole.loss))
             self._interrupts.step_ends(together=whole.stop)
             return
-        values, labels = engine.step(loss, last - first + 1, tokens, skip_nonfinite=self._acting)
+        values, labels = engine.step(loss, fed.samples, tokens, skip_nonfinite=self._acting)
         self._hear_of_faults()
         layers: dict[str, list[float]] = {}
         edge.run("probes", lambda: layers.update(engine.probe(values, labels)))
@@ -292,10 +351,10 @@ class Guard(Ending):
 
         Raises:
             ActError: It cannot be saved.
-            ConfigError: The run has ended, or a batch is under way.
+            ConfigError: The run has ended, or a step is under way.
         """
         self._check_open("checkpoint")
-        self._check_stepped()
+        self._check_between()
         self._engine.save_checkpoint("asked for")
 
     @property

@@ -19,7 +19,11 @@ __all__ = ["check_arguments", "count_tokens", "environment", "safe_counter"]
 
 
 def check_arguments(
-    optimizer: torch.optim.Optimizer, clip: float | None, steps: int | None, scheduler: Any | None
+    optimizer: torch.optim.Optimizer,
+    clip: float | None,
+    steps: int | None,
+    scheduler: Any | None,
+    accumulate: int = 1,
 ) -> None:
     """Refuse impossible arguments.
 
@@ -37,6 +41,11 @@ def check_arguments(
     if steps is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
         raise ConfigError(
             f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
+        )
+    batches: object = accumulate
+    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
+        raise ConfigError(
+            f"accumulate is {accumulate!r}, expected how many batches make one step, at least 1"
         )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,17 @@ from trimtab.guard.codec import clone
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Snapshot", "SnapshotRing", "Training", "capture_rng", "restore_rng"]
+__all__ = ["Snapshot", "SnapshotRing", "Stateful", "Training", "capture_rng", "restore_rng"]
+
+
+class Stateful(Protocol):
+    """An object whose state is a mapping of plain data and tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Put a state back."""
 
 
 @dataclass
@@ -32,6 +42,8 @@ class Training:
     optimizer: torch.optim.Optimizer
     scheduler: Any | None = None
     scaler: Any | None = None
+    extra: dict[str, Stateful] = field(default_factory=dict)
+    """Further objects, by name; kept apart from the roles of torch."""
     settings: list[dict[str, Any]] = field(init=False)
     """The optimizer's settings as launched, by group; a schedule may move them later."""
 
@@ -71,6 +83,8 @@ class Training:
             state["scheduler"] = self.scheduler.state_dict()
         if self.scaler is not None:
             state["scaler"] = self.scaler.state_dict()
+        if self.extra:
+            state["extra"] = {name: x.state_dict() for name, x in self.extra.items()}
         return state
 
     def load(self, state: dict[str, Any]) -> None:
@@ -94,6 +108,12 @@ class Training:
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
             target.load_state_dict(clone(state[role]))
+        for name, extra in self.extra.items():
+            if name not in state.get("extra", {}):
+                raise ActError(
+                    f"the saved state has no {name!r}; it is from a run without that extra state"
+                )
+            extra.load_state_dict(clone(state["extra"][name]))
 
     def check_settings(self, saved: list[dict[str, Any]]) -> None:
         """Refuse to resume under other settings: loading a state would silently undo them.

@@ -20,6 +20,8 @@ from trimtab.guard.store import Store
 from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab.checkpoints.manifest import CheckpointOnDisk
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.judge import Judge
@@ -64,6 +66,8 @@ class RunState:
         """Step of the newest checkpoint that this process saved or loaded."""
         self.resumed: list[tuple[str, dict[str, Any]]] = []
         """Events of a resume, its own last; written once the attempt it begins has its number."""
+        self.on_restore: list[Callable[[int], None]] = []
+        """Called with the step each time a state was put back."""
         self.step_started = time.perf_counter()
 
     @property
@@ -101,6 +105,8 @@ class RunState:
         self.counters = Counters(**payload["counters"])
         enforce(self)
         self.training.optimizer.zero_grad(set_to_none=True)
+        for callback in self.on_restore:
+            callback(self.counters.step)
         self.step_started = time.perf_counter()
 
     def begin_attempt(
