@@ -15,6 +15,7 @@ from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, ReadError
 from trimtab.preflight.advice import advise, consider, menu, points, reach
 from trimtab.preflight.budget import Machine, plan_config, plan_lines
+from trimtab.preflight.export import ARCHITECTURES, export, left_open
 from trimtab.preflight.lint import Finding, in_phase, lint, phase_of, satisfied
 from trimtab.preflight.planning import Trend, gain_trend
 from trimtab.preflight.presets import difference, find_preset
@@ -65,6 +66,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="show the difference to a published run: gpt3-175b, opt, bloom, llama3, olmo2, pythia",
     )
     parser.add_argument("--against", metavar="CONFIG", help="show the difference to another config")
+    parser.add_argument(
+        "--export",
+        metavar="ARCHITECTURE",
+        help=f"print the config.json of {', '.join(ARCHITECTURES)}; what it cannot hold is named by its layer",
+    )
     _add_questions(parser)
     _add_machine(parser)
     parser.set_defaults(run=run)
@@ -138,6 +144,8 @@ def _gain(text: str) -> tuple[float, float]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Answer what is asked without a config, then read, judge and tell every config."""
+    if arguments.export:
+        return _export(arguments)
     document: dict[str, Any] = {"schema": 1}
     console = Console(stderr=arguments.json, highlight=False)
     answered = _answer(arguments, document, console)
@@ -153,6 +161,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     return 2 if document.get("errors") else int(worst)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    """Print one config as that of another architecture."""
+    found = [settings for path in arguments.paths for settings in read_config(path)]
+    if len(found) != 1:
+        raise ConfigError(f"--export takes one config, found {len(found)}; name one file")
+    print_json(export(found[0], arguments.export))
+    open_ones = left_open(found[0], arguments.export)
+    if open_ones:
+        told = "; ".join(open_ones)
+        print(f"trimtab: not stated, as {arguments.export} has it: {told}", file=sys.stderr)
+    return 0
 
 
 def _read(arguments: argparse.Namespace, errors: list[dict[str, str]]) -> Iterator[Settings]:
