@@ -26,7 +26,7 @@ from trimtab.chronicle.prose import (
 )
 from trimtab.record import Attempt, RunRecord
 
-__all__ = ["render_logbook"]
+__all__ = ["event_lines", "render_logbook"]
 
 
 @dataclass
@@ -186,7 +186,7 @@ def _chapter(
     differs = _differences(recorded, known.get(str(parent)))
     if differs:
         parts.append(f"{'Same but' if parent else 'Settings'}: {differs}")
-    lines = [line for event in chapter.events for line in _lines(event)]
+    lines = [line for event in chapter.events for line in event_lines(event)]
     folded = _checkpoints(chapter.events)
     if folded:
         lines.append(folded)
@@ -205,8 +205,8 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     )
 
 
-def _lines(event: Event) -> Iterator[str]:
-    """Yield the bullets of one event; findings and checkpoints are counted elsewhere."""
+def event_lines(event: Event) -> Iterator[str]:
+    """Yield the Markdown bullets of one event; findings and checkpoints are counted elsewhere."""
     d = event.data
     at = f"- **{number(event.step)}**"
     if event.event == "incident":

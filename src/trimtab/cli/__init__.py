@@ -34,6 +34,7 @@ _COMMANDS = (
     "report",
     "lab",
     "bench",
+    "doctor",
 )
 """In the order of the help; each is a module of that name here."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trimtab.guard.edge import Edge
     from trimtab.guard.engine import Engine
     from trimtab.guard.ranks import Ranks
-    from trimtab.guard.recorder import Recorder
+    from trimtab.guard.recorder import Listener, Recorder
     from trimtab.guard.recovery import Recovery
 
 __all__ = ["Controls"]
@@ -73,6 +73,14 @@ class Controls:
         """
         d, step = self._engine.decisions, max(self._engine.counters.step, 1)
         return (d.executed_steps - self._engine.counters.step + d.probed_batches / 3) / step
+
+    def listen(self, *listeners: Listener) -> None:
+        """Have loggers of your own told what is written down, such as those of `integrations.loggers`.
+
+        On the first rank only. One that fails is left out from then on; the run goes on.
+        """
+        if self._ranks.chief:
+            self._recorder.listeners.extend(listeners)
 
     def scale_lr(self, factor: float, *, why: str) -> None:
         """Multiply the learning rate from the next step on; no scheduler can undo it.

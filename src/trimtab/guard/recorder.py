@@ -5,21 +5,39 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from trimtab.chronicle.journal import Journal
+from trimtab.chronicle.journal import Event, Journal
 from trimtab.errors import ChronicleError
+from trimtab.guard.edge import to_stderr
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import BinaryIO
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
 
-__all__ = ["Recorder"]
+__all__ = ["Listener", "Recorder"]
+
+
+class Listener(Protocol):
+    """Hears what is written down, as it is; on the first rank only.
+
+    A listener that fails is left out from then on, which is journalled; training goes on.
+    """
+
+    def sample(self, step: int, values: Mapping[str, float], *, attempt: str) -> None:
+        """Take in the signals of one step; steps fall back in a rollback. NaN is a value here."""
+
+    def event(self, event: Event) -> None:
+        """Take in an event of the journal."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
 
 
 class Recorder:
@@ -39,6 +57,7 @@ class Recorder:
         self.journal = Journal(directory.journal) if writes else None
         self.attempt = ""
         self.closed = False
+        self.listeners: list[Listener] = []
         self._file: BinaryIO | None = None
 
     def start_attempt(
@@ -87,6 +106,7 @@ class Recorder:
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
+        self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured block by block; a file of its own, one line per reading."""
@@ -111,6 +131,20 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+        if self.listeners:
+            told = Event(datetime.now(UTC).isoformat(timespec="milliseconds"), event, self.attempt, step, data)  # fmt: skip
+            self._pass_on(lambda listener: listener.event(told), step)
+
+    def _pass_on(self, tell: Callable[[Listener], None], step: int) -> None:
+        """Tell each listener; one that fails is left out from then on."""
+        for listener in tuple(self.listeners):
+            try:
+                tell(listener)
+            except Exception as error:  # noqa: BLE001 - somebody else's logger stops no run
+                self.listeners.remove(listener)
+                text = f"{type(listener).__name__} failed and is left out from here on: {type(error).__name__}: {error}"
+                to_stderr(f"trimtab: {text}")
+                self.event("note", step=step, author="trimtab", text=text)
 
     def finding(self, finding: Finding, *, step: int) -> None:
         """Append one detector's claim to the journal.
@@ -145,6 +179,9 @@ class Recorder:
             self.closed = True
             self._close_file()
             if self.journal is not None:
+                for listener in self.listeners:
+                    with contextlib.suppress(Exception):
+                        listener.close()
                 self.journal.close()
 
     def _close_file(self) -> None:
