@@ -9,12 +9,14 @@ import pytest
 from trimtab.errors import ConfigError
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.scenarios import (
+    ACCEPTANCE,
     SCENARIOS,
     LrFault,
     Scenario,
     get_scenario,
     healthy_twin,
     learning_rate,
+    training_settings,
 )
 
 
@@ -47,16 +49,32 @@ def test_table_has_what_the_lab_promises() -> None:
     assert expect["healthy"] == "untouched"
     assert expect["bad-data-late"] == "recovers"
     assert expect["lr-after-warmup"] == "recovers"
-    assert all(scenario.steps >= 1000 for scenario in SCENARIOS)
+    assert all(scenario.steps >= 1000 for scenario in SCENARIOS if scenario not in ACCEPTANCE)
+
+
+def test_acceptance_covers_every_mechanism_and_enough_sound_runs() -> None:
+    faulty = [s for s in ACCEPTANCE if s.expect == "recovers"]
+    kinds = {s.corruption.kind for s in faulty if s.corruption is not None}
+    assert kinds == {"random", "repeat", "shuffle"}
+    places = {(s.state_fault.place, s.ranks) for s in faulty if s.state_fault is not None}
+    assert places >= {("weight", 1), ("exp_avg", 1), ("exp_avg_sq", 1), ("gradient", 2)}
+    assert {s.precision for s in faulty} == {"fp32", "fp16"}
+    sound = [s for s in ACCEPTANCE if s.fault_step is None]
+    assert len(sound) >= 6
+    settings = [repr(training_settings(s)) for s in ACCEPTANCE]
+    assert len(set(settings)) == len(settings)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_faults_set_in_after_warmup_and_well_before_the_end(scenario: Scenario) -> None:
-    if scenario.expect == "untouched":
-        assert scenario.fault_step is None
-    else:
+def test_faults_set_in_after_warmup_and_before_the_end_or_are_a_rate_wrong_throughout(
+    scenario: Scenario,
+) -> None:
+    if scenario.expect == "recovers" or scenario.state_fault is not None:
         assert scenario.fault_step is not None
-        assert scenario.warmup_steps < scenario.fault_step <= scenario.steps - 100
+        throughout = scenario.lr_fault is not None and scenario.fault_step == 1
+        assert throughout or scenario.warmup_steps < scenario.fault_step <= scenario.steps - 50
+    else:
+        assert scenario.fault_step is None
 
 
 @pytest.mark.parametrize(
@@ -66,6 +84,14 @@ def test_faults_set_in_after_warmup_and_well_before_the_end(scenario: Scenario) 
 def test_schedule_warms_up_then_follows_a_cosine(step: int, expected: float) -> None:
     # By hand: half way down the cosine lies the mean of the peak and a tenth of it.
     assert learning_rate(_scenario(), step) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_growing_lr_fault_adds_a_share_of_its_first_value_each_step() -> None:
+    faulty = _scenario(LrFault(first_step=101, multiplier=2.0, growth_per_step=0.1))
+    assert learning_rate(faulty, 100) == learning_rate(_scenario(), 100)
+    for step, factor in ((101, 2.0), (106, 3.0), (601, 102.0)):
+        sound = learning_rate(_scenario(), step)
+        assert learning_rate(faulty, step) == pytest.approx(factor * sound, rel=1e-12)
 
 
 def test_lr_fault_multiplies_from_its_first_step_on() -> None:
@@ -87,6 +113,7 @@ def test_twin_differs_in_the_fault_alone(scenario: Scenario) -> None:
         expect=scenario.expect,
         corruption=scenario.corruption,
         lr_fault=scenario.lr_fault,
+        state_fault=scenario.state_fault,
     )
     assert back == scenario
     assert healthy_twin(twin) is twin
@@ -102,5 +129,9 @@ def test_impossible_settings_are_refused() -> None:
         dataclasses.replace(_scenario(), warmup_steps=1000)
     with pytest.raises(ConfigError, match="multiplier is 0"):
         LrFault(first_step=1, multiplier=0.0)
+    with pytest.raises(ConfigError, match="growth_per_step is -1"):
+        LrFault(first_step=1, multiplier=1.0, growth_per_step=-1.0)
+    with pytest.raises(ConfigError, match="ranks is 3 and batch_size is 16"):
+        dataclasses.replace(_scenario(), ranks=3)
     with pytest.raises(ConfigError, match="num_heads is 4"):
         ModelConfig(width=66)

@@ -1,4 +1,4 @@
-"""`trimtab lab list|run|demo|bench`: reproducible instabilities, with and without the guard."""
+"""`trimtab lab list|run|demo|bench|accept`: reproducible instabilities, with and without the guard."""
 
 import argparse
 import importlib
@@ -13,7 +13,7 @@ from rich.console import Console
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, MissingExtraError
-from trimtab.lab.scenarios import SCENARIOS, get_scenario
+from trimtab.lab.scenarios import ACCEPTANCE, SCENARIOS, get_scenario
 
 __all__ = ["add"]
 
@@ -65,6 +65,29 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     bench.add_argument("--json", action="store_true")
     bench.add_argument("--threads", type=_number(1, 256), default=1)
     bench.set_defaults(run=_bench)
+    table = sub.add_parser(
+        "accept", help="every scenario of the acceptance table, without and with the guard"
+    )
+    table.add_argument(
+        "scenario", metavar="NAME", nargs="*", help="default: all of the table (see `lab list`)"
+    )
+    table.add_argument(
+        "--seeds",
+        metavar="A-B",
+        type=_seeds,
+        default=(0, 1, 2),
+        help="a seed or a range of seeds; default 0-2; 100 and above are for published figures",
+    )
+    table.add_argument("--jobs", type=_number(1, 256), default=1, help="processes at a time")
+    table.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs/accept"),
+        help="guarded runs, and what need not be run again; default runs/accept",
+    )
+    _common(table)
+    table.set_defaults(run=_accept)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -190,6 +213,62 @@ def _demo(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     return 0
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that "3" or "0-9" names."""
+    first, _, last = text.partition("-")
+    parse = _number(0, 2**31 - 1)
+    low, high = parse(first), parse(last or first)
+    if not low <= high < low + 1000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected A or A-B with A <= B")
+    return tuple(range(low, high + 1))
+
+
+def _accept(arguments: argparse.Namespace) -> int:
+    table = _torch_side("trimtab.lab.accept", arguments.threads)
+    known = {s.name: s for s in ACCEPTANCE}
+    for name in arguments.scenario:
+        if name not in known:
+            raise ConfigError(
+                f"{name!r} is not in the acceptance table; choose of {', '.join(known)}"
+            )
+    scenarios = [known[name] for name in arguments.scenario] or list(ACCEPTANCE)
+    stream = sys.stderr if arguments.json else sys.stdout
+    print(
+        f"{'scenario':<20} {'seed':>4}  {'no guard':>8}  {'guard':>7}  {'closed':>6}  {'wasted':>6}  "
+        f"{'verdict':<13}  actions",
+        file=stream,
+    )
+    rows = table.accept(
+        scenarios, arguments.seeds, arguments.out, text_path=arguments.text, jobs=arguments.jobs,
+        say=lambda row: print(_accept_line(row.to_json()), file=stream, flush=True),
+    )  # fmt: skip
+    summary = table.summarise(rows)
+    wasted = summary["median_wasted_steps"]
+    print(
+        f"recovered {summary['recovered']} of {summary['judged']} that fail without a guard "
+        f"({summary['sound_without']} did not fail); left alone {summary['left_alone']} of {summary['sound']}; "
+        f"median wasted {'none' if wasted is None else f'{wasted:.1%}'}",
+        file=stream,
+    )
+    if arguments.json:
+        print_json({"schema": 1, "rows": [row.to_json() for row in rows], "summary": summary})
+    return 0 if summary["accepted"] else 1
+
+
+def _accept_line(row: dict[str, Any]) -> str:
+    """Return one line of the table; what is not finite or not there is a dash."""
+
+    def cell(name: str, form: str, width: int) -> str:
+        value = row[name]
+        return f"{'—' if value is None else format(value, form):>{width}}"
+
+    deeds = [f"{a['step']}: {a['remedy']}" for a in row["actions"]]
+    return (
+        f"{row['scenario']:<20} {row['seed']:>4}  {cell('ratio_off', '.4f', 8)}  {cell('ratio_act', '.4f', 7)}  "
+        f"{cell('gap_closed', '.0%', 6)}  {cell('wasted_steps', '.1%', 6)}  {row['verdict']:<13}  {'; '.join(deeds)}"
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -26,6 +26,8 @@ class ModelConfig:
     """Longest sequence, in tokens; positions are learned up to here."""
     norm_eps: float = 1e-6
     """Added to the mean square inside RMSNorm."""
+    final_norm: bool = True
+    """Whether a norm stands before the output layer; without it training is far less stable."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "num_layers", "num_heads", "context_tokens"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from trimtab.errors import ConfigError
 
@@ -99,12 +99,21 @@ class TextWindows(Dataset[dict[str, Tensor]]):
         return self._order[1]
 
 
-def make_loader(dataset: TextWindows, *, batch_size: int) -> DataLoader[dict[str, Tensor]]:
+def make_loader(
+    dataset: TextWindows, *, batch_size: int, rank: int = 0, ranks: int = 1
+) -> DataLoader[dict[str, Tensor]]:
     """Return a loader whose batch b holds samples b * batch_size and the ones after it.
 
-    It has a generator of its own: a DataLoader draws from torch's global one at each start, which
+    Of several ranks each gets its share of these very samples. It has a generator of its own: a DataLoader draws from torch's global one at each start, which
     would make the number of restarts visible in the training run.
     """
+    sampler: DistributedSampler[dict[str, Tensor]] | None = None
+    if ranks > 1:
+        sampler = DistributedSampler(dataset, ranks, rank, shuffle=False)
     return DataLoader(
-        dataset, batch_size=batch_size, shuffle=False, generator=torch.Generator().manual_seed(0)
+        dataset,
+        batch_size=batch_size // ranks,
+        shuffle=False,
+        sampler=sampler,
+        generator=torch.Generator().manual_seed(0),
     )

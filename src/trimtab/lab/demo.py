@@ -16,7 +16,7 @@ from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.lab.demo_page import render_demo
 from trimtab.lab.run import LabResult, run_scenario, run_unguarded
-from trimtab.lab.scenarios import SCENARIOS, get_scenario, healthy_twin
+from trimtab.lab.scenarios import SCENARIOS, get_scenario, healthy_twin, training_settings
 from trimtab.lab.text import load_text
 from trimtab.readers import read_run
 from trimtab.report.assemble import events_of, make_account
@@ -161,7 +161,8 @@ def _run_one(
 ) -> ScenarioOutcome:  # fmt: skip
     console.rule(f"{scenario.name}: {scenario.title}", align="left")
     twin = healthy_twin(scenario)
-    key = get_scenario("healthy") if twin.steps == get_scenario("healthy").steps else twin
+    healthy = get_scenario("healthy")
+    key = healthy if training_settings(twin) == training_settings(healthy) else twin
     if key not in twins:
         twins[key] = run_unguarded(key, seed, text, on_step=_progress("healthy   "))
     reference, twin_losses = twins[key]

@@ -31,7 +31,9 @@ class Transformer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.width)
         self.position_embedding = nn.Embedding(config.context_tokens, config.width)
         self.blocks = nn.ModuleList([_Block(config) for _ in range(config.num_layers)])
-        self.final_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
+        self.final_norm: nn.Module = nn.Identity()
+        if config.final_norm:
+            self.final_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self._initialise()
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trimtab.guard import Guard
 from trimtab.lab.model import next_token_loss
+from trimtab.lab.ranks import on_ranks
 from trimtab.lab.scenarios import get_scenario, healthy_twin
-from trimtab.lab.train import autocast, build, evaluate, train
+from trimtab.lab.train import EVALUATION_BYTES, autocast, build, evaluate, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,23 @@ if TYPE_CHECKING:
     from trimtab.lab.train import StepReport
     from trimtab.plan.policy import Policy
 
-__all__ = ["GuardMode", "LabResult", "run_guarded", "run_scenario", "run_unguarded"]
+__all__ = ["GuardMode", "GuardedRun", "LabResult", "run_guarded", "run_scenario", "run_unguarded"]
 
 GuardMode = Literal["off", "observe", "advise", "act"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedRun:
+    """What a guarded run left."""
+
+    final_loss: float
+    """Validation loss of the final weights, nats per token."""
+    losses: list[float]
+    """Train loss of every step, trials included."""
+    wasted_steps: float
+    """See `LabResult`."""
+    incidents: int
+    actions: tuple[dict[str, object], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +110,9 @@ def run_scenario(
         wasted, incidents = 0.0, 0
         actions: tuple[dict[str, object], ...] = ()
     else:
-        final, losses, done = run_guarded(
-            scenario, seed, text, out, guard, say=say, on_step=on_step
-        )
-        wasted, incidents, actions = done.wasted_steps, done.num_incidents, done.actions
+        done = run_guarded(scenario, seed, text, out, guard, say=say, on_step=on_step)
+        final, losses = done.final_loss, done.losses
+        wasted, incidents, actions = done.wasted_steps, done.incidents, done.actions
     return LabResult(
         scenario=name, seed=seed, guard=guard, final_loss=final, reference_loss=reference_loss,
         wasted_steps=wasted, incidents=incidents, actions=actions,
@@ -112,16 +126,35 @@ def run_unguarded(
     text: Text,
     *,
     on_step: Callable[[int, int, float], None] | None = None,
+    evaluation_bytes: int = EVALUATION_BYTES,
 ) -> tuple[float, list[float]]:
-    """Return validation loss and train losses of the plain loop."""
+    """Return validation loss and train losses of the plain loop.
+
+    On several ranks `on_step` is not called.
+    """
+    if scenario.ranks > 1:
+        found: tuple[float, list[float]] = on_ranks(
+            scenario.ranks, _train_plain, scenario, seed, text, evaluation_bytes
+        )
+        return found
 
     def report(step: StepReport) -> None:
         if on_step is not None:
             on_step(step.step, scenario.steps, step.loss)
 
+    return _train_plain(scenario, seed, text, evaluation_bytes, report)
+
+
+def _train_plain(
+    scenario: Scenario,
+    seed: int,
+    text: Text,
+    evaluation_bytes: int,
+    on_step: Callable[[StepReport], None] | None = None,
+) -> tuple[float, list[float]]:
     parts = build(scenario, seed, text)
-    losses = train(parts, on_step=report)
-    return evaluate(parts.model, text), losses
+    losses = train(parts, on_step=on_step)
+    return evaluate(parts.model, text, max_bytes=evaluation_bytes), losses
 
 
 def run_guarded(
@@ -134,11 +167,39 @@ def run_guarded(
     policy: Policy | None = None,
     say: Callable[[str], None] | None = None,
     on_step: Callable[[int, int, float], None] | None = None,
-) -> tuple[float, list[float], Guard]:
-    """Return validation loss, train losses (trials included) and the guard of a guarded run."""
+    evaluation_bytes: int = EVALUATION_BYTES,
+) -> GuardedRun:
+    """Return what came of a guarded run; on several ranks nothing is said or called."""
+    if scenario.ranks > 1:
+        found: GuardedRun = on_ranks(
+            scenario.ranks,
+            _train_guarded,
+            scenario,
+            seed,
+            text,
+            out,
+            mode,
+            policy,
+            evaluation_bytes,
+        )
+        return found
+    return _train_guarded(scenario, seed, text, out, mode, policy, evaluation_bytes, say, on_step)
+
+
+def _train_guarded(
+    scenario: Scenario,
+    seed: int,
+    text: Text,
+    out: Path,
+    mode: Literal["observe", "advise", "act"],
+    policy: Policy | None,
+    evaluation_bytes: int,
+    say: Callable[[str], None] | None = None,
+    on_step: Callable[[int, int, float], None] | None = None,
+) -> GuardedRun:
     parts = build(scenario, seed, text)
     guard = Guard(
-        parts.model,
+        parts.module,
         parts.optimizer,
         data=parts.loader,
         scheduler=parts.scheduler,
@@ -153,15 +214,21 @@ def run_guarded(
     losses: list[float] = []
     for batch in guard:
         with autocast(parts.autocast_dtype):
-            loss = next_token_loss(parts.model, batch["tokens"])
+            loss = next_token_loss(parts.module, batch["tokens"])
         guard.backward(loss)
         probing = guard.phase == "probe"
+        if not probing:
+            parts.planter.on_gradients(guard.step_number + 1)
         guard.step()
         if not probing:
+            parts.planter.after_update(guard.step_number)
             losses.append(float(loss.detach()))
             if on_step is not None:
                 on_step(guard.step_number, scenario.steps, losses[-1])
-    return evaluate(parts.model, text), losses, guard
+    return GuardedRun(
+        final_loss=evaluate(parts.model, text, max_bytes=evaluation_bytes), losses=losses, wasted_steps=guard.wasted_steps,
+        incidents=guard.num_incidents, actions=guard.actions,
+    )  # fmt: skip
 
 
 def _number(x: float) -> float | None:

@@ -1,128 +1,43 @@
-"""The scenarios: what is trained, and what goes wrong in it. No torch here: they can be listed."""
+"""The table of scenarios. No torch here: they can be listed.
+
+The lab's own are trained for 1200 steps, long enough to look at. Those of the acceptance table are
+short and cover each mechanism by which small language models were seen to go wrong; `trimtab lab
+accept` runs them. A fault of the rate is what makes a run wrong from its first step: the twin is
+the same run at the sound rate, which the guard is never told.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ConfigError
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
+from trimtab.lab.faults import LrFault, StateFault
+from trimtab.lab.scenario import (
+    BATCH_SIZE,
+    Scenario,
+    healthy_twin,
+    learning_rate,
+    training_settings,
+)
 
-__all__ = ["SCENARIOS", "LrFault", "Scenario", "get_scenario", "healthy_twin", "learning_rate"]
+if TYPE_CHECKING:
+    from trimtab.lab.corruption import CorruptionKind
 
-_BATCH_SIZE = 16
-
-
-@dataclass(frozen=True, kw_only=True)
-class LrFault:
-    """A learning rate that is wrong from some step on and stays so, on the same schedule."""
-
-    first_step: int
-    """First step with the wrong rate; steps count from 1."""
-    multiplier: float
-    """Wrong rate over the sound one."""
-
-    def __post_init__(self) -> None:
-        if self.first_step < 1:
-            raise ConfigError(f"LrFault.first_step is {self.first_step}; steps count from 1")
-        if not self.multiplier > 0.0:
-            raise ConfigError(f"LrFault.multiplier is {self.multiplier}; must be above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scenario:
-    """A training run to be reproduced: model, optimiser, schedule and at most a fault or two.
-
-    Step s, counted from 1, trains on samples (s - 1) * batch_size up to s * batch_size.
-    """
-
-    name: str
-    """Short name, as typed."""
-    title: str
-    """What happens in it, in one line."""
-    expect: Literal["recovers", "untouched"]
-    """What a good guard makes of it: the fault is undone, or the run is left alone."""
-    expected_minutes: float
-    """Wall time of the run and its healthy twin on 2 CPU cores, measured."""
-    steps: int = 1200
-    """Optimizer steps."""
-    batch_size: int = _BATCH_SIZE
-    """Samples per step."""
-    model: ModelConfig = field(default_factory=ModelConfig)
-    """Shape of the model."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast type; fp16 brings a loss scaler. fp32 is fastest where the CPU has no bf16 units."""
-    peak_lr: float = 6e-3
-    """Learning rate after warm-up; chosen on seeds 0-3 of the default text."""
-    warmup_steps: int = 100
-    """Steps of linear warm-up from 0."""
-    final_lr_share: float = 0.1
-    """Learning rate at the last step over the peak; cosine in between."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's decay rates, as in GPT-3."""
-    weight_decay: float = 0.1
-    """AdamW's weight decay, of matrices only, as in GPT-3."""
-    clip_norm: float = 1.0
-    """Largest norm of the gradient over all parameters, as in GPT-3."""
-    corruption: Corruption | None = None
-    """A window of damaged data."""
-    lr_fault: LrFault | None = None
-    """A wrong learning rate."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.warmup_steps < self.steps:
-            raise ConfigError(
-                f"Scenario.warmup_steps is {self.warmup_steps} of {self.steps} steps; "
-                "must be at least 1 and leave some for training"
-            )
-        if self.batch_size < 1:
-            raise ConfigError(f"Scenario.batch_size is {self.batch_size}; must be at least 1")
-
-    @property
-    def fault_step(self) -> int | None:
-        """First step at which anything is wrong; None in a healthy scenario."""
-        first_steps = []
-        if self.corruption is not None:
-            first_steps.append(self.corruption.first_sample // self.batch_size + 1)
-        if self.lr_fault is not None:
-            first_steps.append(self.lr_fault.first_step)
-        return min(first_steps, default=None)
-
-
-def learning_rate(scenario: Scenario, step: int) -> float:
-    """Return the learning rate that the scenario's schedule gives at a step, its fault included.
-
-    Linear warm-up to `peak_lr`, then a cosine down to `final_lr_share` of it at the last step.
-
-    Args:
-        scenario: The run.
-        step: Optimizer step, counted from 1; after the last step the rate stays.
-    """
-    if step <= scenario.warmup_steps:
-        share = step / scenario.warmup_steps
-    else:
-        done = (step - scenario.warmup_steps) / (scenario.steps - scenario.warmup_steps)
-        cosine = 0.5 * (1.0 + math.cos(math.pi * min(done, 1.0)))
-        share = scenario.final_lr_share + (1.0 - scenario.final_lr_share) * cosine
-    fault = scenario.lr_fault
-    multiplier = fault.multiplier if fault is not None and step >= fault.first_step else 1.0
-    return scenario.peak_lr * share * multiplier
-
-
-def healthy_twin(scenario: Scenario) -> Scenario:
-    """Return the same run with the faults, and only them, taken away."""
-    if scenario.corruption is None and scenario.lr_fault is None:
-        return scenario
-    return dataclasses.replace(
-        scenario,
-        title=f"{scenario.title} (healthy twin)",
-        expect="untouched",
-        corruption=None,
-        lr_fault=None,
-    )
+__all__ = [
+    "ACCEPTANCE",
+    "SCENARIOS",
+    "LrFault",
+    "Scenario",
+    "StateFault",
+    "get_scenario",
+    "healthy_twin",
+    "learning_rate",
+    "training_settings",
+]
 
 
 def get_scenario(name: str) -> Scenario:
@@ -138,12 +53,134 @@ def get_scenario(name: str) -> Scenario:
     raise ConfigError(f"there is no scenario {name!r}; choose one of {names}")
 
 
-def _bad_steps(kind: Literal["random", "shuffle"], *, first: int, count: int) -> Corruption:
+def _bad_steps(
+    kind: CorruptionKind, *, first: int, count: int, batch_size: int = BATCH_SIZE
+) -> Corruption:
     """Return a corruption of all samples of `count` steps from step `first` on."""
     return Corruption(
-        kind=kind, first_sample=(first - 1) * _BATCH_SIZE, num_samples=count * _BATCH_SIZE
+        kind=kind, first_sample=(first - 1) * batch_size, num_samples=count * batch_size
     )
 
+
+_SHORT = Scenario(
+    name="short",
+    title="",
+    expect="recovers",
+    expected_minutes=0.5,
+    steps=300,
+    warmup_steps=50,
+    batch_size=8,
+    peak_lr=1e-2,
+)
+"""Base of the short scenarios: they differ from it in what they name."""
+
+_CONSTANT = dataclasses.replace(_SHORT, final_lr_share=1.0, steps=400, warmup_steps=100)
+"""The rate stays where warm-up brought it, so that a wrong one is not healed by the schedule."""
+
+
+def _short(name: str, title: str, base: Scenario = _SHORT, **changes: Any) -> Scenario:
+    return dataclasses.replace(base, name=name, title=title, **changes)
+
+
+def _wrong_rate(multiplier: float, *, growth_per_step: float = 0.0) -> LrFault:
+    """Return a rate that is wrong from the first step on."""
+    return LrFault(first_step=1, multiplier=multiplier, growth_per_step=growth_per_step)
+
+
+_NO_FINAL_NORM = ModelConfig(final_norm=False)
+_LATE = 250
+"""Step at which the short scenarios' data and tensors go bad."""
+_FREQUENT_BYTE = ord("e")
+
+_KINDS: tuple[tuple[CorruptionKind, str], ...] = (
+    ("random", "random bytes"),
+    ("repeat", "one repeated character"),
+    ("shuffle", "shuffled bytes"),
+)
+_DATA = tuple(
+    _short(
+        f"data-{kind}",
+        f"20 steps of {what} late in the run",
+        corruption=_bad_steps(kind, first=_LATE, count=20, batch_size=_SHORT.batch_size),
+    )
+    for kind, what in _KINDS
+)
+_RATES = (
+    _short(
+        "rate-30x", "LR 0.3, thirty times the sound one, from the start, clipped: attention saturates",
+        _CONSTANT, lr_fault=_wrong_rate(30.0),
+    ),
+    _short(
+        "rate-no-final-norm", "LR 0.1 without a final norm: the loss explodes",
+        _CONSTANT, model=_NO_FINAL_NORM, lr_fault=_wrong_rate(10.0),
+    ),
+    _short(
+        "rate-no-clip", "LR 0.1 without clipping: attention logits grow, the loss stays up",
+        _CONSTANT, clip_norm=None, lr_fault=_wrong_rate(10.0),
+    ),
+    _short(
+        "rate-ramp", "LR that rises by a tenth of 3e-3 with every step: a slow divergence",
+        _CONSTANT, steps=500, peak_lr=3e-3, lr_fault=_wrong_rate(1.0, growth_per_step=0.1),
+    ),
+    _short(
+        "spikes-organic", "LR 0.03 without a final norm: spikes out of nothing",
+        _CONSTANT, model=_NO_FINAL_NORM, lr_fault=_wrong_rate(3.0),
+    ),
+    _short(
+        "fp16-overflow", "LR 0.3 in fp16: the forward pass overflows, the loss scale collapses",
+        _CONSTANT, steps=200, precision="fp16", lr_fault=_wrong_rate(30.0),
+    ),
+)  # fmt: skip
+
+_TENSORS = (
+    _short(
+        "fp16-weight", "A matrix times 3e5 in fp16: the forward pass overflows at once",
+        steps=110, precision="fp16",
+        state_fault=StateFault(step=60, tensor="blocks.1.down.weight", place="weight", factor=3e5),
+    ),
+    _short(
+        "bitflip-weight", "One bit flips in the embedding of a frequent byte",
+        state_fault=StateFault(step=_LATE, tensor="token_embedding.weight", place="weight", element=_FREQUENT_BYTE * 64 + 7, bit=30),
+    ),
+    _short(
+        "bitflip-exp-avg", "One bit flips in Adam's first moment",
+        state_fault=StateFault(step=_LATE, tensor="blocks.1.attention.qkv.weight", place="exp_avg", element=1234, bit=30),
+    ),
+    _short(
+        "bitflip-exp-avg-sq", "The sign of one number flips in Adam's second moment",
+        state_fault=StateFault(step=_LATE, tensor="blocks.1.attention.qkv.weight", place="exp_avg_sq", element=1234, bit=31),
+    ),
+    _short(
+        "nan-one-rank", "One of two ranks has NaN gradients for three steps",
+        steps=200, ranks=2,
+        state_fault=StateFault(step=140, tensor="blocks.1.up.weight", place="gradient", factor=math.nan, rank=1, num_steps=3),
+    ),
+    _short(
+        "nan-weight-one-rank", "A weight of one of two ranks turns NaN",
+        steps=200, ranks=2,
+        state_fault=StateFault(step=140, tensor="blocks.1.up.weight", place="weight", element=99, factor=math.nan, rank=1),
+    ),
+)  # fmt: skip
+
+_SOUND = (
+    _short("sound-lr-low", "LR 3e-3, constant", _CONSTANT, peak_lr=3e-3, expect="untouched"),
+    _short("sound-lr-high", "LR 1e-2, constant", _CONSTANT, expect="untouched"),
+    _short("sound-cosine", "LR 1e-2, cosine", expect="untouched"),
+    _short("sound-no-clip", "LR 1e-2 without clipping", _CONSTANT, clip_norm=None, expect="untouched"),
+    _short("sound-no-final-norm", "LR 1e-2 without a final norm", _CONSTANT, model=_NO_FINAL_NORM, expect="untouched"),
+    _short(
+        "sound-wide", "Width 128, 4 layers, LR 1e-2: attention logits above 100, and all is well",
+        _CONSTANT, model=ModelConfig(width=128, num_layers=4, context_tokens=128), steps=250, expected_minutes=1.0, expect="untouched",
+    ),
+    _short(
+        "benign-spike", "A spike like BLOOM's: weights are kicked once, the loss comes back by itself",
+        expect="untouched",
+        state_fault=StateFault(step=200, tensor="*", place="exp_avg", factor=-20.0),
+    ),
+)  # fmt: skip
+
+ACCEPTANCE: tuple[Scenario, ...] = (*_DATA, *_TENSORS, *_RATES, *_SOUND)
+"""What `trimtab lab accept` runs: faults that a guard must undo, and runs it must leave alone."""
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario(
@@ -173,4 +210,5 @@ SCENARIOS: tuple[Scenario, ...] = (
         expected_minutes=1.0,
         lr_fault=LrFault(first_step=300, multiplier=20.0),
     ),
+    *ACCEPTANCE,
 )

@@ -6,18 +6,22 @@ Nothing here sets the number of threads; the same number gives the same bits.
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
 from trimtab.errors import ConfigError
 from trimtab.lab.data import TextWindows, make_loader
 from trimtab.lab.model import Transformer, next_token_loss
-from trimtab.lab.scenarios import Scenario, learning_rate
+from trimtab.lab.planting import Planter
+from trimtab.lab.scenario import Scenario, learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from trimtab.lab.text import Text
 
 __all__ = [
+    "EVALUATION_BYTES",
     "Parts",
     "StepReport",
     "autocast",
@@ -38,7 +43,8 @@ __all__ = [
 ]
 
 _AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-_EVALUATION_BYTES = 256 * 1024
+EVALUATION_BYTES = 256 * 1024
+"""Held-out text that is predicted, by default."""
 _EVALUATION_BATCH = 32
 
 
@@ -50,6 +56,8 @@ class Parts:
     """The settings it was built from."""
     model: Transformer
     """In train mode, on the CPU, weights in fp32."""
+    module: nn.Module
+    """What is called: the model, or on several ranks what keeps its gradients together."""
     optimizer: torch.optim.AdamW
     """Two groups: matrices with weight decay, norms without."""
     scheduler: LambdaLR
@@ -57,6 +65,8 @@ class Parts:
     loader: DataLoader[dict[str, Tensor]]
     """Batches of {"tokens": int64 [batch_size, context_tokens + 1]}, twice as many as steps, so
     that data can be skipped."""
+    planter: Planter
+    """Does the damage of the scenario's state fault."""
     scaler: torch.amp.GradScaler | None
     """Loss scaler; for fp16 only."""
     autocast_dtype: torch.dtype | None
@@ -96,6 +106,7 @@ def build(scenario: Scenario, seed: int, text: Text) -> Parts:
     torch.manual_seed(seed)
     model = Transformer(scenario.model)
     optimizer = _make_optimizer(model, scenario)
+    rank = dist.get_rank() if scenario.ranks > 1 else 0
     dataset = TextWindows(
         text.train,
         context_tokens=scenario.model.context_tokens,
@@ -106,33 +117,46 @@ def build(scenario: Scenario, seed: int, text: Text) -> Parts:
     return Parts(
         scenario=scenario,
         model=model,
+        module=DistributedDataParallel(model) if scenario.ranks > 1 else model,
         optimizer=optimizer,
+        planter=Planter(scenario.state_fault, model, optimizer, rank=rank),
         scheduler=LambdaLR(
             optimizer, lambda done: learning_rate(scenario, done + 1) / scenario.peak_lr
         ),
-        loader=make_loader(dataset, batch_size=scenario.batch_size),
+        loader=make_loader(
+            dataset, batch_size=scenario.batch_size, rank=rank, ranks=scenario.ranks
+        ),
         scaler=torch.amp.GradScaler("cpu") if scenario.precision == "fp16" else None,
         autocast_dtype=_AUTOCAST_DTYPES[scenario.precision],
     )
 
 
-def train_step(parts: Parts, batch: dict[str, Tensor]) -> tuple[float, float]:
-    """Do one optimizer step and return its loss and the norm of its unclipped gradient."""
+def train_step(parts: Parts, batch: dict[str, Tensor], *, step: int = 0) -> tuple[float, float]:
+    """Do one optimizer step and return its loss and the norm of its unclipped gradient.
+
+    Args:
+        parts: Trained in place.
+        batch: What to train on.
+        step: Number of the step, from 1, by which a state fault is timed; 0: none is due.
+    """
     parts.optimizer.zero_grad(set_to_none=True)
     with autocast(parts.autocast_dtype):
-        loss = next_token_loss(parts.model, batch["tokens"])
+        loss = next_token_loss(parts.module, batch["tokens"])
     if parts.scaler is None:
         loss.backward()  # type: ignore[no-untyped-call]
     else:
         parts.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
         parts.scaler.unscale_(parts.optimizer)
-    grad_norm = nn.utils.clip_grad_norm_(parts.model.parameters(), parts.scenario.clip_norm)
+    parts.planter.on_gradients(step)
+    limit = math.inf if parts.scenario.clip_norm is None else parts.scenario.clip_norm
+    grad_norm = nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
     if parts.scaler is None:
         parts.optimizer.step()
     else:
         parts.scaler.step(parts.optimizer)
         parts.scaler.update()
     parts.scheduler.step()
+    parts.planter.after_update(step)
     return loss.item(), grad_norm.item()
 
 
@@ -149,7 +173,7 @@ def train(parts: Parts, *, on_step: Callable[[StepReport], None] | None = None) 
     losses: list[float] = []
     for step, batch in zip(range(1, parts.scenario.steps + 1), parts.loader, strict=False):
         lr = float(parts.optimizer.param_groups[0]["lr"])
-        loss, grad_norm = train_step(parts, batch)
+        loss, grad_norm = train_step(parts, batch, step=step)
         losses.append(loss)
         if on_step is not None:
             on_step(StepReport(step=step, loss=loss, grad_norm=grad_norm, learning_rate=lr))
@@ -170,7 +194,7 @@ def train_plain(
     return train(build(scenario, seed, text), on_step=on_step)
 
 
-def evaluate(model: Transformer, text: Text, *, max_bytes: int = _EVALUATION_BYTES) -> float:
+def evaluate(model: Transformer, text: Text, *, max_bytes: int = EVALUATION_BYTES) -> float:
     """Return the validation loss: mean nats per token on held-out text, eval mode, fp32.
 
     Read are windows of the model's context, spread evenly over all of the held-out text. Leaves

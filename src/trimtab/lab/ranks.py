@@ -1,0 +1,73 @@
+"""A lab run on several ranks: one process each on this machine, gloo, told apart by a file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from trimtab.errors import ActError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["on_ranks"]
+
+
+def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function on so many ranks and return what it gives on the first.
+
+    Args:
+        count: Ranks; with one, it is called here.
+        work: A function of a module, called with the arguments after the group is made.
+        arguments: Handed to each rank as copies.
+
+    Raises:
+        ActError: A rank ended with an error, which stands on standard error.
+    """
+    if count == 1:
+        return work(*arguments)
+    fresh = multiprocessing.get_context("spawn")
+    receiver, sender = fresh.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store")
+        threads = torch.get_num_threads()
+        ranks = [
+            fresh.Process(
+                target=_one_rank,
+                args=(rank, count, store, threads, sender if rank == 0 else None, work, arguments),
+            )
+            for rank in range(count)
+        ]
+        for process in ranks:
+            process.start()
+        sender.close()
+        try:
+            result = receiver.recv()
+        except EOFError:
+            for process in ranks:
+                process.terminate()
+            raise ActError(
+                "the first rank ended with an error, see above; none of the run's figures counts"
+            ) from None
+        finally:
+            for process in ranks:
+                process.join()
+    return result
+
+
+def _one_rank(
+    rank: int, count: int, store: str, threads: int, sender: Any, work: Any, arguments: Any
+) -> None:
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)
+    try:
+        result = work(*arguments)
+        if sender is not None:
+            sender.send(result)
+    finally:
+        dist.destroy_process_group()
