@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ActError, ReadError
@@ -61,7 +62,8 @@ class RunState:
         self.counters = Counters()
         self.decisions = Decisions()
         self.ring = SnapshotRing(policy.snapshots_kept)
-        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept)
+        copy_to = Path(policy.copy_to) if policy.copy_to else None
+        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
         self.saved_step = -1
         """Step of the newest checkpoint that this process saved or loaded."""
         self.resumed: list[tuple[str, dict[str, Any]]] = []
@@ -218,7 +220,8 @@ class RunState:
         return rng
 
     def _note_differences(self, state: dict[str, Any]) -> None:
-        notes = [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
+        notes = self.store.take_notes()
+        notes += [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
         if state["num_ranks"] != self.ranks.count:
             notes.append(
                 f"saved on {state['num_ranks']} ranks, resumed on {self.ranks.count}: the run goes "
