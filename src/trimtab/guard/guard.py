@@ -225,13 +225,7 @@ class Guard(Ending):
             self._check_stepped()
         if self._started or self._ended:
             return
-        since = self._engine.decisions.override_since
-        if since is not None and self._engine.lr_override is None:
-            raise ConfigError(
-                f"this run's learning rate was taken over by override_lr at step {since}; call "
-                "guard.override_lr(schedule, why=...) again before the loop, or with None to go "
-                "back to the scheduler"
-            )
+        self._check_schedules()
         self._started = True
         if self._rng_at_start is not None:
             restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
@@ -385,6 +379,7 @@ class Guard(Ending):
         """Record, judge, recover, save: each by itself, so that a fault in one spares the next."""
         engine, policy, edge = self._engine, self.policy, self._edge
         found: list[Finding] = []
+        edge.run("record", engine.note_order)
         if edge.run("record", lambda: engine.record(values, labels)):
             edge.run("judge", lambda: found.extend(engine.judge_row(values)))
         for finding in found:
