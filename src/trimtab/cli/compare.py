@@ -102,7 +102,9 @@ def _side(given: str, config: Path | None) -> Side:
     settings = stated_settings(record, chosen)
     launched = RunDirectory(Path(path)).settings
     if launched.is_file():
+        own = chosen or (record.attempts[-1] if record.attempts else None)
         settings.update(flat_config(launched))
+        settings.update({} if own is None else own.settings)  # a later attempt on other ranks, say
     if config is not None:
         settings.update(flat_config(config))
     label = shortened(path, limit=40) + (f"@{attempt}" if attempt else "")
@@ -168,6 +170,7 @@ def _document(
             "means": {m.signal: {"a": m.a, "b": m.b} for m in c.means},
             "changed": [{"key": x.key, "a": x.a, "b": x.b} for x in c.changed],
             "warnings": list(c.warnings),
+            "notes": list(c.notes),
         }
     document["impact"] = None if impact is None else {
         "at": impact.at, "window_steps": impact.window_steps,
@@ -185,6 +188,8 @@ def _print(c: Comparison | None, impact: Impact | None, title: str) -> None:
     if c is not None:
         for warning in c.warnings:
             console.print(Text(f"● {plain(warning)}", "bold yellow"))
+        for note in c.notes:
+            console.print(Text(plain(note)))
         if c.common is not None and c.end_gap is not None:
             console.print(Text(_summary(c)))
             gaps = [(number(g.position), number(g.a), number(g.b), f"{g.gap:+.4g}") for g in c.gaps]

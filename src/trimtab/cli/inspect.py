@@ -27,6 +27,7 @@ from trimtab.report.html import render_html
 from trimtab.report.json_form import run_to_json
 from trimtab.report.overview import OverviewLine, overview_line, render_overview
 from trimtab.report.terminal import render_terminal
+from trimtab.signals.rates import history_csv
 
 __all__ = ["add", "run"]
 
@@ -71,6 +72,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="where its checkpoints lie: the plan names the one to go back to",
     )
     parser.add_argument(
+        "--lr-history",
+        metavar="FILE",
+        type=Path,
+        help="also write the learning rate in force at each step, CSV; one path",
+    )
+    parser.add_argument(
         "--all", action="store_true", help="tell every alarm in full, however many there are"
     )
     parser.add_argument(
@@ -83,6 +90,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and tell every path; a bad one does not stop the others."""
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    if arguments.lr_history is not None and len(arguments.paths) != 1:
+        raise ConfigError("--lr-history: takes one path; give one log")
     if arguments.follow:
         if arguments.paths == [STDIN]:
             raise ConfigError(
@@ -116,6 +125,8 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
         worst = max([worst, *(_RANK[s] for s in severities)])
         num_told += 1
         report = _write_report(account, arguments.html, num_told)
+        if arguments.lr_history is not None:
+            write_file(arguments.lr_history, history_csv(account.record))
         if arguments.json:
             documents.append(run_to_json(account, path=path))
         else:

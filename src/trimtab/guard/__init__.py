@@ -9,5 +9,6 @@ except ImportError:
 
 from trimtab.guard.guard import Guard
 from trimtab.guard.probes.overflow import find_overflow
+from trimtab.guard.reproducibility import seed_all
 
-__all__ = ["Guard", "find_overflow"]
+__all__ = ["Guard", "find_overflow", "seed_all"]

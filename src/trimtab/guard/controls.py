@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ConfigError
 from trimtab.guard import actuators
+from trimtab.guard.schedules import weight_decay_at
 from trimtab.guard.standing import lr_factor, rewarm_factor
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torch.utils.data import DataLoader
 
     from trimtab.guard.data import DataOrder
     from trimtab.guard.edge import Edge
@@ -129,6 +132,70 @@ class Controls:
         elif since is None:
             engine.decisions.override_since = engine.counters.step + 1
         self._note_action("override-lr", {"lr": lr, "on": schedule is not None}, why)
+
+    def schedule_weight_decay(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
+        """Take the weight decay from `schedule` from the next step on; recorded at each step.
+
+        It is set in the groups that were launched with one, over what `set_optimizer` says. A function
+        cannot be saved: when the run is resumed, call this again before the loop, or the loop refuses
+        to start.
+
+        Args:
+            schedule: Gives the weight decay at an optimizer step, counted from 1; None leaves it as
+                it is now.
+            why: For the journal.
+
+        Raises:
+            ConfigError: What it gives for the next step is no weight decay, no reason is given, or the
+                run has ended.
+        """
+        self._check_open("schedule_weight_decay")
+        if not why:
+            raise ConfigError(f"schedule_weight_decay(why={why!r}): expected a reason")
+        engine, step = self._engine, self._engine.counters.step + 1
+        values: dict[str, object] = {"on": schedule is not None}
+        if schedule is not None:
+            values["weight_decay"] = weight_decay_at(schedule, step)
+            engine.decisions.weight_decay_since = engine.decisions.weight_decay_since or step
+        else:
+            engine.decisions.weight_decay_since = None
+        engine.weight_decay = schedule
+        self._note_action("schedule-weight-decay", values, why)
+
+    def _check_schedules(self) -> None:
+        """Refuse to begin while a function is missing that the run followed when it was saved."""
+        d = self._engine.decisions
+        missing = [
+            (d.override_since, self._engine.lr_override, "learning rate was taken over by override_lr at", "override_lr", "go back to the scheduler"),
+            (d.weight_decay_since, self._engine.weight_decay, "weight decay follows a schedule since", "schedule_weight_decay", "leave it as it is"),
+        ]  # fmt: skip
+        for since, given, what, call, without in missing:
+            if since is not None and given is None:
+                raise ConfigError(
+                    f"this run's {what} step {since}; call guard.{call}(schedule, why=...) again "
+                    f"before the loop, or with None to {without}"
+                )
+
+    def change_data(self, loader: DataLoader[Any], *, why: str) -> int:
+        """Feed from another loader from the next batch on; return the sample id it begins at.
+
+        A new epoch begins with it; sample ids, the step and everything else go on. After a rollback
+        to before that id the old data is fed up to it, and the new from there. A loader cannot be
+        saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says so where
+        the order is not the saved one. On several ranks all must call it.
+
+        Raises:
+            ConfigError: The loader cannot be rewound, does not fit a skip list in force, no reason is
+                given, or the run has ended.
+        """
+        self._check_open("change_data")
+        if not why:
+            raise ConfigError(f"change_data(why={why!r}): expected a reason")
+        first = self._order.switch(loader)
+        self._note_action(
+            "change-data", {"first_sample": first, "dataset": type(loader.dataset).__name__}, why
+        )
+        return first
 
     def tighten_clip(self, factor: float, *, why: str) -> None:
         """Multiply the clipping threshold from the next step on.

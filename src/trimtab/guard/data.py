@@ -14,6 +14,7 @@ processes of the loader are not used.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -94,6 +95,12 @@ class DataOrder:
         """How many ranks share the data out among them: each sample id belongs to one of them."""
         self._generators = _generators(loader)
         self._generator_states: list[torch.Tensor] = []
+        self._loaders: dict[int, DataLoader[Any]] = {0: loader}
+        self._source = 0
+        self._switches: list[tuple[int, int]] = []
+        self._fingerprint = ""
+        self.reordered = ""
+        """In words, where a saved position was found in another order than it was saved in."""
 
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch, the last perhaps of fewer batches; None where the loader
@@ -120,6 +127,54 @@ class DataOrder:
             for s in (saved, self.shape)
         )
         return f"the data was {was}, now it is {now}: sample ids do not mean the same as before"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the order of this rank's epoch, 16 hexadecimal digits; empty before the first.
+
+        Two runs with the same one feed the same items of the dataset in the same batches. It says
+        nothing of what is in the items. Cost: once an epoch, as much as listing its batches.
+        """
+        if not self._fingerprint and self._batches:
+            digest = hashlib.sha256()
+            for batch in self._batches:
+                digest.update(repr(batch).encode())
+            self._fingerprint = digest.hexdigest()[:16]
+        return self._fingerprint
+
+    def switch(self, loader: DataLoader[Any]) -> int:
+        """Feed from another loader from the next batch on, in a new epoch; return its first sample id.
+
+        Ids go on. After a rollback to before that id the old one is fed again up to it.
+
+        Raises:
+            ConfigError: The loader cannot be rewound, or what was decided about the old one does not
+                fit it.
+        """
+        other = DataOrder(loader)
+        if other.replicas != self.replicas:
+            raise ConfigError(
+                f"the new data is shared out to {other.replicas} ranks, the old to {self.replicas}; give each rank a like sampler"
+            )
+        if self._withheld and _length(loader.dataset) != _length(self._loader.dataset):
+            raise ConfigError(
+                "a skip list is in force and counts the items of the old dataset; scan the new one and start with its list"
+            )
+        number = max(self._loaders) + 1
+        self._loaders[number] = loader
+        self._switches.append((self.position, number))
+        return self.position
+
+    def _follow_switches(self) -> None:
+        for at, number in self._switches:
+            if number > self._source and self.position >= at:
+                self._base += sum(len(b) for b in self._batches[: self._cursor])
+                self._use(number)
+                self._start_epoch()
+
+    def _use(self, number: int) -> None:
+        self._source, self._loader = number, self._loaders[number]
+        self._generators = _generators(self._loader)
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -215,6 +270,7 @@ class DataOrder:
         """Return the next batch with its first and last sample id; None at the end of an epoch."""
         if self._epoch < 0:
             self._start_epoch()
+        self._follow_switches()
         while self._cursor < len(self._batches):
             number = self._cursor
             self._cursor += 1
@@ -269,6 +325,7 @@ class DataOrder:
             if tell is not None:  # DistributedSampler and its like
                 tell(max(self._epoch, 0))
         self._batches = [list(batch) for batch in _as_iterator(sampler)]
+        self._fingerprint = ""
         if not self._batches:
             raise ConfigError(_NO_BATCH)
         self._starts, start = [], 0
@@ -288,17 +345,24 @@ class DataOrder:
             "replicas": self.replicas,
             "epoch_rng": self._epoch_rng,
             "generators": list(self._generator_states),
+            "source": self._source,
+            "fingerprint": self.fingerprint,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved position; the random state of the process is left as it is."""
+        """Go to a saved position; the random state of the process is left as it is.
+
+        Raises:
+            ConfigError: It is a position in data that this process was not given.
+        """
+        self._go_to_source(int(state.get("source", 0)))
         if state["epoch"] < 0:
             for generator, saved in zip(self._generators, state["generators"], strict=True):
                 generator.set_state(saved)
             self._epoch, self._cursor, self._base = -1, 0, 0
             self._batches, self._starts, self._epoch_rng = [], [], None
             return
-        drawn = self._epoch_rng if state["epoch"] == self._epoch else None
+        drawn = self._epoch_rng if state["epoch"] == self._epoch else None  # None: another source
         if drawn is None or not torch.equal(state["epoch_rng"], drawn):
             kept = torch.get_rng_state()
             torch.set_rng_state(state["epoch_rng"])
@@ -313,6 +377,24 @@ class DataOrder:
             self._base = self._base * state["replicas"] // self.replicas
             done = state["consumed"] // self.replicas
             self._cursor = sum(1 for start in self._starts if start < done)
+        elif state.get("fingerprint", self.fingerprint) != self.fingerprint:
+            self.reordered = (
+                f"the data order changed: epoch {self._epoch} was {state['fingerprint']}, now it is "
+                f"{self.fingerprint}; another seed, sampler or dataset, and sample ids do not mean the same"
+            )
+
+    def _go_to_source(self, number: int) -> None:
+        if number == self._source:
+            return
+        if number not in self._loaders and self._epoch < 0 and len(self._loaders) == 1:
+            self._loaders = {number: self._loader}  # resumed: what was handed over is the newest
+        if number not in self._loaders:
+            raise ConfigError(
+                f"the saved position is in data number {number} of this run, which was not handed over; "
+                "start with the loader that was in use then"
+            )
+        self._use(number)
+        self._epoch_rng = None
 
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"

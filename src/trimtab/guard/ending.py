@@ -33,7 +33,8 @@ class Ending(Controls):
     def close(self) -> None:
         """Stop guarding: close the files and give the run directory free; done at the end too."""
         self._ended = True
-        self._edge.run("checkpoint", lambda: self._engine.store.finish(wait=True))
+        self._edge.run("checkpoint", self._engine.store.close)
+        self._edge.run("journal", self._tell_notes)
         self._engine.probes.close()
         self._recorder.close()
         self._release()
@@ -47,6 +48,11 @@ class Ending(Controls):
             reason: For the journal; default: whether all steps are done.
         """
         self._end(reason or ("all steps done" if self._done() else "the trainer stopped"))
+
+    def _tell_notes(self) -> None:
+        for text in self._engine.store.take_notes():
+            self._say(f"step {self._engine.counters.step:>6,}  {text}")
+            self._recovery.teller.note(text)
 
     def _release(self) -> None:
         if self._lock is not None:

@@ -19,6 +19,7 @@ from trimtab.guard.probes.batch import batch_statistics
 from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
+from trimtab.guard.schedules import apply_weight_decay
 from trimtab.guard.standing import lr_factor, rewarm_factor, safe_exp, trained_parameters
 from trimtab.guard.state import RunState
 
@@ -113,12 +114,14 @@ class Engine(RunState):
         self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
         skip = skip_nonfinite and not math.isfinite(whole.norm)
         scale = scaler.get_scale() if scaler is not None else None
+        scheduled = apply_weight_decay(self)
         lr, skipped = self._apply(scale, skip=skip)
         values: dict[str, float] = {
             "loss": whole.loss,
             "perplexity": safe_exp(whole.loss),
             "grad_norm": whole.norm,
             "lr": lr,
+            **scheduled,
         }
         if scale is not None:
             values["loss_scale"] = scale

@@ -25,6 +25,7 @@ from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
 from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
+from trimtab.guard.store import bring_records
 from trimtab.guard.verdict import EXIT_GIVEN_UP
 from trimtab.plan.policy import Mode, Policy
 
@@ -119,6 +120,7 @@ class Guard(Ending):
         self._order = DataOrder(data)
         directory = RunDirectory(Path(run))
         self._ranks = ranks = Ranks()
+        brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
         is_old = ranks.agree(directory.journal.exists)
         if is_old and not resume:
             raise ConfigError(
@@ -137,6 +139,7 @@ class Guard(Ending):
                 self._training, self._order, policy, self._recorder,
                 clip=clip, ranks=ranks, output_layer=output_layer,
             )  # fmt: skip
+            self._engine.store.notes += brought
             self._recovery = Recovery(self._engine, say=self._tell, final_step=self._steps)
             self._edge = Edge(
                 journal=self._journal_fault,
@@ -222,13 +225,7 @@ class Guard(Ending):
             self._check_stepped()
         if self._started or self._ended:
             return
-        since = self._engine.decisions.override_since
-        if since is not None and self._engine.lr_override is None:
-            raise ConfigError(
-                f"this run's learning rate was taken over by override_lr at step {since}; call "
-                "guard.override_lr(schedule, why=...) again before the loop, or with None to go "
-                "back to the scheduler"
-            )
+        self._check_schedules()
         self._started = True
         if self._rng_at_start is not None:
             restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
@@ -382,10 +379,13 @@ class Guard(Ending):
         """Record, judge, recover, save: each by itself, so that a fault in one spares the next."""
         engine, policy, edge = self._engine, self.policy, self._edge
         found: list[Finding] = []
+        edge.run("record", engine.note_order)
         if edge.run("record", lambda: engine.record(values, labels)):
             edge.run("judge", lambda: found.extend(engine.judge_row(values)))
         for finding in found:
             edge.run("journal", partial(self._recorder.finding, finding, step=engine.counters.step))
+        if not self._recovery.busy:
+            edge.run("checkpoint", lambda: engine.store.doubt(found))
         if self._checking is not None:
             edge.run("recovery", lambda: self._checking.after_step(loss))  # type: ignore[union-attr]
         elif not edge.stood_down:
@@ -400,6 +400,7 @@ class Guard(Ending):
         if step % policy.snapshot_every_steps == 0 and calm and self._acting:
             edge.run("recovery", engine.snapshot)
         edge.run("checkpoint", lambda: engine.store.finish(wait=False))
+        edge.run("journal", self._tell_notes)
         if engine.store.whole_step != self._told_step:
             self._told_step = engine.store.whole_step
             edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import platform
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +14,7 @@ from trimtab.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_arguments", "count_tokens", "environment", "safe_counter"]
+__all__ = ["check_arguments", "count_tokens", "safe_counter"]
 
 
 def check_arguments(
@@ -88,13 +87,3 @@ def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
             return 0
 
     return counted
-
-
-def environment() -> dict[str, str]:
-    """Return what a result may depend on besides the settings."""
-    return {
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "platform": platform.system().lower(),
-        "threads": str(torch.get_num_threads()),
-    }

@@ -9,7 +9,7 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import TrimtabError
 from trimtab.guard.edge import to_stderr
-from trimtab.guard.intake import environment
+from trimtab.guard.reproducibility import layout, reproducibility
 from trimtab.readers.rundir import read_run_directory
 from trimtab.version import __version__
 
@@ -30,7 +30,8 @@ def begin(
         "mode": engine.policy.mode,
         "clip": engine.clip,
         "steps": steps,
-        **environment(),
+        **reproducibility(),
+        **_sizes(engine),
     }
     engine.recorder.settings(settings)
     rng = engine.resume() if is_old else None
@@ -55,13 +56,16 @@ def begin(
             say(f"nothing left to do: {step} of {steps} steps done")
             return rng
         engine.begin_attempt(
-            parent=parent, parent_step=step, why="resumed after a stop", trial=False
-        )
+            parent=parent, parent_step=step, why="resumed after a stop", trial=False,
+            settings=_sizes(engine),
+        )  # fmt: skip
         say(f"resumed at step {step} from {folder} (attempt {number})")
         return rng
     if is_old:
         engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
-    engine.begin_attempt(parent=None, parent_step=None, why="start", trial=False)
+    engine.begin_attempt(
+        parent=None, parent_step=None, why="start", trial=False, settings=_sizes(engine)
+    )
     num_found = engine.store.num_found()
     if num_found:
         text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
@@ -72,10 +76,17 @@ def begin(
         "start",
         step=0,
         settings={**settings, "policy": asdict(engine.policy)},
-        environment=environment(),
+        environment=reproducibility(),
     )
     say(f"recording to {engine.directory.root} (mode {engine.policy.mode})")
     return None
+
+
+def _sizes(engine: Engine) -> dict[str, Any]:
+    """Return how the ranks share the work, and the samples that one takes at once, where known."""
+    found: dict[str, Any] = dict(layout(engine.parameters, engine.ranks.count))
+    size = engine.data.shape["batch_size"] if engine.data is not None else None
+    return found | ({} if size is None else {"local_batch_size": size})
 
 
 def _tell_what_was_left(engine: Engine) -> None:

@@ -173,6 +173,16 @@ class Recorder:
             ]
             path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+    def add_setting(self, key: str, value: Any) -> None:
+        """Add to `run.toml` what is known only later; what is in it stays."""
+        path = self.directory.settings
+        if self.journal is None or not path.exists():
+            return
+        if any(line.startswith(f"{key} = ") for line in path.read_text("utf-8").splitlines()):
+            return
+        with path.open("a", encoding="utf-8") as file:
+            file.write(f"{key} = {_toml(value)}\n")
+
     def close(self) -> None:
         """Close both files; nothing can be written afterwards."""
         if not self.closed:

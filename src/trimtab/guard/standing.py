@@ -51,6 +51,8 @@ class Decisions:
     major: int = 1
     override_since: int | None = None
     """Step at which the user's own schedule took over from the scheduler; None: it has not."""
+    weight_decay_since: int | None = None
+    """Step from which the weight decay follows the user's own schedule; None: it does not."""
 
 
 def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:

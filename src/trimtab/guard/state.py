@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ActError, ReadError
@@ -61,11 +62,15 @@ class RunState:
         self.counters = Counters()
         self.decisions = Decisions()
         self.ring = SnapshotRing(policy.snapshots_kept)
-        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept)
+        copy_to = Path(policy.copy_to) if policy.copy_to else None
+        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
         self.saved_step = -1
         """Step of the newest checkpoint that this process saved or loaded."""
         self.resumed: list[tuple[str, dict[str, Any]]] = []
         """Events of a resume, its own last; written once the attempt it begins has its number."""
+        self.weight_decay: Callable[[int], float] | None = None
+        """Weight decay by step, where it follows one; counted from 1."""
+        self._order_noted = False
         self.on_restore: list[Callable[[int], None]] = []
         """Called with the step each time a state was put back."""
         self.step_started = time.perf_counter()
@@ -171,6 +176,13 @@ class RunState:
         self.store.save(payload, own, step=self.counters.step, why=why, background=background)
         self.saved_step = self.counters.step
 
+    def note_order(self) -> None:
+        """Write the fingerprint of the first epoch's order down beside the settings, once."""
+        if not self._order_noted and self.data is not None and self.data.epoch >= 0:
+            self._order_noted = True
+            if self.data.epoch == 0:
+                self.recorder.add_setting("data_order", self.data.fingerprint)
+
     def standing(self) -> dict[str, Any]:
         """Return the decisions in force, as JSON values: they outlive rollbacks and restarts."""
         skips = self.data.skips if self.data is not None else ()
@@ -218,7 +230,9 @@ class RunState:
         return rng
 
     def _note_differences(self, state: dict[str, Any]) -> None:
-        notes = [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
+        notes = self.store.take_notes()
+        notes += [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
+        notes += [self.data.reordered if self.data is not None else ""]
         if state["num_ranks"] != self.ranks.count:
             notes.append(
                 f"saved on {state['num_ranks']} ranks, resumed on {self.ranks.count}: the run goes "

@@ -6,12 +6,18 @@ the first looks at the folder, and all go by what it sees.
 
 A scheduled checkpoint is copied at once and written in a thread; it counts, in the journal too, once
 it is whole. Whatever needs to know which checkpoints there are waits for it.
+
+A checkpoint is saved as healthy, because no alarm is open then. Where an onset is estimated later that
+lies before it, its grade is revised: it becomes suspect, and a resume passes it over.
 """
 
 from __future__ import annotations
 
+import math
 import shutil
 import threading
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from trimtab.checkpoints.manifest import (
@@ -23,17 +29,46 @@ from trimtab.checkpoints.manifest import (
     set_grade,
     verify,
 )
+from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
+from trimtab.errors import ActError, ConfigError
 from trimtab.guard.saving import load_state, save_state
+from trimtab.guard.trouble import speaks_of_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from trimtab.chronicle.rundir import RunDirectory
+    from trimtab.detectors.contract import Finding
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Store"]
+__all__ = ["Store", "bring_records"]
+
+
+def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> list[str]:
+    """Bring the records of a run that is lost back from the second place; return what to say of it.
+
+    Raises:
+        ConfigError: A copy of a run of that name is there, and nothing may be resumed.
+        ActError: It cannot be brought back.
+    """
+    if not copy_to or directory.journal.exists():
+        return []
+    place = copy_of(directory, Path(copy_to)).root
+    if not resume and (place / directory.journal.name).exists():
+        raise ConfigError(
+            f"{place}: holds a copy of a run of that name; choose another directory or copy_to, or "
+            "resume=True to go on with it"
+        )
+    try:
+        found = bring_back(directory, Path(copy_to))
+    except OSError as error:
+        raise ActError(
+            f"{place}: the run cannot be brought back from its copy ({error.strerror}); copy it by hand"
+        ) from error
+    return [f"{directory.root} held no run; brought back from {place}"] if found else []
 
 
 class _Pending:
@@ -42,6 +77,8 @@ class _Pending:
     def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
         self.name, self.step, self.why = name, step, why
         self.error: BaseException | None = None
+        self.doubt = ""
+        """Why it is not healthy after all; found while it was being written."""
         self._write = write
         self._thread: threading.Thread | None = None
 
@@ -68,8 +105,17 @@ class _Pending:
 class Store:
     """The checkpoints folder of a run directory, with its events."""
 
-    def __init__(self, recorder: Recorder, *, ranks: Ranks, keep: int) -> None:
-        """Use a run's recorder; retention keeps the newest `keep` healthy checkpoints."""
+    def __init__(
+        self, recorder: Recorder, *, ranks: Ranks, keep: int, copy_to: Path | None = None
+    ) -> None:
+        """Use a run's recorder.
+
+        Args:
+            recorder: It names the run directory.
+            ranks: All ranks of the run.
+            keep: Retention keeps so many of the newest healthy checkpoints, and all that are pinned.
+            copy_to: A second place, see `trimtab.checkpoints.mirror`; None: there is none.
+        """
         self._recorder = recorder
         self._directory = recorder.directory
         self._ranks = ranks
@@ -78,6 +124,14 @@ class Store:
         """Step of the newest checkpoint that is known to be whole, this process' own or loaded."""
         self._beside: Ranks | None = None
         self._pending: _Pending | None = None
+        self._healthy_step = -1
+        """Step of the newest checkpoint that is called healthy, as far as this process knows."""
+        self.notes: list[str] = []
+        """What the user should hear of; told and emptied by who can."""
+        self.mirror: Mirror | None = None
+        """Keeps up the second place; None without one, and on all ranks but the first."""
+        if copy_to is not None and ranks.chief:
+            self.mirror = Mirror(recorder.directory, copy_to, keep=keep)
 
     def save(
         self,
@@ -139,25 +193,146 @@ class Store:
         self._recorder.event(
             "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
         )
-        if self._ranks.chief:
-            self._thin_out(pending.step)
+        if not pending.doubt:
+            self._healthy_step = pending.step
+        if not self._ranks.chief:
+            return
+        path = self._directory.checkpoint_of(pending.step)
+        if pending.doubt:
+            self._regrade(path, "suspect", pending.doubt, now=pending.step)
+        elif self.mirror is not None:
+            self.mirror.copy(path)
+        self._thin_out(pending.step)
+
+    def take_notes(self) -> list[str]:
+        """Return what the user should hear of now, each once."""
+        trouble = self.mirror.take_trouble() if self.mirror is not None else ""
+        if trouble:
+            self.notes.append(f"the second place for checkpoints fails, the run goes on: {trouble}")
+        notes, self.notes = self.notes, []
+        return notes
+
+    def close(self) -> None:
+        """Wait for what is being written or copied, the second place for two minutes at most.
+
+        Raises:
+            ActError: It cannot be saved.
+        """
+        self.finish(wait=True)
+        if self.mirror is not None:
+            self.mirror.copy_records()
+            self.mirror.wait()
 
     def _thin_out(self, step: int) -> None:
-        whole = [c for c in self._listed() if c.grade == "healthy" and not c.pinned]
-        for old in whole[: -self._keep]:
-            shutil.rmtree(old.path)
+        """Remove what retention does not keep: old healthy ones, and suspect ones older than all kept."""
+        listed = self._listed()
+        healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
+        kept = healthy[-self._keep :]
+        old = healthy[: -self._keep]
+        if len(kept) == self._keep:
+            old += [c for c in listed if c.grade == "suspect" and c.step < kept[0].step]
+        for checkpoint in old:
+            if self.mirror is not None and self.mirror.needs(checkpoint.path.name):
+                continue  # next time
+            shutil.rmtree(checkpoint.path)
             self._recorder.event(
                 "checkpoint",
                 step=step,
-                path=old.path.name,
+                path=checkpoint.path.name,
                 grade="removed",
                 why="older than the newest kept ones",
             )
 
+    # -- the grade, revised -----------------------------------------------------------------
+
+    def doubt(self, findings: Sequence[Finding]) -> None:
+        """Call the checkpoints suspect that were saved under a condition found only now.
+
+        Those from its onset on, to its end where it is over. The newest healthy one before it is
+        pinned. What counts is critical findings about the weights, and spikes and shifts of the loss:
+        a plateau, a slow drift or a spike of another signal undoes no saved work. Costs nothing where
+        no checkpoint lies after the onset. The first rank writes; no rank waits for another.
+        """
+        for finding in findings:
+            self._doubt(finding)
+
+    def _doubt(self, finding: Finding) -> None:
+        risen = finding.kind in ("spike", "shift") and finding.signal == "loss"
+        grave = finding.severity == "critical" or (risen and finding.severity != "info")
+        if not (self._ranks.chief and grave and speaks_of_state(finding)):
+            return
+        pending, last = self._pending, finding.end if finding.end is not None else math.inf
+        why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
+        if pending is not None and finding.onset <= pending.step <= last:
+            pending.doubt = pending.doubt or why
+        if self._healthy_step < finding.onset:
+            return
+        healthy = [c for c in self._listed() if c.grade == "healthy"]
+        doubtful = [c for c in healthy if finding.onset <= c.step <= last]
+        before = [c for c in healthy if c.step < finding.onset]
+        self._healthy_step = max((c.step for c in healthy if c not in doubtful), default=-1)
+        for checkpoint in doubtful:
+            self._regrade(checkpoint.path, "suspect", why, now=int(finding.step))
+        if doubtful and before and not before[-1].pinned:
+            self._pin(before[-1])
+
+    def _regrade(self, path: Path, grade: Grade, why: str, *, now: int) -> None:
+        set_grade(path, grade, why)
+        if self.mirror is not None:
+            self.mirror.grade(path.name, grade, why)
+        self._recorder.event("checkpoint", step=now, path=path.name, grade=grade, why=why)
+
+    def _pin(self, checkpoint: CheckpointOnDisk) -> None:
+        why = "last one before trouble"
+        set_grade(checkpoint.path, checkpoint.grade, why, pinned=True)
+        if self.mirror is not None:
+            self.mirror.grade(checkpoint.path.name, checkpoint.grade, why, pinned=True)
+
+    # -- found again ------------------------------------------------------------------------
+
     def newest(self) -> CheckpointOnDisk | None:
-        """Return the newest whole and healthy checkpoint; None where there is none."""
+        """Return the newest whole and healthy checkpoint, a later copy in the second place included.
+
+        None where there is none.
+        """
         self.finish(wait=True)
-        return self._ranks.agree(lambda: newest_healthy(self._directory.checkpoints))
+        found = self._ranks.agree(self._newest)
+        self._healthy_step = -1 if found is None else found.step
+        return found
+
+    def _newest(self) -> CheckpointOnDisk | None:
+        here = newest_healthy(self._directory.checkpoints)
+        if self.mirror is None:
+            return here
+        after = -1 if here is None else here.step
+        copy = newest_trusted(self.mirror.place, self._graded(), after=after)
+        if copy is None:
+            return here
+        path = self._directory.checkpoint_of(copy.step)
+        if path.exists():  # damaged, or it would have been found
+            move_aside(path, self._directory.aside)
+        path = copy_checkpoint(copy.path, self._directory.checkpoints)
+        self.notes.append(f"{path.name} was not whole here and is brought back from {copy.path}")
+        return replace(copy, path=path)
+
+    def _graded(self) -> dict[str, tuple[str, str]]:
+        """Return what was said last of each checkpoint: its grade, and the attempt that saved it.
+
+        By the journal, and by what lies here, which may have been graded by hand.
+        """
+        graded: dict[str, tuple[str, str]] = {}
+        for event in read_journal(self._directory.journal)[0]:
+            if event.event == "checkpoint":
+                name, grade = (
+                    PurePath(str(event.data.get("path"))).name,
+                    str(event.data.get("grade")),
+                )
+                saver = event.attempt if grade == "healthy" else graded.get(name, ("", ""))[1]
+                graded[name] = (grade, saver)
+        doubted = {
+            c.path.name: (str(c.grade), c.attempt) for c in self._listed() if c.grade != "healthy"
+        }
+        return graded | doubted
 
     def newest_before(self, step: int) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint at or before `step`; None without one."""
@@ -213,6 +388,8 @@ class Store:
                 continue
             grade: Grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
             set_grade(checkpoint.path, grade, why)
+            if self.mirror is not None:
+                self.mirror.grade(checkpoint.path.name, grade, why)
             target = move_aside(checkpoint.path, self._directory.aside)
             self._recorder.event(
                 "checkpoint",
@@ -222,7 +399,7 @@ class Store:
                 why=why,
             )
         if last is not None and not last.pinned:
-            set_grade(last.path, last.grade, "last one before trouble", pinned=True)
+            self._pin(last)
 
     def decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
         """Return the decisions that the journal's last action left standing, where it is newer.

@@ -56,6 +56,9 @@ class Policy:
     until it is on disk. Ours."""
     checkpoints_kept: int = 5
     """Healthy on-disk checkpoints kept, count; pinned ones do not count. Ours."""
+    copy_to: str = ""
+    """Folder, best on another disk, in which the run gets a copy of its checkpoints and records under
+    its own name; a run that lost its directory goes on from there. Empty: none."""
 
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
@@ -117,6 +120,9 @@ class Policy:
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or false"
             )
+        folder: object = self.copy_to
+        if not isinstance(folder, str):
+            raise ConfigError(f'copy_to is {folder!r}, expected a folder as text, or "" for none')
         if self.lr_raise_allowed is not False:
             raise ConfigError(
                 "lr_raise_allowed must stay false: the guard never raises a learning rate; "

@@ -24,6 +24,8 @@ By = Literal["step", "tokens"]
 USELESS_GAP = 1.0
 """A run this many nats per token above another at the same step learns nothing useful: the 104B
 model stood at 6.3 where 13B had stood at 4.5 (BigScience tr8-104B chronicles)."""
+ORDER_KEY = "data_order"
+"""Setting that holds the hash of the order of the data; the guard writes it."""
 _WINDOW = 21
 _SHOWN = 8
 _SIGNALS = ("loss", "val_loss", "grad_norm", "activation_norm", "loss_scale", "lr", "step_time_s")
@@ -81,6 +83,8 @@ class Comparison:
     means: tuple[Means, ...] = ()
     changed: tuple[Change, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What is known to be alike, where that matters for what differs."""
 
     @property
     def slope_ratio(self) -> float | None:
@@ -113,10 +117,13 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     """
     (xa, ya), (xb, yb) = _losses(a, by), _losses(b, by)
     changed = diff(a.settings, b.settings)
+    same_order, reordered = _orders(a, b)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
         why = f"nothing in common: no {by} at which both log a loss"
-        said = (*(t for t in (_unfit(a), _unfit(b)) if t), why)
-        return Comparison(a=a, b=b, by=by, common=None, changed=changed, warnings=said)
+        said = (*(t for t in (_unfit(a), _unfit(b)) if t), why, *reordered)
+        return Comparison(
+            a=a, b=b, by=by, common=None, changed=changed, warnings=said, notes=same_order
+        )
     low, high = float(max(xa[0], xb[0])), float(min(xa[-1], xb[-1]))
     grid = np.unique(np.concatenate([xa, xb]))
     grid = grid[(grid >= low) & (grid <= high)]
@@ -139,8 +146,22 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         warnings=(
             *(t for t in (_unfit(a), _unfit(b)) if t),
             *_warnings(a, b, end_gap, slopes, by),
+            *reordered,
         ),
+        notes=same_order,
     )  # fmt: skip
+
+
+def _orders(a: Side, b: Side) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (what to note, what to warn of) about the order of the data, where both have its hash."""
+    first, second = (side.settings.get(ORDER_KEY, "") for side in (a, b))
+    if not first or not second:
+        return (), ()
+    if first == second:
+        return (f"data order identical ({first})",), ()
+    return (), (
+        f"the data order changed: {first} in {a.label}, {second} in {b.label}; part of what differs is the data",
+    )
 
 
 def _unfit(side: Side) -> str:

@@ -47,6 +47,7 @@ def render_page(c: Comparison | None, impact: Impact | None, side: Side, *, titl
     body = [
         f"<h1>{text(title)}</h1>",
         *(f'<p class="warn">{text(w)}</p>' for w in (c.warnings if c else ())),
+        *(f"<p>{text(note)}</p>" for note in (c.notes if c else ())),
         f"<p>{text(impact.verdict)}</p>" if impact else "",
         "<p>"
         + " ".join(f'<span class="key{i}">{text(s.label)}</span>' for i, s in enumerate(sides))
