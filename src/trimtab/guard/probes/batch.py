@@ -69,6 +69,6 @@ def batch_statistics(batch: Any) -> dict[str, float]:
     # -sum (c / n) log (c / n), with the division left to the end
     entropy = math.log(len(flat)) - float(counts @ np.log(counts)) / len(flat)
     return {
-        "batch_compression": len(zlib.compress(raw, 1)) / raw.nbytes,
+        "batch_compression": len(zlib.compress(raw.tobytes(), 1)) / raw.nbytes,
         "batch_entropy": entropy,
     }
