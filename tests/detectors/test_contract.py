@@ -35,6 +35,9 @@ FINDS: dict[str, frozenset[Ability]] = {
     "skipped": frozenset(),
     "frozen": frozenset({"frozen"}),
     "pace": frozenset({"jump"}),
+    "saturation": frozenset(),
+    "batch": frozenset(),
+    "corrupt": frozenset(),
 }
 CASES = tuple(
     Case(

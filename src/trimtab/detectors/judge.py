@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.batch import BatchDetector
 from trimtab.detectors.clip_phase import ClipPhaseDetector
 from trimtab.detectors.contract import (
     Detector,
@@ -27,6 +28,7 @@ from trimtab.detectors.contract import (
     state_to_json,
     step_through,
 )
+from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
@@ -35,6 +37,7 @@ from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.pace import PaceDetector
 from trimtab.detectors.reversal import ReversalDetector
+from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
 from trimtab.detectors.skipped import SkippedDetector
@@ -58,6 +61,9 @@ DETECTORS: tuple[Detector[Any], ...] = (
     SkippedDetector(),
     FrozenDetector(),
     PaceDetector(),
+    SaturationDetector(),
+    BatchDetector(),
+    CorruptDetector(),
 )
 """The built-in detectors with their default settings."""
 

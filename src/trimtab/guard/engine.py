@@ -16,6 +16,7 @@ from trimtab.detectors.judge import Judge
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.pooling import StepShare, StepSum, pool
 from trimtab.guard.probes.batch import batch_statistics
+from trimtab.guard.probes.cadence import Cadence
 from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
@@ -63,12 +64,21 @@ class Engine(RunState):
         """Whether a fault of ours was noted on this rank; the others hear of it in the next step."""
         self.parameters = trained_parameters(training)
         self.names = {id(p): n for n, p in training.bare_model.named_parameters()}
-        self.probes = Probes(training, self.parameters, ranks=self.ranks, output_layer=output_layer)
+        self.probes = Probes(
+            training, self.parameters, ranks=self.ranks, output_layer=output_layer,
+            cadence=Cadence.of(
+                policy.probes_off,
+                every_steps=policy.probe_every_steps,
+                signs_every_steps=policy.probe_signs_every_steps,
+            ),
+        )  # fmt: skip
         self.batch_seen: dict[str, float] = {}
         """What was known of the batch before the step; the mean, where several make one."""
         self._num_seen = 0
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
         """Runs what looks at gradients, in the midst of a step, where it cannot do harm."""
+        self.looks_closely: Callable[[], bool] = lambda: False
+        """Whether something is wrong, and early signs are to be read more often; the same on all ranks."""
         self.stop_wanted: Callable[[], bool] = lambda: False
         """Whether this rank was asked to stop."""
         self.step_sum = StepSum(math.nan, math.nan, 0, 0)
@@ -171,6 +181,8 @@ class Engine(RunState):
                 if skipped:  # torch warns where the first update of all was skipped
                     warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 training.scheduler.step()
+        if not skipped:
+            self.on_gradients(self.probes.at_update)
         training.optimizer.zero_grad(set_to_none=True)
         return effective, skipped
 
@@ -220,8 +232,8 @@ class Engine(RunState):
         """Make the probes ready for a step where one begins, and look at a batch of it."""
         if begins:
             self.batch_seen, self._num_seen = {}, 0
-            self.probes.arm(self.counters.step + 1)
-        seen = batch_statistics(batch)
+            self.probes.arm(self.counters.step + 1, closely=self.looks_closely())
+        seen = batch_statistics(batch) if self.probes.runs("batch") else {}
         self._num_seen += 1
         for name, value in seen.items():
             before = self.batch_seen.get(name, value)
@@ -246,7 +258,7 @@ class Engine(RunState):
         """
         whole = self.step_sum
         if whole.faulted:
-            self.probes.due = False  # another rank may not come to the collective
+            self.probes.call_off()  # another rank may not come to the collective
         self.probes.note_loss(whole.loss)
         found = self.probes.take()
         values |= found.values

@@ -153,6 +153,7 @@ class Guard(Ending):
             self._started = False
             self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
             self._engine.stop_wanted = self._interrupts.is_wanted
+            self._engine.looks_closely = lambda: self._recovery.busy or self._recovery.unsettled
             self._engine.on_gradients = lambda look: self._edge.run("probes", look)
             self._rng_at_start = begin(
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell
@@ -332,6 +333,8 @@ class Guard(Ending):
             edge.run("journal", lambda t=text: teller.note(t))  # type: ignore[misc]
         if "odd_ranks" in labels:
             edge.run("journal", lambda: teller.tell_odd_ranks(labels["odd_ranks"]))
+        if "adam_broken_at" in labels:
+            edge.run("journal", lambda: teller.tell_broken_state(labels["adam_broken_at"]))
         if self._acting and not self._recovery.busy:
             scaled = "loss_scale" in values
             edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))

@@ -159,7 +159,7 @@ class Recovery:
             if f.signal == "grad_norm":
                 return not f.closed and age >= patience and not self.engine.has_scaler
             return f.signal == "loss" and not f.closed and (age >= 2 or last)
-        if f.detector.startswith("level") or f.kind in _AT_ONCE:
+        if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
             return True
         return not f.closed and f.signal == "loss" and age >= patience
 

@@ -47,6 +47,7 @@ class Teller:
         self._actions = actions
         self._told: set[Key] = set()
         self._odd: set[str] = set()
+        self._broken: set[str] = set()
         self._waiting: set[Key] = set()
         self._next_row = 0
         self._skips: dict[str, Any] | None = None
@@ -147,6 +148,16 @@ class Teller:
             "a hardware fault or an update outside the optimizer; stop and resume from a checkpoint "
             "before it"
         )
+        self.note(text)
+        self._say(f"step {step:>6,}  {text}")
+
+    def tell_broken_state(self, broken: str) -> None:
+        """Say and journal, once for each set of them, which tensors of Adam's state make no sense."""
+        if broken in self._broken:
+            return
+        self._broken.add(broken)
+        step = self._engine.counters.step
+        text = f"Adam's state makes no sense (step {step}): {broken}; a hardware fault or a bad load; go back to a checkpoint before it"
         self.note(text)
         self._say(f"step {step:>6,}  {text}")
 

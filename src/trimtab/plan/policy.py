@@ -60,6 +60,15 @@ class Policy:
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records under
     its own name; a run that lost its directory goes on from there. Empty: none."""
 
+    probe_every_steps: int = 10
+    """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
+    stays below 1 % of a step so."""
+    probe_signs_every_steps: int = 5
+    """Distance of readings of attention and log Z, optimizer steps; every other step early in a run
+    and while something is wrong. Ours."""
+    probes_off: tuple[str, ...] = ()
+    """Probes that are left out, by name as in `guard.probes.cadence.PROBES`."""
+
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
     max_rollbacks: int = 6
@@ -116,6 +125,9 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
+        off: object = self.probes_off
+        if not isinstance(off, tuple) or not all(isinstance(name, str) for name in off):
+            raise ConfigError(f"probes_off is {off!r}, expected a list of probes' names")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or false"
@@ -191,6 +203,8 @@ _LEAST: Mapping[str, int] = {
     "checkpoint_every_steps": 1,
     "checkpoint_every_steps_unsettled": 1,
     "checkpoints_kept": 1,
+    "probe_every_steps": 1,
+    "probe_signs_every_steps": 1,
     "rollback_margin_steps": 0,
     "max_rollbacks": 0,
     "trial_steps": 1,

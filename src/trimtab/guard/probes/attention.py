@@ -8,6 +8,7 @@ or in parts, is not watched: its calls are inside the compiled code.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -126,36 +127,38 @@ def _of_queries(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy) of sampled rows, query [B, H, T, K], key [B, G, S, K]."""
     q, k = local(query.detach()), local(key.detach())
-    rows = _rows(q.shape[-2], q.device)
-    batch = slice(0, MAX_BATCH) if q.dim() > 3 else slice(None)
-    q, k = q[batch][..., rows, :].float(), k[batch].float()
+    if q.dim() > 3:
+        q, k = q[:MAX_BATCH], k[:MAX_BATCH]
+    rows, later = _rows(q.shape[-2], k.shape[-2], q.device)
+    q, k = q[..., rows, :].float(), k.float()
     if q.dim() > 2 and k.shape[-3] != q.shape[-3]:  # grouped queries share a key
         k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
-    logits = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    hidden = torch.full((), -torch.inf, device=q.device)
+    logits = q @ k.transpose(-2, -1)
+    logits *= q.shape[-1] ** -0.5 if scale is None else scale
     if causal:
-        later = torch.arange(k.shape[-2], device=q.device)[None] > rows[:, None]
-        logits = torch.where(later, hidden, logits)
+        logits.masked_fill_(later, -torch.inf)
     if isinstance(mask, torch.Tensor):
         m = local(mask.detach())
         m = m[..., rows, :] if m.shape[-2] == query.shape[-2] else m
-        m = m[batch] if m.dim() > 3 and m.shape[0] > 1 else m
-        logits = torch.where(m, logits, hidden) if m.dtype == torch.bool else logits + m
+        m = m[:MAX_BATCH] if m.dim() > 3 and m.shape[0] > 1 else m
+        logits = logits.masked_fill(~m, -torch.inf) if m.dtype == torch.bool else logits + m
     return _of_logits(logits)
 
 
 def _sampled(logits: torch.Tensor) -> torch.Tensor:
-    return logits[:MAX_BATCH][..., _rows(logits.shape[-2], logits.device), :]
+    rows, _ = _rows(logits.shape[-2], logits.shape[-1], logits.device)
+    return logits[:MAX_BATCH][..., rows, :]
 
 
-def _rows(count: int, device: torch.device) -> torch.Tensor:
-    """Return up to `MAX_ROWS` row numbers, evenly spread, the last one among them."""
-    return torch.linspace(0, count - 1, min(count, MAX_ROWS), device=device).round().long()
+@lru_cache(maxsize=8)
+def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return up to `MAX_ROWS` row numbers, evenly spread, the last among them; and [rows, keys]:
+    whether a key lies after a row."""  # noqa: D205, D209
+    rows = torch.linspace(0, count - 1, min(count, MAX_ROWS), device=device).round().long()
+    return rows, torch.arange(num_keys, device=device)[None] > rows[:, None]
 
 
 def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy in nats) of rows of logits; masked ones are -inf or tiny."""
-    log_p = torch.log_softmax(logits, dim=-1)
-    p = log_p.exp()
-    entropy = -torch.where(p > 0, p * log_p, torch.zeros((), device=p.device)).sum(dim=-1)
-    return logits.max(), entropy.mean()
+    entropy = torch.special.entr(torch.softmax(logits, dim=-1)).sum()
+    return logits.amax(), entropy / max(logits.numel() // logits.shape[-1], 1)

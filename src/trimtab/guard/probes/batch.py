@@ -6,9 +6,11 @@ the tokens compress, and how evenly they are spread, is known before.
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
+import numpy as np
 import torch
 
 from trimtab.guard.sharding import local
@@ -17,6 +19,10 @@ __all__ = ["batch_statistics", "find_tokens"]
 
 MAX_TOKENS = 4096
 """Tokens looked at; compressing them takes a fraction of a millisecond."""
+
+
+_MAX_TABLE = 1 << 17
+"""Spread of token ids up to which they are counted in a table; sorting takes ten times as long."""
 
 
 def find_tokens(batch: Any) -> torch.Tensor | None:
@@ -48,15 +54,21 @@ def batch_statistics(batch: Any) -> dict[str, float]:
     tokens = find_tokens(batch)
     if tokens is None or tokens.device.type != "cpu" or not tokens.numel():
         return {}
-    rows = local(tokens.detach()).flatten(0, -2)
+    rows = local(tokens.detach()).flatten(0, -2).numpy()  # a view; numpy is quicker on so little
     few = max(MAX_TOKENS // max(rows.shape[-1], 1), 1)
-    flat = rows[:: max(-(-len(rows) // few), 1)].flatten()[:MAX_TOKENS]  # neighbours stay together
+    flat = rows[:: max(-(-len(rows) // few), 1)].ravel()[:MAX_TOKENS]  # neighbours stay together
     low, high = int(flat.min()), int(flat.max())
     small = low >= 0 and high < 256
-    raw = flat.to(torch.uint8 if small else torch.int32).numpy().tobytes()
-    counts = torch.bincount(flat) if small else torch.unique(flat, return_counts=True)[1]
-    shares = counts[counts > 0].double() / len(flat)
+    raw = flat.astype(np.uint8 if small else np.int32)
+    counts = (
+        np.bincount(flat - low)
+        if high - low < _MAX_TABLE
+        else np.unique(flat, return_counts=True)[1]
+    )
+    counts = counts[counts > 0]
+    # -sum (c / n) log (c / n), with the division left to the end
+    entropy = math.log(len(flat)) - float(counts @ np.log(counts)) / len(flat)
     return {
-        "batch_compression": len(zlib.compress(raw, 1)) / len(raw),
-        "batch_entropy": float(-(shares * shares.log()).sum()),
+        "batch_compression": len(zlib.compress(raw.tobytes(), 1)) / raw.nbytes,
+        "batch_entropy": entropy,
     }

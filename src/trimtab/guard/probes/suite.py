@@ -15,6 +15,7 @@ import numpy as np
 
 from trimtab.guard.probes.activations import BlockProbe, HiddenProbe, find_blocks, find_output_layer
 from trimtab.guard.probes.attention import AttentionProbe
+from trimtab.guard.probes.cadence import PROBES, Cadence
 from trimtab.guard.probes.gradients import count_zeros, squared_norms, sums_by_group
 from trimtab.guard.probes.host import host_memory_gib
 from trimtab.guard.probes.moments import (
@@ -23,6 +24,7 @@ from trimtab.guard.probes.moments import (
     read_moments,
     rms_ratio,
     settings,
+    starved,
 )
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
@@ -36,10 +38,7 @@ if TYPE_CHECKING:
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.snapshots import Training
 
-__all__ = ["EVERY_STEPS", "Measured", "Probes"]
-
-EVERY_STEPS = 10
-"""Steps between readings of what is not read every step; their cost stays below 1 % so."""
+__all__ = ["Measured", "Probes"]
 
 _MEANS = "mean"
 _ADDED = "sum"
@@ -51,16 +50,26 @@ _WHOLE: tuple[tuple[str, str], ...] = (
     ("weight_square", _ADDED),
     ("adam_m_l1", _ADDED),
     ("adam_v_l1", _ADDED),
+    ("adam_m_max", _TOPS),
     ("adam_v_max", _TOPS),
+    ("adam_broken", _TOPS),
+    ("weight_max", _TOPS),
     ("rms_ratio_max", _TOPS),
     ("num_zeros", _ADDED),
     ("embedding_square", _ADDED),
-    ("output_log_z", _MEANS),
-    ("attention_logit_max", _TOPS),
-    ("attention_entropy", _LOWS),
     ("activation_max", _TOPS),
 )
 """One number each, and how those of several ranks are one."""
+
+_SIGNS: tuple[tuple[str, str], ...] = (
+    ("output_log_z", _MEANS),
+    ("attention_logit_max", _TOPS),
+    ("attention_entropy", _LOWS),
+)
+"""The same, of what is read more often."""
+
+_NAMED = 8
+"""Tensors that make no sense which are named in one row."""
 
 _ROOTS = {
     "update_square": "update_norm",
@@ -98,6 +107,7 @@ class Probes:
         *,
         ranks: Ranks,
         output_layer: torch.nn.Module | None,
+        cadence: Cadence | None = None,
     ) -> None:
         """Hook the model; nothing is measured before `arm`.
 
@@ -106,22 +116,28 @@ class Probes:
             parameters: The trained ones, in the model's order.
             ranks: Those that train together.
             output_layer: Layer whose input is the last hidden state; default: found.
+            cadence: Which run, and when; default: all.
         """
         model = training.bare_model
+        self.cadence = cadence or Cadence()
         self.due = False
+        """Whether everything is read at this step."""
+        self.signs_due = False
+        """Whether at least the early signs are."""
         self.notes: list[str] = []
         """Probes that failed and are left out from now on, for the journal; taken by the guard."""
         self._training = training
         self._parameters = list(parameters)
         self._ranks = ranks
         self._names = {id(p): n for n, p in model.named_parameters()}
-        self._off: set[str] = set()
+        self._off = set(PROBES) - set(self.cadence.probes)
         self._seen: dict[str, float] = {}
         blocks = find_blocks(model)
         self.num_layers = len(blocks)
         self._groups = _groups(self._parameters, self._names, list(blocks))
         layer = output_layer or find_output_layer(model)
         self.hidden = HiddenProbe(model, layer)
+        self.hidden.enabled = self.runs("hidden")
         self.update = UpdateProbe(self._parameters, ranks.count)
         self._blocks = BlockProbe(list(blocks.values()))
         self._attention = AttentionProbe(training.model)
@@ -129,18 +145,34 @@ class Probes:
         self._overflow = OverflowProbe(model)
         self._broken = False
         self._layers: dict[str, list[float]] = {}
+        self._broken_state: list[str] = []
+        self._ratio_at = ""
 
-    def arm(self, step: int) -> None:
-        """Make ready for the forward pass of a step: what is due now, and what is not."""
-        self.due = step % EVERY_STEPS == 0
-        self._seen, self._layers = {}, {}
-        self._blocks.armed = self.due and "blocks" not in self._off
-        self._attention.armed = self.due and "attention" not in self._off
-        self._log_z.armed = self.due and "log_z" not in self._off
-        if self._broken and "overflow" not in self._off:
+    def runs(self, name: str) -> bool:
+        """Whether a probe is switched on and has not failed."""
+        return name not in self._off
+
+    def arm(self, step: int, *, closely: bool = False) -> None:
+        """Make ready for the forward pass of a step: what is due now, and what is not.
+
+        Args:
+            step: The step to come, counted from 1.
+            closely: Something is wrong: read the early signs more often.
+        """
+        self.due = self.cadence.reads_all(step)
+        self.signs_due = self.cadence.reads_signs(step, closely=closely)
+        self._seen, self._layers, self._broken_state = {}, {}, []
+        self._blocks.armed = self.due and self.runs("blocks")
+        self._attention.armed = self.signs_due and self.runs("attention")
+        self._log_z.armed = self.signs_due and self.runs("log_z")
+        if self._broken and self.runs("overflow"):
             self._overflow.arm()
-        if self.due:
+        if self.due and self.runs("update"):
             self.update.before()
+
+    def call_off(self) -> None:
+        """Read nothing of this step that all ranks must read together."""
+        self.due = self.signs_due = False
 
     def note_loss(self, loss: float) -> None:
         """Take in the loss of the step just done: after one that is not finite, the next forward
@@ -168,9 +200,20 @@ class Probes:
         self._layers["grad_square"] = sums[: self.num_layers]
         self._seen["embedding_square"] = sums[self.num_layers]
         self._seen["num_zeros"] = count_zeros(grads, count)
-        ratio = rms_ratio(self._training.optimizer, [p for p, g in zip(self._parameters, self._groups, strict=True) if g != self.num_layers])  # fmt: skip
-        if ratio is not None:
-            self._seen["rms_ratio_max"] = ratio * math.sqrt(rescale)
+        dense = [
+            p
+            for p, g in zip(self._parameters, self._groups, strict=True)
+            if g != self.num_layers  # not an embedding
+        ]
+        found = rms_ratio(self._training.optimizer, dense)
+        if found is not None:
+            self._seen["rms_ratio_max"] = found[0] * math.sqrt(rescale)
+            self._ratio_at = self._names.get(id(dense[found[1]]), "?")
+
+    def at_update(self) -> None:
+        """Look at the optimizer's state right after an update, with its gradients still there."""
+        if self.due and self.runs("moments"):
+            self._broken_state += starved(self._training.optimizer, self._names)
 
     def take(self) -> Measured:
         """Return what is due of the step just done; all ranks must call it where it is.
@@ -186,17 +229,18 @@ class Probes:
         if left is not None:
             found.labels["nonfinite_module"] = left.name
         if not self.due:
+            if self.signs_due:
+                self._take_signs()
+                values = [self._seen.get(name, math.nan) for name, _ in _SIGNS]
+                self._note_whole(self._ranks.gather(values), _SIGNS, found)
             return found
         checksum = 0.0
         try:
-            moment = read_moments(self._training.optimizer, self._names, self._ranks.count)
-            if moment is not None:
-                found.labels["adam_v_max_at"] = moment.v_max_at
-                for name, value in (("adam_m_l1", moment.m_l1), ("adam_v_l1", moment.v_l1), ("adam_v_max", moment.v_max)):  # fmt: skip
-                    self._seen[name] = value
-            squares = self.update.after()
+            self._take_moments(found)
+            squares = self.update.after() if self.runs("update") else None
             if squares is not None:
-                self._seen["update_square"], self._seen["weight_square"] = squares
+                for name, value in zip(("update_square", "weight_square", "weight_max"), squares, strict=True):  # fmt: skip
+                    self._seen[name] = value
             self._take_softly()
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
         finally:  # the other ranks wait for this one's share, whatever failed here
@@ -204,12 +248,34 @@ class Probes:
         self._add_up(table, found)
         return found
 
+    def _take_moments(self, found: Measured) -> None:
+        if not self.runs("moments"):
+            return
+        moment = read_moments(self._training.optimizer, self._names, self._ranks.count)
+        if moment is None:
+            return
+        self._broken_state = [*moment.broken, *self._broken_state]
+        found.labels["adam_v_max_at"] = moment.v_max_at
+        if self._broken_state:
+            found.labels["adam_broken_at"] = "; ".join(self._broken_state[:_NAMED])
+        self._seen |= {
+            "adam_m_l1": moment.m_l1, "adam_v_l1": moment.v_l1, "adam_m_max": moment.m_max,
+            "adam_v_max": moment.v_max, "adam_broken": float(len(self._broken_state)),
+        }  # fmt: skip
+
     def _take_softly(self) -> None:
         n = self.num_layers
 
         def blocks() -> None:
             rms, top = self._blocks.take(n)
             self._layers |= {"activation_rms": rms, "activation_max": top}
+
+        self._softly("blocks", blocks)
+        self._take_signs()
+        self._see("activation_max", self._layers.get("activation_max", []), max)
+
+    def _take_signs(self) -> None:
+        n = self.num_layers
 
         def attention() -> None:
             if self._attention.error is not None:
@@ -225,9 +291,8 @@ class Probes:
             if value is not None:
                 self._seen["output_log_z"] = value
 
-        for name, look in (("blocks", blocks), ("attention", attention), ("log_z", log_z)):
-            self._softly(name, look)
-        self._see("activation_max", self._layers.get("activation_max", []), max)
+        self._softly("attention", attention)
+        self._softly("log_z", log_z)
 
     def _see(
         self, name: str, by_layer: Sequence[float], pick: Callable[[Sequence[float]], float]
@@ -258,29 +323,29 @@ class Probes:
     def _vector(self, checksum: float) -> list[float]:
         """Return this rank's share as numbers in a fixed order; NaN where there is none."""
         none = [math.nan] * self.num_layers
-        numbers = [self._seen.get(name, math.nan) for name, _ in _WHOLE]
+        numbers = [self._seen.get(name, math.nan) for name, _ in (*_SIGNS, *_WHOLE)]
         for name, _ in _BY_LAYER:
             numbers += self._layers.get(name, none)
         return [*numbers, checksum]
 
     def _add_up(self, table: NDArray[np.float64], found: Measured) -> None:
-        whole = {
-            name: _together(table[:, i : i + 1], how)[0] for i, (name, how) in enumerate(_WHOLE)
-        }
-        start, n = len(_WHOLE), self.num_layers
+        whole = (*_SIGNS, *_WHOLE)
+        self._note_whole(table, whole, found)
+        start, n = len(whole), self.num_layers
         for i, (name, how) in enumerate(_BY_LAYER):
             by_layer = _together(table[:, start + i * n : start + (i + 1) * n], how)
             if name in self._layers or not np.isnan(by_layer).all():
                 key = "grad_norm" if name == "grad_square" else name
                 rooted = np.sqrt(by_layer) if name == "grad_square" else by_layer
                 found.layers[key] = rooted.tolist()
-        known = {k: float(v) for k, v in whole.items() if k in self._seen}  # NaN is a value here
+        known = found.values
         for square, root in _ROOTS.items():
             if square in known:
                 known[root] = math.sqrt(known.pop(square))
-        found.values |= known
         if known.get("weight_norm", 0.0) > 0:
-            found.values["update_ratio"] = known["update_norm"] / known["weight_norm"]
+            known["update_ratio"] = known["update_norm"] / known["weight_norm"]
+        if "rms_ratio_max" in known and self._ratio_at:
+            found.labels["rms_ratio_max_at"] = self._ratio_at
         found.values |= settings(self._training.optimizer)
         memory = host_memory_gib()
         if memory is not None:
@@ -288,6 +353,14 @@ class Probes:
         odd = np.flatnonzero((table[:, -1] != table[0, -1]) & np.isfinite(table[:, -1]))
         if len(odd):
             found.labels["odd_ranks"] = " ".join(map(str, odd))
+
+    def _note_whole(
+        self, table: NDArray[np.float64], names: Sequence[tuple[str, str]], found: Measured
+    ) -> None:
+        """Note the first columns of all ranks' table [ranks, n], one number for each name."""
+        for i, (name, how) in enumerate(names):
+            if name in self._seen:  # NaN is a value here
+                found.values[name] = float(_together(table[:, i : i + 1], how)[0])
 
     def close(self) -> None:
         """Remove all hooks."""

@@ -1,0 +1,100 @@
+"""Which probes run, and at which steps: what is dear is read now and then, early signs more often.
+
+What leads the loss is worth most while a run is young, when a wrong setting shows within tens of
+steps, and while something is wrong. So attention and log Z are read every other step there and
+thinner later; what is never a first sign keeps one distance. The steps follow from the step number
+and from whether the guard is at work on something, both the same on all ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["PROBES", "Cadence"]
+
+PROBES: tuple[str, ...] = (
+    "hidden",
+    "batch",
+    "gradients",
+    "moments",
+    "update",
+    "blocks",
+    "attention",
+    "log_z",
+    "overflow",
+)
+"""All probes by name: the last hidden state and the batch at every step; gradients by layer, zero
+gradients and RMS ratio; Adam's moments; the update and the weights; the blocks' outputs; attention;
+the output's log Z; and, after a loss that is not finite, the module where that begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cadence:
+    """See the module.
+
+    Example:
+        >>> cadence = Cadence()
+        >>> [s for s in range(1, 12) if cadence.reads_signs(s)]
+        [2, 4, 6, 8, 10]
+        >>> [s for s in range(1001, 1012) if cadence.reads_signs(s)]
+        [1005, 1010]
+        >>> [s for s in range(1001, 1006) if cadence.reads_signs(s, closely=True)]
+        [1002, 1004, 1005]
+    """
+
+    probes: tuple[str, ...] = PROBES
+    """Those that run."""
+    every_steps: int = 10
+    """Distance of full readings, optimizer steps; their cost stays below 1 % so."""
+    signs_every_steps: int = 5
+    """Distance of readings of attention and log Z later in the run, optimizer steps. Ours: four
+    readings, which `saturation` needs, lie within the default patience's double."""
+    early_steps: int = 300
+    """Steps at the start that count as early, optimizer steps. Ours: a rate that is far too high
+    saturated attention within 16 to 160 steps in the lab."""
+    early_every_steps: int = 2
+    """Distance of these readings early in the run and while something is wrong, optimizer steps."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        for name in self.probes:
+            if name not in PROBES:
+                raise ConfigError(f"there is no probe {name!r}; probes are {', '.join(PROBES)}")
+        for key in ("every_steps", "signs_every_steps", "early_every_steps"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"{key} is {getattr(self, key)!r}, expected at least 1 step")
+
+    def reads_all(self, step: int) -> bool:
+        """Whether everything is read at a step, counted from 1."""
+        return step % self.every_steps == 0
+
+    def reads_signs(self, step: int, *, closely: bool = False) -> bool:
+        """Whether attention and log Z are read; `closely`: something is wrong."""
+        if self.reads_all(step) or step % self.signs_every_steps == 0:
+            return True
+        return (closely or step <= self.early_steps) and step % self.early_every_steps == 0
+
+    @classmethod
+    def of(cls, off: Sequence[str], *, every_steps: int, signs_every_steps: int) -> Cadence:
+        """Return the cadence of a policy; `off`: probes that are left out.
+
+        Raises:
+            ConfigError: A name is no probe, or a distance is below 1.
+        """
+        for name in off:
+            if name not in PROBES:
+                raise ConfigError(
+                    f"probes_off: there is no probe {name!r}; probes are {', '.join(PROBES)}"
+                )
+        return cls(
+            probes=tuple(name for name in PROBES if name not in off),
+            every_steps=every_steps,
+            signs_every_steps=signs_every_steps,
+            early_every_steps=min(cls.early_every_steps, signs_every_steps),
+        )
