@@ -40,6 +40,16 @@ class Controls:
         return self._engine.counters.step
 
     @property
+    def data_epoch(self) -> float:
+        """Where the run is in the data: number of the epoch under way, from 0, plus its share done."""
+        return max(self._order.epoch, 0) + self._order.epoch_share
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the epoch under way has no batch left to hand out."""
+        return self._order.at_end
+
+    @property
     def phase(self) -> str:
         """calm, probe or trial."""
         return self._recovery.phase
