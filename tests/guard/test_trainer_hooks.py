@@ -30,7 +30,7 @@ def test_clipping_ahead_of_the_step_is_clipping_in_it(tmp_path: Path) -> None:
         rows = rows_of(tmp_path / str(ahead))
         assert [r["clipped"] for r in rows] == [float(r["grad_norm"] > 0.5) for r in rows]
         assert not ahead or norms == [r["grad_norm"] for r in rows]
-    assert differences(*ends) == []
+    assert differences(ends[0], ends[1]) == []
 
 
 def test_signals_of_a_trainer_stand_in_the_row_of_their_step(tmp_path: Path) -> None:

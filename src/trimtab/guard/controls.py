@@ -11,7 +11,9 @@ from trimtab.guard.standing import lr_factor, rewarm_factor
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    import torch
 
     from trimtab.guard.data import DataOrder
     from trimtab.guard.edge import Edge
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.recovery import Recovery
+    from trimtab.incidents import Incident
 
 __all__ = ["Controls"]
 
@@ -61,6 +64,22 @@ class Controls:
         return lr_factor(d.lr_cuts, step) * rewarm_factor(d.rewarm, step)
 
     @property
+    def next_lr(self) -> float:
+        """Rate of the first group in the next step: the scheduler's or the override's, times ours."""
+        groups = self._engine.training.optimizer.param_groups
+        return float(self._engine.rates([g["lr"] for g in groups])[0])
+
+    @property
+    def last_norm(self) -> float:
+        """Gradient norm of the last step, before clipping, of all ranks; NaN before the first."""
+        return self._engine.step_sum.norm
+
+    def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether these are, among those that have a gradient, exactly what is clipped by the guard."""
+        theirs = {id(p) for p in parameters if p.grad is not None}
+        return theirs == {id(p) for p in self._engine.parameters if p.grad is not None}
+
+    @property
     def skipped_samples(self) -> tuple[tuple[int, int], ...]:
         """Ranges [first, last] of sample ids that are never fed again."""
         return self._order.skips
@@ -71,8 +90,13 @@ class Controls:
         return tuple(self._recovery.actions)
 
     @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Incidents acted on or advised about in this process, in order."""
+        return tuple(self._recovery.incidents)
+
+    @property
     def num_incidents(self) -> int:
-        """Incidents acted on or advised about in this process."""
+        """How many incidents were acted on or advised about in this process."""
         return len(self._recovery.incidents)
 
     @property

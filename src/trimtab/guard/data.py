@@ -250,6 +250,16 @@ class DataOrder:
             self._base += sum(len(b) for b in self._batches)
         self._start_epoch()
 
+    def advance(self, batches: int) -> None:
+        """Go on by so many batches of this rank without fetching them, through epochs."""
+        if self._epoch < 0:
+            self._start_epoch()
+        self._cursor += batches
+        while self._cursor > len(self._batches):
+            ahead = self._cursor - len(self._batches)
+            self.next_epoch()
+            self._cursor = ahead
+
     def batches_between(self, first: int, last: int) -> int:
         """Return how many batches of this epoch hold sample ids first..last."""
         return sum(

@@ -291,6 +291,27 @@ class Guard(Ending):
             )
         self._losses.append(loss.detach())
 
+    def begin_at(self, step: int, *, batches: int) -> None:
+        """Begin a new run in the midst of training, whose state a trainer loaded by itself.
+
+        Args:
+            step: Effective steps done before.
+            batches: Batches that this rank was given in them.
+
+        Raises:
+            ConfigError: The run is not new, or has begun.
+        """
+        engine = self._engine
+        if self._started or engine.counters.step or engine.decisions.row:
+            raise ConfigError(
+                f"{self._recorder.directory.root}: holds a run already; use another directory to "
+                f"begin one at step {step}"
+            )
+        self._order.advance(batches)
+        engine.counters.step = self._step_at_start = step
+        engine.counters.samples = self._order.position
+        self._recovery.teller.note(f"begun at step {step}, from a checkpoint of the trainer's own")
+
     def clip_gradients(self, limit: float | None) -> float:
         """Unscale and clip now, where a trainer does so before its optimizer's step.
 
