@@ -27,6 +27,7 @@ __all__ = [
     "list_checkpoints",
     "move_aside",
     "newest_healthy",
+    "seal",
     "set_grade",
     "verify",
 ]
@@ -35,6 +36,7 @@ Grade = Literal["healthy", "suspect", "poisoned"]
 
 _NAME = re.compile(r"step-([0-9]{8,})")
 _CHUNK_BYTES = 1 << 20
+_OURS = ("manifest.json", "health.json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,22 +80,8 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
     if final.exists():
         raise ActError(f"{final}: exists already; move it aside first")
     try:
-        files = {}
-        for path in sorted(p for p in partial.rglob("*") if p.is_file()):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.close(descriptor)
-            files[path.relative_to(partial).as_posix()] = {
-                "size_bytes": path.stat().st_size,
-                "sha256": _sha256(path),
-            }
-        _write_json(
-            partial / "health.json",
-            {"grade": "healthy", "pinned": False, "why": "saved while calm"},
-        )
-        _write_json(
-            partial / "manifest.json",
-            {"schema": 1, "step": step, "attempt": attempt, "files": files},
+        _write_manifest(
+            partial, step=step, attempt=attempt, grade="healthy", why="saved while calm"
         )
         partial.rename(final)
         folder = os.open(final.parent, os.O_RDONLY)
@@ -103,6 +91,38 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
         raise ActError(
             f"{partial}: cannot be committed ({error.strerror}); training goes on without this checkpoint"
         ) from error
+
+
+def seal(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> None:
+    """Give a folder that another trainer wrote in place a manifest and a grade; done again, anew.
+
+    Raises:
+        ActError: The disk refuses.
+    """
+    try:
+        (folder / "manifest.json").unlink(missing_ok=True)
+        _write_manifest(folder, step=step, attempt=attempt, grade=grade, why=why)
+    except OSError as error:
+        raise ActError(
+            f"{folder}: cannot be given a manifest ({error.strerror}); the checkpoint itself is as it was"
+        ) from error
+
+
+def _write_manifest(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> None:
+    """Hash and fsync every file, then write the grade and, last of all, the manifest."""
+    files = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in _OURS):
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        files[path.relative_to(folder).as_posix()] = {
+            "size_bytes": path.stat().st_size,
+            "sha256": _sha256(path),
+        }
+    _write_json(folder / "health.json", {"grade": grade, "pinned": False, "why": why})
+    _write_json(
+        folder / "manifest.json", {"schema": 1, "step": step, "attempt": attempt, "files": files}
+    )
 
 
 def verify(path: Path, *, hashes: bool = True) -> str:

@@ -12,7 +12,9 @@ from trimtab.guard.standing import lr_factor, rewarm_factor
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    import torch
 
     from torch.utils.data import DataLoader
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Listener, Recorder
     from trimtab.guard.recovery import Recovery
+    from trimtab.incidents import Incident
 
 __all__ = ["Controls"]
 
@@ -43,6 +46,16 @@ class Controls:
         return self._engine.counters.step
 
     @property
+    def data_epoch(self) -> float:
+        """Where the run is in the data: number of the epoch under way, from 0, plus its share done."""
+        return max(self._order.epoch, 0) + self._order.epoch_share
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the epoch under way has no batch left to hand out."""
+        return self._order.at_end
+
+    @property
     def phase(self) -> str:
         """calm, probe or trial."""
         return self._recovery.phase
@@ -52,6 +65,22 @@ class Controls:
         """Factor of the guard on the scheduler's rate of the next step; never above 1."""
         d, step = self._engine.decisions, self._engine.counters.step + 1
         return lr_factor(d.lr_cuts, step) * rewarm_factor(d.rewarm, step)
+
+    @property
+    def next_lr(self) -> float:
+        """Rate of the first group in the next step: the scheduler's or the override's, times ours."""
+        groups = self._engine.training.optimizer.param_groups
+        return float(self._engine.rates([g["lr"] for g in groups])[0])
+
+    @property
+    def last_norm(self) -> float:
+        """Gradient norm of the last step, before clipping, of all ranks; NaN before the first."""
+        return self._engine.step_sum.norm
+
+    def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether these are, among those that have a gradient, exactly what is clipped by the guard."""
+        theirs = {id(p) for p in parameters if p.grad is not None}
+        return theirs == {id(p) for p in self._engine.parameters if p.grad is not None}
 
     @property
     def skipped_samples(self) -> tuple[tuple[int, int], ...]:
@@ -64,8 +93,13 @@ class Controls:
         return tuple(self._recovery.actions)
 
     @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Incidents acted on or advised about in this process, in order."""
+        return tuple(self._recovery.incidents)
+
+    @property
     def num_incidents(self) -> int:
-        """Incidents acted on or advised about in this process."""
+        """How many incidents were acted on or advised about in this process."""
         return len(self._recovery.incidents)
 
     @property

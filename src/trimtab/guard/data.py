@@ -187,6 +187,18 @@ class DataOrder:
         return self._epoch
 
     @property
+    def epoch_share(self) -> float:
+        """Share of the epoch under way whose batches were handed out or left out, 0 to 1."""
+        return self._cursor / len(self._batches) if self._batches else 0.0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the epoch under way has no batch left that may be fed."""
+        return self._epoch >= 0 and all(
+            self._is_skipped(n) for n in range(self._cursor, len(self._batches))
+        )
+
+    @property
     def position(self) -> int:
         """Sample id that comes next."""
         return self._id(self._cursor)
@@ -294,6 +306,16 @@ class DataOrder:
             self._base += sum(len(b) for b in self._batches)
         self._start_epoch()
 
+    def advance(self, batches: int) -> None:
+        """Go on by so many batches of this rank without fetching them, through epochs."""
+        if self._epoch < 0:
+            self._start_epoch()
+        self._cursor += batches
+        while self._cursor > len(self._batches):
+            ahead = self._cursor - len(self._batches)
+            self.next_epoch()
+            self._cursor = ahead
+
     def batches_between(self, first: int, last: int) -> int:
         """Return how many batches of this epoch hold sample ids first..last."""
         return sum(
@@ -320,7 +342,7 @@ class DataOrder:
         torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
         sampler = self._loader.batch_sampler
         assert sampler is not None
-        for owner in (self._loader.sampler, sampler):
+        for owner in _samplers(self._loader):
             tell = getattr(owner, "set_epoch", None)
             if tell is not None:  # DistributedSampler and its like
                 tell(max(self._epoch, 0))
@@ -411,10 +433,17 @@ def _replicas(loader: DataLoader[Any]) -> int:
     return 1
 
 
+def _samplers(loader: DataLoader[Any]) -> list[Any]:
+    """Return the samplers that a loader's order comes from, outermost first, each once."""
+    shard = getattr(loader.batch_sampler, "batch_sampler", None)  # accelerate deals batches out so
+    found = [loader.sampler, loader.batch_sampler, shard]
+    found += [getattr(owner, "sampler", None) for owner in (loader.batch_sampler, shard)]
+    return list({id(s): s for s in found if s is not None}.values())
+
+
 def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
     """Return the random generators that the order is drawn from, besides torch's global one."""
-    inner = getattr(loader.batch_sampler, "sampler", None)
-    owners = (loader, loader.sampler, loader.batch_sampler, inner)
+    owners = (loader, *_samplers(loader))
     found = [getattr(owner, "generator", None) for owner in owners]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
 

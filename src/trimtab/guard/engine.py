@@ -10,6 +10,7 @@ import contextlib
 import math
 import time
 import warnings
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from trimtab.detectors.judge import Judge
@@ -75,6 +76,9 @@ class Engine(RunState):
         self.batch_seen: dict[str, float] = {}
         """What was known of the batch before the step; the mean, where several make one."""
         self._num_seen = 0
+        self._clipped: tuple[float, float | None] | None = None
+        self.noted: dict[str, float] = {}
+        """Further signals of the step under way, as this rank knows them."""
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
         """Runs what looks at gradients, in the midst of a step, where it cannot do harm."""
         self.looks_closely: Callable[[], bool] = lambda: False
@@ -96,6 +100,7 @@ class Engine(RunState):
             self.batch_seen.get("batch_compression", math.nan),
             self.batch_seen.get("batch_entropy", math.nan),
             now - self._shared_at, float(self.faulted), float(self.stop_wanted()),
+            float(zlib.crc32("\n".join(sorted(self.noted)).encode())) if self.noted else 0.0,
         )  # fmt: skip
         self._shared_at = now
         replicas = self.data.replicas if self.data is not None else 1
@@ -114,11 +119,9 @@ class Engine(RunState):
             skip_nonfinite: Leave out an update whose gradient is not finite on any rank; the states
                 of model and optimizer stay bit for bit.
         """
-        training, scaler = self.training, self._live_scaler()
-        if scaler is not None:
-            scaler.unscale_(training.optimizer)
-        limit = None if self.clip is None else self.clip * self.decisions.clip_factor
-        norm = clip_gradients(self.parameters, limit, self.ranks)
+        scaler = self._live_scaler()
+        norm, limit = self._clipped or self.clip_ahead()
+        self._clipped = None
         whole = self.pool(loss, norm, samples, tokens)
         labels: dict[str, str] = {}
         self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
@@ -136,9 +139,31 @@ class Engine(RunState):
         if scale is not None:
             values["loss_scale"] = scale
         self._count(values, whole, limit)
+        values |= {n: v for n, v in self._take_noted(whole).items() if n not in values}
         values["skipped"] = float(skipped)
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
         return values, labels
+
+    def clip_ahead(self) -> tuple[float, float | None]:
+        """Unscale and clip the gradients of the step under way; return norm and limit.
+
+        `step` does it where it was not done yet.
+        """
+        scaler = self._live_scaler()
+        if scaler is not None:
+            scaler.unscale_(self.training.optimizer)
+        limit = None if self.clip is None else self.clip * self.decisions.clip_factor
+        self._clipped = (clip_gradients(self.parameters, limit, self.ranks), limit)
+        return self._clipped
+
+    def _take_noted(self, whole: StepSum) -> dict[str, float]:
+        """Return the further signals of the step, means over the ranks; none where ranks differ."""
+        noted, self.noted = self.noted, {}
+        if self.ranks.count == 1 or not whole.noted:
+            return noted if self.ranks.count == 1 else {}
+        names = sorted(noted)
+        means = self.ranks.gather([noted[name] for name in names]).mean(axis=0)
+        return dict(zip(names, means.tolist(), strict=True))
 
     @property
     def has_scaler(self) -> bool:

@@ -289,6 +289,52 @@ class Guard(Ending):
             )
         self._losses.append(loss.detach())
 
+    def begin_at(self, step: int, *, batches: int) -> None:
+        """Begin a new run in the midst of training, whose state a trainer loaded by itself.
+
+        Args:
+            step: Effective steps done before.
+            batches: Batches that this rank was given in them.
+
+        Raises:
+            ConfigError: The run is not new, or has begun.
+        """
+        engine = self._engine
+        if self._started or engine.counters.step or engine.decisions.row:
+            raise ConfigError(
+                f"{self._recorder.directory.root}: holds a run already; use another directory to "
+                f"begin one at step {step}"
+            )
+        self._order.advance(batches)
+        engine.counters.step = self._step_at_start = step
+        engine.counters.samples = self._order.position
+        self._recovery.teller.note(f"begun at step {step}, from a checkpoint of the trainer's own")
+
+    def clip_gradients(self, limit: float | None) -> float:
+        """Unscale and clip now, where a trainer does so before its optimizer's step.
+
+        `step()` then does not do it again; the guard's own factor on the limit applies.
+
+        Args:
+            limit: Largest global gradient norm, None: only measure it; kept for later steps.
+
+        Returns:
+            The norm before clipping, NaN and Inf as they are; 0 in a probe, which has no gradients.
+        """
+        if self.probing:
+            return 0.0
+        self._engine.clip = limit
+        return self._engine.clip_ahead()[0]
+
+    def note_signals(self, **signals: float) -> None:
+        """Record further signals with the step under way (a reward, a KL divergence).
+
+        Of several ranks all must note the same names; the mean is recorded. Names that the guard
+        measures itself are left out.
+        """
+        if not self.probing:
+            self._engine.noted |= {name: float(value) for name, value in signals.items()}
+
     @property
     def probing(self) -> bool:
         """Whether batches are only looked at: gradients made now are thrown away by `step()`."""

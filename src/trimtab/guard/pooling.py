@@ -37,6 +37,8 @@ class StepShare:
     """1 where a fault of the guard itself was noted on it."""
     stop: float
     """1 where it was asked to stop."""
+    noted: float = 0.0
+    """Checksum of the names of its further signals; 0 where it has none."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class StepSum:
     """The first rank's; None alone, where it is measured when the step is written down."""
     faulted: bool = False
     stop: bool = False
+    noted: bool = False
+    """Whether all ranks have further signals, of the same names."""
     broken_ranks: tuple[int, ...] = ()
     """Ranks whose own loss or norm is not finite, where not all are."""
     odd_ranks: tuple[int, ...] = ()
@@ -80,7 +84,7 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
             faulted=bool(share.faulted), stop=bool(share.stop),
         )  # fmt: skip
     table = ranks.gather(astuple(share))
-    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop = table.T
+    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     odd = np.flatnonzero((norm != norm[0]) & ~(np.isnan(norm) & np.isnan(norm[0])))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -96,6 +100,7 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
         step_time_s=float(times[0]),
         faulted=bool(faulted.any()),
         stop=bool(stop.any()),
+        noted=bool(noted[0]) and bool((noted == noted[0]).all()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < ranks.count else (),
         odd_ranks=tuple(odd.tolist()),
     )

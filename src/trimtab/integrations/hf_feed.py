@@ -1,0 +1,87 @@
+"""A Trainer's training data, handed out by the guard; and the end of an epoch where batches are accumulated."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch.utils.data import DataLoader
+
+    from trimtab.integrations.hf_trainer import GuardMixin
+
+__all__ = ["EpochLength", "Feed"]
+
+
+class Feed:
+    """Stands in for the Trainer's data loader; each pass over it is what is left of one epoch."""
+
+    def __init__(self, trainer: GuardMixin, loader: DataLoader[Any]) -> None:
+        """Take the loader that the Trainer made; it has no guard yet."""
+        self._trainer = trainer
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.batch_size = loader.batch_size
+        self.num_workers = loader.num_workers
+        self._pass: Generator[Any] | None = None
+        self._batches: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        """Return the batches of one epoch."""
+        return len(self.loader)
+
+    def __iter__(self) -> Generator[Any]:
+        """Begin, or go on with, an epoch."""
+        self.close()
+        self._pass = self._epoch()
+        return self._pass
+
+    def _epoch(self) -> Generator[Any]:
+        guard = self._trainer.guard
+        if guard is None:
+            yield from self.loader
+            return
+        for _ in range(2):  # an epoch left at its end by the Trainer is left by the guard only now
+            self._batches = guard.epoch()  # kept: it watches for interrupts until the next one
+            handed_out = False
+            for batch in self._batches:
+                handed_out = True
+                yield batch
+                if guard.epoch_is_over:  # the next epoch is drawn when it begins, as by a loader
+                    return
+            if handed_out:
+                return
+
+    def close(self) -> None:
+        """Leave the epoch: an interrupt that is on its way is taken note of."""
+        for batches in (self._pass, self._batches):
+            if isinstance(batches, Generator):
+                batches.close()
+        self._pass, self._batches = None, iter(())
+
+
+class EpochLength(int):
+    """An epoch's batches, equal also to the count at which its last, shorter step is complete.
+
+    The Trainer asks `batches_done == steps_in_epoch` whether to step although fewer batches than it
+    accumulates were seen. After a rollback it has counted batches that the epoch does not have, so
+    the question is answered from the batches that were handed out.
+    """
+
+    _trainer: GuardMixin
+
+    def __new__(cls, length: int, trainer: GuardMixin) -> EpochLength:
+        """Return the length, which knows its trainer."""
+        self = super().__new__(cls, length)
+        self._trainer = trainer
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the step under way has the last of its batches at hand."""
+        if not isinstance(other, int):
+            return NotImplemented
+        return self._trainer.group_done + 1 == self._trainer.group_size
+
+    __hash__ = int.__hash__

@@ -1,0 +1,71 @@
+"""Where a Trainer is, as the guard saves it and rolls it back: its counters, its running loss, its callbacks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from transformers.trainer_callback import ExportableState
+
+if TYPE_CHECKING:
+    from trimtab.integrations.hf_trainer import GuardMixin
+
+__all__ = ["Place"]
+
+_OF_STATE = (
+    "total_flos",
+    "num_input_tokens_seen",
+    "best_metric",
+    "best_model_checkpoint",
+    "best_global_step",
+)
+_OF_TRAINER = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+
+
+class Place:
+    """State of a Trainer besides model, optimizer and schedule."""
+
+    def __init__(self, trainer: GuardMixin) -> None:
+        """Look at a trainer; nothing is read yet."""
+        self._trainer: Any = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        trainer = self._trainer
+        loss = getattr(trainer, "_tr_loss", None)
+        return {
+            "state": {name: getattr(trainer.state, name, None) for name in _OF_STATE},
+            "trainer": {name: getattr(trainer, name, None) for name in _OF_TRAINER},
+            "running_loss": None if loss is None else float(loss),
+            "callbacks": self._callbacks(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Put it back; what was logged after that step leaves the history."""
+        trainer = self._trainer
+        for owner, values in (
+            (trainer.state, state_dict["state"]),
+            (trainer, state_dict["trainer"]),
+        ):
+            for name, value in values.items():
+                setattr(owner, name, value)
+        if state_dict["running_loss"] is not None:
+            trainer._tr_loss = torch.full_like(trainer._tr_loss, state_dict["running_loss"])
+        for callback in trainer.callback_handler.callbacks:
+            for name, value in state_dict["callbacks"].get(type(callback).__name__, {}).items():
+                setattr(callback, name, value)
+
+    def _callbacks(self) -> dict[str, dict[str, Any]]:
+        """Return the attributes that callbacks export, where they are plain."""
+        found = {}
+        for callback in self._trainer.callback_handler.callbacks:
+            if isinstance(callback, ExportableState):
+                attributes = callback.state().get("attributes", {})
+                try:
+                    json.dumps(attributes)
+                except (TypeError, ValueError):
+                    continue
+                found[type(callback).__name__] = attributes
+        return found

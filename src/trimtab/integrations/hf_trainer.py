@@ -1,0 +1,320 @@
+"""The guard inside Hugging Face's Trainer, whole: data rewound and skipped, steps rolled back, in one process.
+
+The Trainer keeps its loop. What changes: its training data come from the guard, `optimizer.step()`
+is the guard's step, and `accelerator.clip_grad_norm_` is the guard's clipping. The Trainer counts
+passes of its loop, the guard counts steps; after each step the Trainer's counters are set to the
+guard's, and while the guard probes or tries a remedy nothing is logged, evaluated or saved.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trimtab.errors import ConfigError, TrimtabError
+from trimtab.guard import Guard
+from trimtab.guard.edge import to_stderr
+from trimtab.integrations import hf_checkpoints
+from trimtab.integrations.accelerated import (
+    AcceleratedSchedule,
+    Hooks,
+    PreparedOptimizer,
+    inner_optimizer,
+)
+from trimtab.integrations.hf_feed import EpochLength, Feed
+from trimtab.integrations.hf_place import Place
+from trimtab.integrations.stepping import SteppedScheduler
+from trimtab.integrations.versions import check_versions
+
+from transformers import Trainer, TrainerCallback
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trimtab.plan.policy import Mode, Policy
+
+__all__ = ["GuardMixin", "GuardSettings", "GuardedTrainer"]
+
+_NOT_SIGNALS = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos"})
+"""Keys of the Trainer's log that the guard records itself, or that say where the run is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardSettings:
+    """How a Trainer is guarded; what the Trainer knows itself is not asked again."""
+
+    mode: Mode | None = None
+    """observe, advise or act; None: the policy's."""
+    run: str | Path | None = None
+    """Run directory; None: `trimtab` in the Trainer's output directory."""
+    policy: Policy | None = None
+    """None: `Policy()`."""
+    check_resume: int = 0
+    """See `Guard`."""
+    output_layer: torch.nn.Module | None = None
+    """See `Guard`."""
+    count_tokens: Callable[[Any], int] | None = None
+    """See `Guard`."""
+    say: Callable[[str], None] | None = None
+    """Shows one line to the user; None: standard error."""
+
+
+class GuardMixin:
+    """Put before a Trainer class, guards its `train()`: `class G(GuardMixin, SFTTrainer): ...`.
+
+    `guard` is the guard while training runs. What a loss function knows besides its loss goes into
+    the row of the step with `self.guard.note_signals(kl=..., reward=...)`; what the Trainer logs
+    with `log` goes into the row after it.
+    """
+
+    guard: Guard | None = None
+
+    def __init__(self, *args: Any, guard: GuardSettings | Mode = "observe", **kwargs: Any) -> None:
+        """Take what the Trainer takes.
+
+        Args:
+            *args: For the Trainer.
+            guard: The mode (observe, advise, act), or all settings.
+            **kwargs: For the Trainer.
+        """
+        super().__init__(*args, **kwargs)
+        check_versions("transformers", "accelerate")
+        self.guard_settings = GuardSettings(mode=guard) if isinstance(guard, str) else guard
+        self._feed: Feed | None = None
+        self._hooks: Hooks | None = None
+        self._num_actions = 0
+        self.group_size = 1
+        """Batches of the step under way."""
+        self.group_done = 0
+        self._misaligned = False
+        self.add_callback(_Watch(self))  # type: ignore[attr-defined]
+
+    # -- what the Trainer calls -------------------------------------------------------------
+
+    def get_train_dataloader(self) -> Any:
+        """Return the Trainer's data in the guard's order."""
+        self._feed = Feed(self, super().get_train_dataloader())  # type: ignore[misc]
+        return self._feed
+
+    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the Trainer's figures, with epochs that end where the data do, not by passes."""
+        epochs, updates, *rest, length, steps = super().set_initial_training_values(*args, **kwargs)  # type: ignore[misc]
+        del updates
+        self._num_epochs = epochs
+        return (sys.maxsize, sys.maxsize, *rest, EpochLength(length, self), steps)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batches of the next step: fewer at the end of an epoch, none after it."""
+        samples, *rest = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        self.group_size, self.group_done = len(samples), 0
+        if not samples:
+            self.control.should_epoch_stop = True  # type: ignore[attr-defined]
+        return (samples, *rest)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Do the Trainer's, and tell the guard of the loss."""
+        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        self.group_done += 1
+        guard = self.guard
+        if guard is None:
+            return loss
+        guard.note_loss(loss * self.group_size if self.group_size > 1 else loss)
+        return torch.zeros_like(loss) if guard.probing else loss
+
+    def _clip_grad_norm(self, model: torch.nn.Module) -> Any:
+        """Clip through the accelerator, also where gradients lie on several meshes."""
+        if self.guard is None:
+            return super()._clip_grad_norm(model)  # type: ignore[misc]
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)  # type: ignore[attr-defined]
+
+    def _get_learning_rate(self) -> float:
+        """Return the rate of the step just done, as it was in force."""
+        optimizer = getattr(self, "optimizer", None)
+        if isinstance(optimizer, PreparedOptimizer) and optimizer.last_lr is not None:
+            return optimizer.last_lr
+        rate: float = super()._get_learning_rate()  # type: ignore[misc]
+        return rate
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log as the Trainer does; what else stands in it is recorded with the next step."""
+        if self.guard is not None and "loss" in logs:
+            self.guard.note_signals(**{
+                name: value for name, value in logs.items()
+                if isinstance(value, int | float) and name not in _NOT_SIGNALS
+            })  # fmt: skip
+        super().log(logs, *args, **kwargs)  # type: ignore[misc]
+
+    def train(
+        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Train as the Trainer does; a run that is in the run directory goes on from there.
+
+        Args:
+            resume_from_checkpoint: As for the Trainer. Where the run directory holds a run, the
+                newest healthy state there is used instead, which is never older than the newest
+                healthy checkpoint of the Trainer's own.
+            *args: For the Trainer.
+            **kwargs: For the Trainer.
+        """
+        if resume_from_checkpoint and (self._run_directory() / "journal.jsonl").exists():
+            resume_from_checkpoint = None
+        skips_data = self.args.ignore_data_skip  # type: ignore[attr-defined]
+        self.args.ignore_data_skip = True  # type: ignore[attr-defined]  # the guard finds the place itself
+        try:
+            return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            self.args.ignore_data_skip = skips_data  # type: ignore[attr-defined]
+            self._release()
+
+    # -- what the callback calls ------------------------------------------------------------
+
+    def begin_guard(self) -> None:
+        """Make the guard of the objects that the Trainer has prepared, and join the two."""
+        optimizer, scheduler = self.optimizer, self.lr_scheduler  # type: ignore[has-type]
+        accelerator, args, state = self.accelerator, self.args, self.state  # type: ignore[attr-defined]
+        assert self._feed is not None
+        if str(accelerator.distributed_type).endswith("FSDP") and not accelerator.is_fsdp2:
+            raise ConfigError(
+                "FSDP version 1 keeps parameters in flat buffers that cannot be measured by name; "
+                'set fsdp_config={"fsdp_version": 2}'
+            )
+        state.num_train_epochs = self._num_epochs
+        by_metric = isinstance(
+            scheduler, ReduceLROnPlateau
+        )  # stepped at evaluations, by the Trainer
+        schedule = AcceleratedSchedule(
+            None if by_metric else scheduler, optimizer, accelerator.scaler
+        )
+        extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
+        chosen = self.guard_settings
+        self.guard = guard = Guard(
+            self.model_wrapped, inner_optimizer(optimizer), data=self._feed.loader,  # type: ignore[attr-defined]
+            run=self._run_directory(), mode=chosen.mode, policy=chosen.policy, scheduler=schedule,
+            scaler=accelerator.scaler, clip=args.max_grad_norm or None, steps=state.max_steps,
+            check_resume=chosen.check_resume, output_layer=chosen.output_layer,
+            count_tokens=chosen.count_tokens, accumulate=args.gradient_accumulation_steps,
+            extra=extra, say=chosen.say,
+        )  # fmt: skip
+        if state.global_step and not guard.step_number:  # from a checkpoint of the Trainer's own
+            done = state.global_step
+            guard.begin_at(
+                done, batches=_batches(done, len(self._feed), args.gradient_accumulation_steps)
+            )
+        if guard.step_number:
+            state.global_step = self._initial_global_step = guard.step_number
+            state.epoch = guard.data_epoch
+        self._hooks = Hooks(accelerator, guard, note_losses=False)
+        self.optimizer = PreparedOptimizer(optimizer, guard, schedule)
+        self.lr_scheduler = scheduler if by_metric else SteppedScheduler(scheduler)
+        for name in ("optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))  # type: ignore[attr-defined]
+
+    def after_step(self) -> None:
+        """Set the Trainer's count so that its own increment gives the guard's."""
+        if self.guard is not None:
+            self.state.global_step = self.guard.step_number - 1  # type: ignore[attr-defined]
+            short = self.group_size < self.args.gradient_accumulation_steps  # type: ignore[attr-defined]
+            self._misaligned = short and not self.guard.epoch_is_over  # it went back from there
+
+    def after_pass(self, control: Any) -> None:
+        """Let the Trainer end its epoch with the data, and do nothing else in a probe or trial."""
+        guard, state = self.guard, self.state  # type: ignore[attr-defined]
+        if guard is None:
+            return
+        state.epoch = guard.data_epoch
+        if guard.phase != "calm":
+            control.should_log = control.should_evaluate = control.should_save = False
+            if state.global_step >= state.max_steps:
+                control.should_training_stop = False
+        elif len(guard.actions) != self._num_actions:
+            self._num_actions = len(guard.actions)
+            self._follow_rollback()
+        if guard.epoch_is_over or self._misaligned:
+            control.should_epoch_stop = True
+
+    def after_epoch(self, control: Any) -> None:
+        """Keep quiet about an epoch that was ended for us; end the guard where training ends."""
+        guard = self.guard
+        if guard is None:
+            return
+        if self._misaligned or guard.phase != "calm":
+            self._misaligned = False
+            control.should_log = control.should_evaluate = control.should_save = False
+        if control.should_training_stop:
+            guard.finish()
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _run_directory(self) -> Path:
+        chosen = self.guard_settings.run
+        return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"  # type: ignore[attr-defined]
+
+    def _follow_rollback(self) -> None:
+        """Move the Trainer's own checkpoints of what was given up out of its way."""
+        guard, args = self.guard, self.args  # type: ignore[attr-defined]
+        assert guard is not None
+        values = guard.actions[-1].get("values")
+        if not (isinstance(values, dict) and "to_step" in values and args.should_save):
+            return
+        hf_checkpoints.set_aside_after(
+            args.output_dir, int(values["to_step"]),
+            first_sign=guard.incidents[-1].first_step, why=str(guard.actions[-1].get("why", "")),
+        )  # fmt: skip
+
+    def _release(self) -> None:
+        """Give the Trainer its own objects back."""
+        if self._feed is not None:
+            self._feed.close()
+        if self._hooks is not None:
+            self._hooks.remove()
+            self._hooks = None
+        if isinstance(self.optimizer, PreparedOptimizer):
+            self.optimizer = self.optimizer.optimizer
+        if isinstance(self.lr_scheduler, SteppedScheduler):
+            self.lr_scheduler = self.lr_scheduler.scheduler
+        if self.guard is not None:
+            self.guard.close()
+
+
+def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
+    """Return how many batches so many steps took, where an epoch may end in a shorter one."""
+    per_epoch_steps = -(-per_epoch // accumulate)
+    epochs, rest = divmod(steps, per_epoch_steps)
+    return epochs * per_epoch + rest * accumulate
+
+
+class GuardedTrainer(GuardMixin, Trainer):  # type: ignore[misc]
+    """Hugging Face's Trainer, guarded.
+
+    Example::
+
+        trainer = GuardedTrainer(model, args, train_dataset=data, guard="act")
+        trainer.train()
+    """
+
+
+class _Watch(TrainerCallback):  # type: ignore[misc]
+    """Stands last among a Trainer's callbacks, and hands its moments on."""
+
+    def __init__(self, trainer: GuardMixin) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        handler = self._trainer.callback_handler  # type: ignore[attr-defined]
+        handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
+        self._trainer.begin_guard()
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.after_step()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.after_pass(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.after_epoch(control)
