@@ -126,7 +126,7 @@ class GuardCallback(Callback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """End the run: saved, told, written down."""
         if self.guard is not None:
-            self.guard._end("all steps done" if self.guard._done() else "the trainer stopped")
+            self.guard.finish()
 
     def on_exception(
         self,
@@ -197,7 +197,7 @@ class GuardCallback(Callback):
             self._counters.running = True
             self._loader.batches = iter(self.guard)
             files = LightningFiles(self.guard)
-            self.guard.on_rollback(files.rolled_back)
+            self.guard.on_restore(files.rolled_back)
             save, remove = trainer.save_checkpoint, trainer.strategy.remove_checkpoint
             self._replace(trainer, "save_checkpoint", functools.partial(files.saved, save))
             self._replace(

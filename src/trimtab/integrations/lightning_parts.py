@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Counters", "GuardedLoader", "Scaler", "Schedulers", "Source", "take_loader"]
 
+_STEPS = "epoch_loop.automatic_optimization.optim_progress"
+_BATCHES = "epoch_loop.batch_progress"
+
 
 class _FirstBatches:
     """The first batches of each epoch, as `limit_train_batches` asks for."""
@@ -95,7 +98,8 @@ class GuardedLoader:
         if self.batches is None:
             yield from self._loader
             return
-        yield from self.batches
+        for batch in self.batches:  # not `yield from`: Lightning drops this one after each epoch
+            yield batch
 
 
 class Source:
@@ -125,9 +129,17 @@ class Counters:
         self.loaded: dict[str, Any] | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return them as they stand within a step, before Lightning counts it as done."""
+        """Return them as they stand within a step, before Lightning counts it as done.
+
+        Asked between two steps, it gives what they were within the last one.
+        """
         state = dict(self._loop.state_dict())
         state.pop("state_dict", None)  # the state of a resumable loader: the guard's order has it
+        step, batch = state[_STEPS]["optimizer"]["step"], state[_BATCHES]
+        for level in ("total", "current"):
+            step[level]["completed"] = step[level]["ready"] - 1
+            batch[level]["processed"] = batch[level]["completed"] = batch[level]["ready"] - 1
+        state["epoch_loop.state_dict"] = {"_batches_that_stepped": step["total"]["ready"] - 1}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,8 +168,7 @@ class Counters:
         if self.loaded is None:
             return
         state = _copy(self.loaded)
-        step = state["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]["step"]
-        batch = state["epoch_loop.batch_progress"]
+        step, batch = state[_STEPS]["optimizer"]["step"], state[_BATCHES]
         for level in ("total", "current"):
             step[level]["completed"] = step[level]["ready"]
             batch[level]["processed"] = batch[level]["ready"]
