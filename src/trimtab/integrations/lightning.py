@@ -33,6 +33,7 @@ from trimtab.integrations.lightning_parts import (
     Scaler,
     Schedulers,
     Source,
+    clip_in_lightnings_order,
     take_loader,
 )
 
@@ -222,13 +223,15 @@ class GuardCallback(Callback):
             trainer.lightning_module, "configure_gradient_clipping"
         )
         clip = None if self._clips_itself else trainer.gradient_clip_val
-        return Guard(
+        guard = Guard(
             trainer.strategy.model, trainer.optimizers[0], data=loader.for_guard(),
             scheduler=schedulers, scaler=self._scaler, clip=float(clip) if clip else None,
             accumulate=trainer.accumulate_grad_batches, steps=steps_of(trainer, len(loader)),
             run=self._run, count_tokens=self._count_tokens, extra={"lightning": self._counters},
             **self._settings,
         )  # fmt: skip
+        clip_in_lightnings_order(guard)
+        return guard
 
     def _tell_of_grade(self, ckpt_path: Any) -> None:
         found = None if ckpt_path is None else read_stamp(Path(ckpt_path))

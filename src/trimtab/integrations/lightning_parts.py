@@ -17,7 +17,9 @@ from trimtab.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Counters", "GuardedLoader", "Scaler", "Schedulers", "Source", "take_loader"]
+    from trimtab.guard import Guard
+
+__all__ = ["Counters", "GuardedLoader", "Scaler", "Schedulers", "Source", "clip_in_lightnings_order", "take_loader"]
 
 _STEPS = "epoch_loop.automatic_optimization.optim_progress"
 _BATCHES = "epoch_loop.batch_progress"
@@ -70,6 +72,11 @@ def take_loader(loader: object) -> DataLoader[Any]:
             "with __len__; iterable datasets cannot be rewound"
         ) from error
     return loader
+
+
+def clip_in_lightnings_order(guard: Guard) -> None:
+    """Sum the norm in the order of the optimizer's groups, as Lightning does: its last bits depend on it."""
+    guard._engine.parameters = guard._training.parameters
 
 
 class GuardedLoader:
