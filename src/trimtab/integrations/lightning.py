@@ -17,6 +17,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
 from lightning.pytorch.trainer import call
@@ -40,11 +41,12 @@ from trimtab.integrations.lightning_parts import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from trimtab.plan.policy import Mode, Policy
 
 __all__ = ["GuardCallback"]
+
+_KEY = "trimtab"
+"""Under which a Lightning checkpoint holds what the guard adds."""
 
 
 class GuardCallback(Callback):
@@ -85,7 +87,8 @@ class GuardCallback(Callback):
         self._undo: list[Callable[[], None]] = []
         self._loader: GuardedLoader | None = None
         self._noted = False
-        self._last_loss: torch.Tensor | float = math.nan
+        self._last_loss: torch.Tensor = torch.tensor(math.nan)
+        self._companion: dict[str, Any] | None = None
 
     # -- Lightning's hooks --------------------------------------------------------------------
 
@@ -128,6 +131,26 @@ class GuardCallback(Callback):
         """End the run: saved, told, written down."""
         if self.guard is not None:
             self.guard.finish()
+
+    def on_save_checkpoint(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: LightningModule,  # noqa: ARG002
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Add what Lightning's own checkpoint lacks: random states, position in the data, and ours."""
+        guard = self.guard
+        if guard is not None:
+            guard._edge.run("checkpoint", lambda: checkpoint.update({_KEY: guard.companion()}))
+
+    def on_load_checkpoint(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: LightningModule,  # noqa: ARG002
+        checkpoint: dict[str, Any],
+    ) -> None:
+        """Keep what was added, until Lightning has loaded the rest."""
+        self._companion = checkpoint.get(_KEY)
 
     def on_exception(
         self,
@@ -194,7 +217,10 @@ class GuardCallback(Callback):
         loop.setup_data()
         if self._loader is not None and not loop.skip:
             self.guard = self._make_guard(trainer, self._loader)
-            self._counters.begin()
+            if self._counters.begin() or self._companion is not None:
+                epoch_loop = loop.epoch_loop
+                self._replace(epoch_loop, "reset", functools.partial(_reset, epoch_loop.reset))
+            self._companion = None
             self._counters.running = True
             self._loader.batches = iter(self.guard)
             files = LightningFiles(self.guard)
@@ -228,7 +254,8 @@ class GuardCallback(Callback):
             scheduler=schedulers, scaler=self._scaler, clip=float(clip) if clip else None,
             accumulate=trainer.accumulate_grad_batches, steps=steps_of(trainer, len(loader)),
             run=self._run, count_tokens=self._count_tokens, extra={"lightning": self._counters},
-            **self._settings,
+            loaded_step=trainer.global_step if trainer.ckpt_path else None,
+            companion=self._companion, **self._settings,
         )  # fmt: skip
         clip_in_lightnings_order(guard)
         return guard
@@ -306,6 +333,13 @@ class GuardCallback(Callback):
         loss = output["loss"] if isinstance(output, dict) else output
         guard.note_loss(self._last_loss if loss is None else loss.detach())
         guard.step()
+
+
+def _reset(reset: Callable[[], None]) -> None:
+    """Reset Lightning's loop without its warning that data is lost: the guard knows where it was."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "You're resuming from a checkpoint that ended before")
+        reset()
 
 
 def _overrides(module: LightningModule, name: str) -> bool:

@@ -167,13 +167,13 @@ class Counters:
         if fetcher is not None:
             fetcher.fetched, fetcher.done = progress.current.ready, progress.is_last_batch
 
-    def begin(self) -> None:
-        """Have the loop, not yet begun, go on after the step whose counters were loaded.
+    def begin(self) -> bool:
+        """Have the loop, not yet begun, go on after the step whose counters were loaded, if any were.
 
         They are brought to where Lightning's own checkpoint at the end of a batch has them.
         """
         if self.loaded is None:
-            return
+            return False
         state = _copy(self.loaded)
         step, batch = state[_STEPS]["optimizer"]["step"], state[_BATCHES]
         for level in ("total", "current"):
@@ -181,6 +181,7 @@ class Counters:
             batch[level]["processed"] = batch[level]["ready"]
         self._loop.load_state_dict(state)
         self.loaded = None
+        return True
 
 
 def _copy(value: Any) -> Any:
