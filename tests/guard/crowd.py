@@ -207,9 +207,15 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
 
 
 def run_crowd(
-    folder: Path, world: int, job: Job, *, timeout_s: float = 120, grace_s: float = 0.1
+    folder: Path,
+    world: int,
+    job: Any,
+    *,
+    timeout_s: float = 120,
+    grace_s: float = 0.1,
+    work: Callable[[int, int, str, Path, Any], None] = work,
 ) -> list[int | None]:
-    """Run a job on so many ranks; return their exit codes."""
+    """Run a job on so many ranks, each with `work`; return their exit codes."""
     store = tempfile.mktemp(prefix="store-", dir=folder)
     ranks = [
         context().Process(target=work, args=(r, world, store, folder, job)) for r in range(world)

@@ -13,6 +13,7 @@ import torch
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard import intake
+from trimtab.guard.companion import companion_of
 from trimtab.guard.data import DataOrder, Fed
 from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.ending import Ending
@@ -81,6 +82,8 @@ class Guard(Ending):
         count_tokens: Callable[[Any], int] | None = None,
         accumulate: int = 1,
         extra: Mapping[str, Stateful] | None = None,
+        loaded_step: int | None = None,
+        companion: Mapping[str, Any] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
@@ -106,6 +109,9 @@ class Guard(Ending):
                 `step()` must be called; each with its own `backward()`.
             extra: More objects that decide the future, by name, whose `state_dict()` is plain data;
                 saved, rolled back and resumed with the rest.
+            loaded_step: Step of a checkpoint of another trainer's that is loaded already: the run goes
+                on from there and not from a checkpoint of the guard's.
+            companion: What `companion()` gave for that checkpoint; None: there is nothing.
             say: Shows one line to the user; default: standard error. In `observe` only the start, the
                 end, and each incident once.
 
@@ -156,8 +162,9 @@ class Guard(Ending):
             self._engine.looks_closely = lambda: self._recovery.busy or self._recovery.unsettled
             self._engine.on_gradients = lambda look: self._edge.run("probes", look)
             self._rng_at_start = begin(
-                self._engine, steps=self._steps, is_old=is_old, say=self._tell
-            )
+                self._engine, steps=self._steps, is_old=is_old, say=self._tell,
+                loaded_step=loaded_step, companion=companion,
+            )  # fmt: skip
             self._step_at_start = self._engine.counters.step
             self._told_step = self._engine.store.whole_step
             wanted = check_resume > 0 and self._step_at_start == 0
@@ -402,6 +409,18 @@ class Guard(Ending):
         self._check_open("checkpoint")
         self._check_between()
         self._engine.save_checkpoint("asked for")
+
+    def companion(self) -> dict[str, Any]:
+        """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.
+
+        Tensors and text, for `Guard(loaded_step=..., companion=...)`. All ranks must call it, between
+        two steps.
+
+        Raises:
+            ConfigError: A step is under way.
+        """
+        self._check_between()
+        return companion_of(self._engine)
 
     @property
     def _acting(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import TrimtabError
+from trimtab.guard.companion import go_on_from
 from trimtab.guard.edge import to_stderr
 from trimtab.guard.reproducibility import layout, reproducibility
 from trimtab.readers.rundir import read_run_directory
@@ -22,7 +23,13 @@ __all__ = ["begin"]
 
 
 def begin(
-    engine: Engine, *, steps: int | None, is_old: bool, say: Callable[[str], None]
+    engine: Engine,
+    *,
+    steps: int | None,
+    is_old: bool,
+    say: Callable[[str], None],
+    loaded_step: int | None = None,
+    companion: Mapping[str, Any] | None = None,
 ) -> dict[str, Any] | None:
     """Start or go on, and say so; return the random states to go on with, None for a new run."""
     settings = {
@@ -34,14 +41,17 @@ def begin(
         **_sizes(engine),
     }
     engine.recorder.settings(settings)
-    rng = engine.resume() if is_old else None
+    if loaded_step is not None:
+        rng = go_on_from(engine, loaded_step, companion)
+    else:
+        rng = engine.resume() if is_old else None
     if is_old and engine.ranks.chief:
         _tell_what_was_left(engine)
     major = engine.decisions.major
     if rng is not None:
         loaded = engine.resumed[-1][1]
-        parent, folder = str(loaded["from_attempt"]), loaded["checkpoint"]
-        step, number = engine.counters.step, parent
+        parent, folder = loaded["from_attempt"], loaded["checkpoint"]
+        step, number = engine.counters.step, str(parent)
         done = steps is not None and step >= steps
         if not done:
             engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))

@@ -66,6 +66,14 @@ class Ranks:
         dist.all_gather(everyone, mine, group=self.group)
         return torch.stack(everyone).numpy()
 
+    def collect(self, value: T) -> list[T]:
+        """Return the values of all ranks, in their order; every rank must call it."""
+        if self.group is None:
+            return [value]
+        everyone: list[Any] = [None] * self.count
+        dist.all_gather_object(everyone, value, group=self.group)
+        return everyone
+
     def agree(self, find: Callable[[], T]) -> T:
         """Return what the first rank finds, to all ranks.
 

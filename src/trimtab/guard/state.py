@@ -209,7 +209,7 @@ class RunState:
         checkpoint = self.store.newest()
         decided = self.store.decided_since(checkpoint)
         if checkpoint is None:
-            self._take_over(decided)
+            self.take_over(decided)
             return None
         fresh = capture_rng()
         state = self.store.load(checkpoint, self.training)
@@ -221,7 +221,7 @@ class RunState:
             raise ActError(
                 f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the settings of the run, or another run directory"
             ) from error
-        self._take_over(decided or state["standing"])
+        self.take_over(decided or state["standing"])
         self.saved_step = self.store.whole_step = checkpoint.step
         self._note_differences(state)
         seen = {"checkpoint": checkpoint.path.name, "from_attempt": checkpoint.attempt}
@@ -256,7 +256,7 @@ class RunState:
             self.data.load_state_dict(state["data"])
         restore_rng(state["rng"])
 
-    def _take_over(self, decided: dict[str, Any] | None) -> None:
+    def take_over(self, decided: dict[str, Any] | None) -> None:
         """Put decisions in force again, and count on from the rows that are on disk."""
         saved = dict(decided or {})
         skips = saved.pop("skips", [])

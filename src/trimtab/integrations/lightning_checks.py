@@ -1,0 +1,88 @@
+"""What of Lightning can be guarded: versions, settings, and how long a run is."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import TYPE_CHECKING
+
+import lightning
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
+
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+__all__ = ["TESTED", "check_trainer", "steps_of", "warn_of_version"]
+
+TESTED = ((2, 4), (2, 6))
+"""Oldest and newest minor version that the tests were run with."""
+
+_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
+_ENDLESS = 2**53
+_warned = False
+
+
+def warn_of_version(version: str = lightning.__version__) -> None:
+    """Warn once where the installed Lightning is not one that was tried."""
+    global _warned  # noqa: PLW0603 (once per process)
+    oldest, newest = TESTED
+    parts = version.split(".")[:2]
+    number = tuple(int(p) for p in parts if p.isdigit())
+    if _warned or (len(number) == 2 and oldest <= number <= newest):
+        return
+    _warned = True
+    warnings.warn(
+        f"trimtab: lightning {version} was not tested with this adapter (tested: "
+        f"{'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}); where it does not fit, the "
+        "run goes on unguarded",
+        stacklevel=3,
+    )
+
+
+def check_trainer(trainer: Trainer, module: LightningModule) -> None:
+    """Refuse what cannot be guarded.
+
+    Raises:
+        ConfigError: The message says what, and what to do instead.
+    """
+    if not module.automatic_optimization:
+        raise ConfigError(
+            f"{type(module).__name__}.automatic_optimization is False: with manual optimization the "
+            "module steps its optimizers itself, and GuardCallback has no place to stand; use "
+            "automatic optimization, or trimtab.guard.Guard or FabricGuard in a loop of your own"
+        )
+    name = type(trainer.strategy).__name__
+    if name not in _STRATEGIES:
+        raise ConfigError(
+            f"strategy is {name}: GuardCallback was tried with {' and '.join(_STRATEGIES)} only; for "
+            "FSDP2 and tensor parallel use trimtab.guard.Guard in a loop of your own"
+        )
+    if trainer.reload_dataloaders_every_n_epochs:
+        raise ConfigError(
+            f"reload_dataloaders_every_n_epochs={trainer.reload_dataloaders_every_n_epochs}: the guard "
+            "must be able to go back to an earlier epoch's data; set it to 0"
+        )
+    if trainer.overfit_batches:
+        raise ConfigError(
+            f"overfit_batches={trainer.overfit_batches} changes the order of the data; use "
+            "limit_train_batches, or leave the callback out while debugging"
+        )
+    if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):  # type: ignore[attr-defined]
+        raise ConfigError(
+            "GradientAccumulationScheduler changes the batches of a step along the way; set "
+            "Trainer(accumulate_grad_batches=...) instead"
+        )
+
+
+def steps_of(trainer: Trainer, batches_per_epoch: int) -> int:
+    """Return after how many optimizer steps Lightning will stop, unless something stops it earlier."""
+    per_epoch = math.ceil(batches_per_epoch / trainer.accumulate_grad_batches)
+    epochs = trainer.fit_loop.max_epochs
+    limits = [_ENDLESS]
+    if epochs is not None and epochs >= 0:
+        limits.append(per_epoch * epochs)
+    if trainer.max_steps >= 0:
+        limits.append(trainer.max_steps)
+    return max(min(limits), 1)
