@@ -34,6 +34,7 @@ def begin(
     }
     engine.recorder.settings(settings)
     rng = engine.resume() if is_old else None
+    engine.precision.want(engine.decisions.precision)
     if is_old and engine.ranks.chief:
         _tell_what_was_left(engine)
     major = engine.decisions.major
