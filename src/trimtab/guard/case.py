@@ -69,6 +69,9 @@ class Case:
     """What the guard had decided before the case."""
     lr_jump: LrJump | None
     recurrences: int
+    beta2: float | None = None
+    eps: float | None = None
+    """Settings of the optimizer before the case; None: it has no such."""
     worked: tuple[str, ...] = ()
     """Arms that worked in an earlier incident of this kind, the latest first."""
     depth: int = 0

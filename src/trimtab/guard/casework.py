@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trimtab.guard.actuators import read_setting
 from trimtab.guard.case import (
     Case,
     Phase,
@@ -50,6 +49,9 @@ __all__ = ["Casework", "Ending"]
 
 _BROKEN_STEPS = 3
 """Steps in a row without a finite gradient from which a trial is lost."""
+
+_MEASURED_STEPS = 12
+"""Steps after the onset that a failed branch is measured for, where the whole table is asked for."""
 
 Ending = Commit | Wait | GiveUp
 """How a case ended: a trial was kept, or the run goes on from the restore point as it was."""
@@ -122,9 +124,19 @@ class Casework:
             or trial_is_lost(case)
             or any(f.severity != "info" and f.signal == "loss" for f in findings)
         )
-        if case.alarmed or len(case.losses) >= self._trial_length(case) or self._repeated(case):
+        over = len(case.losses) >= self._trial_length(case) or self._repeated(case)
+        if over or (case.alarmed and not self._measures_on(case, loss)):
             return self._finish_trial(case)
         return None
+
+    def _measures_on(self, case: Case, loss: float) -> bool:
+        """Whether a branch that failed goes on for some steps, so that its effect can be told.
+
+        Only where the policy asks for the whole table; else a failed branch ends at its alarm.
+        """
+        since = case.from_step + len(case.losses) - case.incident.onset
+        asked = self.engine.policy.bisect == "always" and math.isfinite(loss)
+        return asked and since < _MEASURED_STEPS
 
     def _repeated(self, case: Case) -> bool:
         """Whether an unchanged replay came bit for bit to where the trouble was seen: it will again."""
@@ -283,8 +295,8 @@ class Casework:
             low_precision=case.low_precision,
             clip=None if engine.clip is None else engine.clip * case.before.clip_factor,
             usual_norm=usual_norm(case.record, case.base.step),
-            beta2=read_setting(engine, "beta2"),
-            eps=read_setting(engine, "eps"),
+            beta2=case.beta2,
+            eps=case.eps,
             older_state=self._older_target(case) is not None,
             trial_steps=case.trial_steps,
             step=case.seen_step,

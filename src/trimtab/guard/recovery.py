@@ -15,6 +15,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
+from trimtab.guard.actuators import read_setting
 from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.experiments.branch import what_is_in_force
@@ -240,6 +241,7 @@ class Recovery:
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
             lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
             level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
+            beta2=read_setting(engine, "beta2"), eps=read_setting(engine, "eps"),
         )  # fmt: skip
 
     # -- keeping, verifying, giving up ------------------------------------------------------
