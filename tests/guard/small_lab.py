@@ -16,7 +16,7 @@ from trimtab.lab.corruption import Corruption
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import LrFault, Scenario
 from trimtab.lab.text import Text, split_text
-from trimtab.lab.train import Parts, build, evaluate, train
+from trimtab.lab.train import Parts, autocast, build, evaluate, train
 from trimtab.plan.policy import Policy
 
 STEPS = 360
@@ -80,6 +80,7 @@ def guarded(
     seed: int = 0,
     spoil: Callable[[Guard, Tensor], Tensor] | None = None,
     limit: int = 5000,
+    prepare: Callable[[Parts], None] | None = None,
     **policy: Any,
 ) -> Outcome:
     """Run a scenario under a guard.
@@ -91,10 +92,13 @@ def guarded(
         mode: The guard's.
         seed: Of weights and data.
         spoil: Changes the loss before the backward pass.
+        prepare: Called with the parts before the guard is made.
         limit: Batches after which the run counts as one that does not end.
         policy: Settings of the policy.
     """
     parts = build(scenario, seed, text)
+    if prepare is not None:
+        prepare(parts)
     settings = {
         "checkpoint_in_background": False,
         "checkpoint_every_steps": 60,
@@ -103,7 +107,7 @@ def guarded(
     }
     guard = Guard(
         parts.model, parts.optimizer, data=parts.loader, scheduler=parts.scheduler,
-        clip=scenario.clip_norm, steps=scenario.steps, run=run, mode=mode,  # type: ignore[arg-type]
+        scaler=parts.scaler, clip=scenario.clip_norm, steps=scenario.steps, run=run, mode=mode,  # type: ignore[arg-type]
         policy=Policy(**settings), say=lambda _line: None,
     )  # fmt: skip
     losses: list[float] = []
@@ -112,7 +116,8 @@ def guarded(
         assert number < limit, "the run does not end"
         assert guard._fed
         fed.append((guard._fed[0].first, guard._fed[-1].last, guard.phase))
-        loss = next_token_loss(parts.model, batch["tokens"])
+        with autocast(parts.autocast_dtype):
+            loss = next_token_loss(parts.model, batch["tokens"])
         if spoil is not None:
             loss = spoil(guard, loss)
         probing = guard.phase == "probe"

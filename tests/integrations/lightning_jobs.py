@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.fabric import Fabric
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -22,7 +21,6 @@ from torch.utils.data import DataLoader
 
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_lab import quiet, trainer
-from trimtab.integrations.fabric import FabricGuard
 from trimtab.integrations.lightning import GuardCallback
 from trimtab.plan.policy import Policy
 
@@ -98,7 +96,9 @@ class _Log(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = float(outputs["loss"])
-        self._file.write(f"{trainer.global_step} {trainer.current_epoch} {batch_idx} {loss.hex()}\n")
+        self._file.write(
+            f"{trainer.global_step} {trainer.current_epoch} {batch_idx} {loss.hex()}\n"
+        )
         self._file.flush()
         if trainer.global_step == self._job.kill_at and trainer.global_rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -125,7 +125,10 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             "checkpoint_in_background": False, **job.policy,
         }  # fmt: skip
         guard = GuardCallback(
-            folder / "run", mode=job.mode, policy=Policy(**policy), say=lambda _: None  # type: ignore[arg-type]
+            folder / "run",
+            mode=job.mode,
+            policy=Policy(**policy),
+            say=lambda _: None,  # type: ignore[arg-type]
         )
         callbacks.append(guard)
     if job.own_checkpoints is not None:

@@ -8,13 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
-from torch.utils.data import DataLoader
 
-from tests.guard.small_lab import SOUND
 from trimtab.integrations.lightning import GuardCallback
 from trimtab.lab.model import Transformer, next_token_loss
 from trimtab.lab.scenarios import Scenario
@@ -26,9 +23,7 @@ from trimtab.plan.policy import Policy
 class TinyGpt(LightningModule):
     """A lab scenario's model, optimizer and schedule as a module."""
 
-    def __init__(
-        self, parts: Parts, spoil: Callable[["TinyGpt", int], None] | None = None
-    ) -> None:
+    def __init__(self, parts: Parts, spoil: Callable[["TinyGpt", int], None] | None = None) -> None:
         super().__init__()
         self.model: Transformer = parts.model
         self.parts = parts
@@ -102,7 +97,11 @@ def fit(
     with quiet():
         parts = build(scenario, seed, text)
         module = TinyGpt(parts, spoil)
-        settings = {"max_steps": scenario.steps, "gradient_clip_val": scenario.clip_norm, **settings}
+        settings = {
+            "max_steps": scenario.steps,
+            "gradient_clip_val": scenario.clip_norm,
+            **settings,
+        }
         used = trainer(*callbacks, **settings)
         used.fit(module, parts.loader, ckpt_path=ckpt_path)
     finite = all(bool(p.isfinite().all()) for p in module.parameters())

@@ -23,7 +23,8 @@ from trimtab.plan.ladder import (
 )
 from trimtab.plan.policy import Policy
 
-ACT = Policy(mode="act")
+ACT = Policy(mode="act", bisect="never")
+"""The cheap path alone; test_trials.py has the rest."""
 BAD = DataProbe(
     num_batches=40, num_outliers=5, first_sample=1000, last_sample=1039, median_loss=3.0, worst_loss=9.0
 )  # fmt: skip
@@ -169,7 +170,7 @@ def test_a_raise_cannot_be_written_down() -> None:
 def test_the_rate_is_cut_once_with_its_reason_in_the_journal_and_a_cool_down(
     tmp_path: Path,
 ) -> None:
-    policy = Policy(mode="act", cooldown_steps=64)
+    policy = Policy(mode="act", cooldown_steps=64, bisect="never")
     journal = Journal(tmp_path / "journal.jsonl")
     factor, last_action = 1.0, None
     for step in range(1000, 1060, 4):  # the loss goes on looking ill all the while

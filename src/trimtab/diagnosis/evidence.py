@@ -216,6 +216,26 @@ def control_failed(f: Features) -> float:
     return yes(f.control is not None and not f.control.held)
 
 
+def fp32_held(f: Features) -> float:
+    """The same steps went well in fp32."""
+    return yes((t := f.tried("fp32")) is not None and t.held)
+
+
+def fp32_failed(f: Features) -> float:
+    """The same steps failed in fp32, too."""
+    return yes((t := f.tried("fp32")) is not None and not t.held)
+
+
+def older_state_held(f: Features) -> float:
+    """The same data went well from an older state."""
+    return yes((t := f.tried("other-state")) is not None and t.held)
+
+
+def older_state_failed(f: Features) -> float:
+    """The same data failed from an older state, too."""
+    return yes((t := f.tried("other-state")) is not None and not t.held)
+
+
 def never_finite(f: Features) -> float:
     """No finite loss or grad norm was ever logged."""
     return yes(f.never_finite)

@@ -148,12 +148,18 @@ class Features:
     @property
     def control(self) -> TrialResult | None:
         """The trial that changed nothing, if one was run."""
-        return next((t for t in self.trials if not t.skipped and t.lr_factor == 1.0), None)
+        alone = (t for t in self.trials if not t.changed)
+        return next((t for t in alone if not t.skipped and t.lr_factor == 1.0), None)
 
     @property
     def skip_alone(self) -> TrialResult | None:
         """The trial that left data out and changed nothing else, if one was run."""
-        return next((t for t in self.trials if t.skipped and t.lr_factor == 1.0), None)
+        alone = (t for t in self.trials if not t.changed)
+        return next((t for t in alone if t.skipped and t.lr_factor == 1.0), None)
+
+    def tried(self, arm: str) -> TrialResult | None:
+        """The trial that changed one thing, by its id in `trimtab.plan.arms`, if one was run."""
+        return next((t for t in self.trials if t.changed == (arm,)), None)
 
     @property
     def cuts(self) -> tuple[TrialResult, ...]:

@@ -37,3 +37,5 @@ class TrialResult:
     """Whether the suspect data was left out."""
     lr_factor: float = 1.0
     """Factor on the learning rate that the schedule asks for."""
+    changed: tuple[str, ...] = ()
+    """What else it changed, by the ids of `trimtab.plan.arms`."""

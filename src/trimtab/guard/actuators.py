@@ -15,9 +15,19 @@ import torch
 from trimtab.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from trimtab.guard.state import RunState
 
-__all__ = ["OPTIMIZER_SETTINGS", "enforce", "reset_moments", "set_optimizer", "set_scaler"]
+__all__ = [
+    "OPTIMIZER_SETTINGS",
+    "enforce",
+    "read_setting",
+    "reset_moments",
+    "set_optimizer",
+    "set_scaler",
+    "withdraw",
+]
 
 
 @dataclass(frozen=True)
@@ -86,6 +96,31 @@ def enforce(state: RunState) -> None:
                 held = list(group[setting.key])
                 held[setting.index] = value
                 group[setting.key] = tuple(held)
+
+
+def withdraw(state: RunState, names: Sequence[str], kept: Mapping[str, float]) -> None:
+    """Take settings out of force: those in `kept` hold instead, the others go back to the launch's."""
+    launched = state.training.settings
+    decided = dict(kept)
+    state.decisions.optimizer_settings = decided
+    for name in names:
+        setting = OPTIMIZER_SETTINGS[name]
+        for own, group in zip(launched, state.training.optimizer.param_groups, strict=True):
+            value = own.get(setting.key)
+            if value is None:
+                continue
+            if setting.index is None:
+                group[setting.key] = value
+            else:
+                held = list(group[setting.key])
+                held[setting.index] = value[setting.index]
+                group[setting.key] = tuple(held)
+    enforce(state)
+
+
+def read_setting(state: RunState, name: str) -> float | None:
+    """Return a setting in force by its name; None where the optimizer has no such."""
+    return _read(state, OPTIMIZER_SETTINGS[name])
 
 
 def _read(state: RunState, setting: _Setting) -> float | None:

@@ -12,9 +12,13 @@ from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.guard.standing import lr_factor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trimtab.guard.experiments.branch import InForce
     from trimtab.guard.snapshots import Snapshot
     from trimtab.incidents import Incident
-    from trimtab.plan.ladder import Trial
+    from trimtab.plan.arms import Trial
+    from trimtab.plan.readout import Repeat, Row
     from trimtab.record import RunRecord
 
 __all__ = [
@@ -61,10 +65,15 @@ class Case:
     level: float
     """Loss before the trouble, nats per token."""
     sigma: float
-    lr_cuts: list[tuple[int, float]]
-    """Guard's cuts before the case."""
+    before: InForce
+    """What the guard had decided before the case."""
     lr_jump: LrJump | None
     recurrences: int
+    beta2: float | None = None
+    eps: float | None = None
+    """Settings of the optimizer before the case; None: it has no such."""
+    worked: tuple[str, ...] = ()
+    """Arms that worked in an earlier incident of this kind, the latest first."""
     depth: int = 0
     probe_samples: list[tuple[int, int, float]] = field(default_factory=list)
     probe: DataProbe | None = None
@@ -72,6 +81,20 @@ class Case:
     tried: dict[str, Trial] = field(default_factory=dict)
     """Every trial that was started, by name."""
     trial: Trial | None = None
+    rows: list[Row] = field(default_factory=list)
+    """One for each trial that ended, from this restore point."""
+    control: dict[int, float] = field(default_factory=dict)
+    """Losses by step of what changed nothing, from this restore point: as recorded, or replayed."""
+    repeat: Repeat = ""
+    """How the unchanged replay compared with the record."""
+    low_precision: str = ""
+    """fp16 or bf16 where the forward pass runs in it and can be run in another."""
+    trial_steps: int = 0
+    """Steps spent on trials, over all restore points."""
+    from_step: int = 0
+    """Step of the state that the trial began from."""
+    expect: tuple[float, float] = (math.nan, math.nan)
+    """Level and spread of the loss that the trial should come back to."""
     losses: list[float] = field(default_factory=list)
     alarmed: bool = False
     broken_steps: int = 0
@@ -154,7 +177,8 @@ def trial_is_lost(case: Case) -> bool:
     if len(case.losses) < 16:
         return False
     recent = [x for x in case.losses[-8:] if math.isfinite(x)]
-    limit = case.level + max(8 * case.sigma, 0.15 * case.level)
+    level, sigma = case.expect
+    limit = level + max(8 * sigma, 0.15 * level)
     return not recent or float(np.median(recent)) > limit
 
 
@@ -162,12 +186,14 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     """Return whether a trial that has ended held: quiet, finite, and back at the level before."""
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
     end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
-    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else case.sigma
-    limit = case.level * (1 + tolerance) + 3 * max(error, case.sigma / math.sqrt(len(tail)))
+    level, sigma = case.expect
+    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else sigma
+    limit = level * (1 + tolerance) + 3 * max(error, sigma / math.sqrt(len(tail)))
     held = not case.alarmed and math.isfinite(end) and end <= limit
     return TrialResult(
-        name=trial.name, held=held, loss=end, expected_loss=case.level, steps=len(case.losses),
+        name=trial.name, held=held, loss=end, expected_loss=level, steps=len(case.losses),
         skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+        changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
     )  # fmt: skip
 
 
@@ -179,7 +205,7 @@ def find_lr_jump(incident: Incident) -> LrJump | None:
     return None
 
 
-def lr_at(record: RunRecord, step: float, cuts: list[tuple[int, float]]) -> float:
+def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> float:
     """Return the scheduled rate at the newest row at or before `step` on the last attempt's lineage."""
     rows = record.lineage_rows()
     column = record.columns.get("lr")

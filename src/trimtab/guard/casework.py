@@ -3,6 +3,9 @@
 open -> probe --all batches seen--> trial ... trial --one held--> kept
           ^                           | none held
           +------- further back ------+----------> left as it was
+
+What the trials of one restore point say together, the unchanged run among them, is journalled when
+one is kept or all have failed.
 """
 
 from __future__ import annotations
@@ -20,14 +23,17 @@ from trimtab.guard.case import (
     summarise_probe,
     trial_is_lost,
 )
+from trimtab.guard.experiments.branch import put_in_force, take_back
+from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats, usual_norm
+from trimtab.guard.experiments.telling import read_case, row_of
 from trimtab.guard.trouble import loss_level
+from trimtab.plan.arms import Trial
 from trimtab.plan.ladder import (
     Commit,
     GiveUp,
     GoBack,
     NextStep,
     Situation,
-    Trial,
     Wait,
     next_step,
 )
@@ -43,6 +49,9 @@ __all__ = ["Casework", "Ending"]
 
 _BROKEN_STEPS = 3
 """Steps in a row without a finite gradient from which a trial is lost."""
+
+_MEASURED_STEPS = 12
+"""Steps after the onset that a failed branch is measured for, where the whole table is asked for."""
 
 Ending = Commit | Wait | GiveUp
 """How a case ended: a trial was kept, or the run goes on from the restore point as it was."""
@@ -106,6 +115,7 @@ class Casework:
         case = self.case
         assert case is not None
         case.losses.append(loss)
+        case.trial_steps += 1
         broken = not math.isfinite(self.engine.step_sum.norm) and not self.engine.has_scaler
         case.broken_steps = case.broken_steps + 1 if broken else 0
         case.alarmed = (
@@ -114,9 +124,29 @@ class Casework:
             or trial_is_lost(case)
             or any(f.severity != "info" and f.signal == "loss" for f in findings)
         )
-        if case.alarmed or len(case.losses) >= self._trial_length(case):
+        over = len(case.losses) >= self._trial_length(case) or self._repeated(case)
+        if over or (case.alarmed and not self._measures_on(case, loss)):
             return self._finish_trial(case)
         return None
+
+    def _measures_on(self, case: Case, loss: float) -> bool:
+        """Whether a branch that failed goes on for some steps, so that its effect can be told.
+
+        Only where the policy asks for the whole table; else a failed branch ends at its alarm.
+        """
+        since = case.from_step + len(case.losses) - case.incident.onset
+        asked = self.engine.policy.bisect == "always" and math.isfinite(loss)
+        return asked and since < _MEASURED_STEPS
+
+    def _repeated(self, case: Case) -> bool:
+        """Whether an unchanged replay came bit for bit to where the trouble was seen: it will again."""
+        if case.trial is None or not case.trial.unchanged:
+            return False
+        if case.from_step + len(case.losses) < case.seen_step:
+            return False
+        same = repeats(as_curve(case.losses, after=case.from_step), case.control) == "bit-equal"
+        case.alarmed = case.alarmed or same
+        return same
 
     def stand_down(self) -> None:
         """Leave a probe or trial as it is, for good: its remedy is undone, its state is kept."""
@@ -148,6 +178,9 @@ class Casework:
         )  # fmt: skip
         engine.restore(case.base)
         case.probe_samples.clear()
+        case.rows, case.repeat = [], ""
+        case.control = recorded_curve(case.record, after=case.base.step, until=case.seen_step)
+        engine.precision.watch(on=True)
         self.phase = "probe"
 
     def _finish_probe(self, case: Case) -> Ending | None:
@@ -158,6 +191,8 @@ class Casework:
             if probe.num_outliers
             else f"none {of} stands out under the healthy state"
         )
+        case.low_precision = self.engine.low_precision
+        self.engine.precision.watch(on=False)
         self.engine.recorder.event(
             "decision", step=case.base.step, what="probe the data", why=text, evidence=[]
         )
@@ -169,6 +204,7 @@ class Casework:
         if isinstance(step, Trial):
             self._start_trial(case, step)
             return None
+        self._tell_what_trials_say(case, step)
         if isinstance(step, GoBack):
             self._go_further_back(case, step)
             return None
@@ -216,7 +252,7 @@ class Casework:
         case.depth += 1
         case.base, case.trials = older, []
         if case.lr_jump is None:
-            case.lr_restore = lr_at(case.record, older.step, case.lr_cuts)
+            case.lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
         self._start_probe(case)
 
@@ -254,6 +290,15 @@ class Casework:
             wasted_share=self._wasted_share(case),
             planned_samples=self._planned_samples(case),
             skipped_samples=sum(b - a + 1 for a, b in skips if (a, b) != tried),
+            failures=d.failures,
+            worked=case.worked,
+            low_precision=case.low_precision,
+            clip=None if engine.clip is None else engine.clip * case.before.clip_factor,
+            usual_norm=usual_norm(case.record, case.base.step),
+            beta2=case.beta2,
+            eps=case.eps,
+            older_state=self._older_target(case) is not None,
+            trial_steps=case.trial_steps,
             step=case.seen_step,
             last_action_step=self.last_action_step,
         )
@@ -264,27 +309,42 @@ class Casework:
             return None
         return round(case.seen_sample / case.seen_step * self._final_step)
 
+    def _older_target(self, case: Case) -> int | None:
+        """Return the step to go to for another state; None where none lies far enough back."""
+        oldest, base = self.engine.oldest_step(), case.base.step
+        if oldest is None or base - oldest < self.engine.policy.trial_steps // 2:
+            return None
+        return max(base - max(self.engine.policy.trial_steps, case.seen_step - base), oldest)
+
     def _start_trial(self, case: Case, trial: Trial) -> None:
         engine = self.engine
         self._undo_trial(case)
-        engine.restore(case.base)
-        if trial.skip is not None and engine.data is not None:
-            engine.data.skip(*trial.skip)
-        cut = [(trial.lr_from_step or 0, trial.lr_factor)] if trial.lr_factor != 1.0 else []
-        engine.decisions.lr_cuts = [*case.lr_cuts, *cut]
+        state = case.base
+        if trial.older_state:
+            target = self._older_target(case)
+            older = None if target is None else engine.restore_point(target)
+            state = older or case.base
+        engine.restore(state)
+        if trial.older_state and engine.data is not None:
+            engine.data.load_state_dict(case.base.payload["data"])
+        put_in_force(engine, trial, case.before)
         case.trial, case.losses, case.alarmed, case.broken_steps = trial, [], False, 0
+        case.from_step = state.step
+        case.expect = (
+            loss_level(case.record, state) if trial.older_state else (case.level, case.sigma)
+        )
         case.tried[trial.name] = trial
         self._on_branch()
         engine.begin_attempt(
-            parent=case.base.attempt, parent_step=case.base.step, why=f"trial: {trial.name}", trial=True,
-            lr_cuts=[list(c) for c in engine.decisions.lr_cuts], skip=list(trial.skip) if trial.skip else None,
+            parent=state.attempt, parent_step=state.step, why=f"trial: {trial.name}", trial=True,
+            tag="+".join(trial.arms), lr_cuts=[list(c) for c in engine.decisions.lr_cuts],
+            skip=list(trial.skip) if trial.skip else None,
         )  # fmt: skip
         self.phase = "trial"
 
     def _undo_trial(self, case: Case) -> None:
-        if case.trial is not None and case.trial.skip is not None and self.engine.data is not None:
-            self.engine.data.unskip(*case.trial.skip)
-        self.engine.decisions.lr_cuts = list(case.lr_cuts)
+        if case.trial is not None:
+            take_back(self.engine, case.trial, case.before)
         case.trial = None
 
     def _trial_length(self, case: Case) -> int:
@@ -301,14 +361,29 @@ class Casework:
         assert trial is not None
         result = conclude_trial(case, trial, tolerance=self.engine.policy.verify_tolerance)
         case.trials.append(result)
+        row = row_of(case, trial, result)
+        case.rows.append(row)
         self.engine.recorder.event(
             "outcome", step=self.engine.counters.step, remedy=f"trial: {trial.name}", verdict="worked" if result.held else "did not",
-            figures={"loss": result.loss, "expected": case.level, "steps": result.steps}, text="trial held" if result.held else "trial failed", trial=True,
+            figures={"loss": result.loss, "expected": result.expected_loss, "steps": result.steps}, text="trial held" if result.held else "trial failed", trial=True,
+            effect="" if row.effect is None else str(row.effect),
         )  # fmt: skip
         self._say(
-            f"             trial {len(case.losses):>3} steps, {trial.name}: {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected {case.level:.3f}"
+            f"             trial {len(case.losses):>3} steps, {trial.name}: {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected {result.expected_loss:.3f}"
         )
         return self._advance(case)
+
+    def _tell_what_trials_say(self, case: Case, step: NextStep) -> None:
+        """Journal the table of this restore point's trials, the unchanged run among them."""
+        if not case.rows:
+            return
+        found = read_case(case)
+        self.engine.recorder.event(
+            "decision", step=self.engine.counters.step, what="compare the trials",
+            why=found.verdict, evidence=[r.text() for r in found.rows],
+            kept=step.trial.name if isinstance(step, Commit) else None, **found.as_json(),
+        )  # fmt: skip
+        self._say(f"             trials: {found.verdict}")
 
     def _leave(self, case: Case, reason: str) -> None:
         """End a case without keeping anything: go on from the restore point as it was."""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import torch
-
     from torch.utils.data import DataLoader
 
     from trimtab.guard.data import DataOrder

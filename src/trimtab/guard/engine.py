@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ActError, ConfigError
+from trimtab.guard.experiments.precision import PrecisionSwitch
 from trimtab.guard.pooling import StepShare, StepSum, pool
 from trimtab.guard.probes.batch import batch_statistics
 from trimtab.guard.probes.cadence import Cadence
@@ -83,11 +84,25 @@ class Engine(RunState):
         """Runs what looks at gradients, in the midst of a step, where it cannot do harm."""
         self.looks_closely: Callable[[], bool] = lambda: False
         """Whether something is wrong, and early signs are to be read more often; the same on all ranks."""
+        self.precision = PrecisionSwitch(training.model)
+        self.scales_loss = False
+        """Whether the backward pass is run here: else the loss scale is not ours to leave out."""
         self.stop_wanted: Callable[[], bool] = lambda: False
         """Whether this rank was asked to stop."""
         self.step_sum = StepSum(math.nan, math.nan, 0, 0)
         """The last step, of all ranks together."""
         self._shared_at = time.perf_counter()
+
+    def set_precision(self, precision: str) -> None:
+        """Run the forward pass in fp32 or bf16, without the loss scaler; empty: as the run's own."""
+        self.decisions.precision = precision
+        self.precision.want(precision)
+
+    @property
+    def low_precision(self) -> str:
+        """fp16 or bf16 where the forward pass was seen in it and can be run in another; else empty."""
+        changeable = self.scales_loss or not self.has_scaler
+        return self.precision.seen if changeable and not self.decisions.precision else ""
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -119,7 +134,7 @@ class Engine(RunState):
             skip_nonfinite: Leave out an update whose gradient is not finite on any rank; the states
                 of model and optimizer stay bit for bit.
         """
-        scaler = self._live_scaler()
+        scaler = self.live_scaler()
         norm, limit = self._clipped or self.clip_ahead()
         self._clipped = None
         whole = self.pool(loss, norm, samples, tokens)
@@ -149,7 +164,7 @@ class Engine(RunState):
 
         `step` does it where it was not done yet.
         """
-        scaler = self._live_scaler()
+        scaler = self.live_scaler()
         if scaler is not None:
             scaler.unscale_(self.training.optimizer)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
@@ -168,10 +183,13 @@ class Engine(RunState):
     @property
     def has_scaler(self) -> bool:
         """Whether a loss scaler is in use, for which a gradient that overflows is normal."""
-        return self._live_scaler() is not None
+        return self.live_scaler() is not None
 
-    def _live_scaler(self) -> Any | None:
+    def live_scaler(self) -> Any | None:
+        """Return the loss scaler where it is in use: not in a forward pass in fp32 or bf16 of ours."""
         scaler = self.training.scaler
+        if self.decisions.precision:
+            return None
         return scaler if scaler is not None and scaler.is_enabled() else None
 
     def _apply(self, scale: float | None, *, skip: bool) -> tuple[float, bool]:
@@ -179,7 +197,7 @@ class Engine(RunState):
 
         The scheduler's own values are put back before it is advanced: it never sees ours.
         """
-        training, scaler = self.training, self._live_scaler()
+        training, scaler = self.training, self.live_scaler()
         groups = training.optimizer.param_groups
         planned = [g["lr"] for g in groups]
         asked = self.rates(planned)

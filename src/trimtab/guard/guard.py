@@ -280,7 +280,8 @@ class Guard(Ending):
         self.note_loss(loss)
         if self.probing:
             return
-        scaler = self._training.scaler
+        self._engine.scales_loss = True
+        scaler = self._engine.live_scaler()
         (scaler.scale(loss) if scaler is not None else loss).backward()
 
     def note_loss(self, loss: torch.Tensor) -> None:

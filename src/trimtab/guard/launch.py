@@ -45,6 +45,7 @@ def begin(
         rng = go_on_from(engine, loaded_step, companion)
     else:
         rng = engine.resume() if is_old else None
+    engine.precision.want(engine.decisions.precision)
     if is_old and engine.ranks.chief:
         _tell_what_was_left(engine)
     major = engine.decisions.major

@@ -15,8 +15,10 @@ import math
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
+from trimtab.guard.actuators import read_setting
 from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
+from trimtab.guard.experiments.branch import what_is_in_force
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
 from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
@@ -34,6 +36,18 @@ if TYPE_CHECKING:
 __all__ = ["Recovery"]
 
 _MOST_FINDINGS = 1024
+
+_REMEDIES = {
+    "other-data": "skip-data",
+    "lower-lr": "lower-lr",
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "lower-clip": "lower-clip",
+    "adam-beta2": "adam-beta2",
+    "adam-eps": "adam-eps",
+    "optimizer-reset": "optimizer-reset",
+}
+"""Remedy of the table by the arm that tried it."""
 
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that took long enough to be told."""
@@ -226,7 +240,8 @@ class Recovery:
             base=base,
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
             lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
-            level=level, sigma=sigma, lr_cuts=cuts, lr_jump=jump, recurrences=recurrences,
+            level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
+            beta2=read_setting(engine, "beta2"), eps=read_setting(engine, "eps"),
         )  # fmt: skip
 
     # -- keeping, verifying, giving up ------------------------------------------------------
@@ -254,8 +269,15 @@ class Recovery:
             "lr_from_step": trial.lr_from_step,
         }
         remedy = "roll-back"
-        remedy += "+skip-data" if trial.skip else ""
-        remedy += "+lower-lr" if trial.lr_factor != 1.0 else ""
+        remedy += "".join(f"+{_REMEDIES[a]}" for a in trial.arms if a in _REMEDIES)
+        values |= {
+            name: value
+            for name, value in (
+                ("clip_factor", trial.clip_factor), ("precision", trial.precision),
+                ("rewarm_steps", trial.rewarm_steps), *trial.settings,
+            )
+            if value not in ("", None, 1.0)
+        }  # fmt: skip
         action = {"step": case.seen_step, "remedy": remedy, "values": values, "why": commit.reason}
         self.actions.append(action)
         engine.recorder.event(

@@ -39,7 +39,11 @@ class Decisions:
     """Settings put in force after every load, by name in `actuators.OPTIMIZER_SETTINGS`."""
     rewarm: tuple[int, int] | None = None
     """(first step, steps): the rate rises again from nothing over so many steps."""
+    precision: str = ""
+    """fp32 or bf16 in place of the run's own forward pass; empty: the run's own."""
     rollbacks: int = 0
+    failures: int = 0
+    """Recoveries in a row that did not hold."""
     executed_steps: int = 0
     """Optimizer steps done in all, trials and what was rolled back included."""
     probed_batches: int = 0

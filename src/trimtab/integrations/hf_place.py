@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
-
 from transformers.trainer_callback import ExportableState
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ guard's, and while the guard probes or tries a remedy nothing is logged, evaluat
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from transformers import Trainer, TrainerCallback
 
-from trimtab.errors import ConfigError, TrimtabError
+from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.edge import to_stderr
 from trimtab.integrations import hf_checkpoints
 from trimtab.integrations.accelerated import (
     AcceleratedSchedule,
@@ -31,8 +30,6 @@ from trimtab.integrations.hf_feed import EpochLength, Feed
 from trimtab.integrations.hf_place import Place
 from trimtab.integrations.stepping import SteppedScheduler
 from trimtab.integrations.versions import check_versions
-
-from transformers import Trainer, TrainerCallback
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -26,7 +26,7 @@ _warned = False
 
 def warn_of_version(version: str = lightning.__version__) -> None:
     """Warn once where the installed Lightning is not one that was tried."""
-    global _warned  # noqa: PLW0603 (once per process)
+    global _warned
     oldest, newest = TESTED
     parts = version.split(".")[:2]
     number = tuple(int(p) for p in parts if p.isdigit())

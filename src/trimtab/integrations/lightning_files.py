@@ -47,7 +47,8 @@ class LightningFiles:
             grade = "poisoned" if saved_step >= first_sign else "suspect"
             why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
             self._guard._edge.run(
-                "checkpoint", lambda p=path, g=grade, w=why: regrade(p, g, w)  # type: ignore[misc]
+                "checkpoint",
+                lambda p=path, g=grade, w=why: regrade(p, g, w),  # type: ignore[misc]
             )
 
     def _stamp(self, path: Path) -> None:

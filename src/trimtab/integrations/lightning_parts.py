@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
     from trimtab.guard import Guard
 
-__all__ = ["Counters", "GuardedLoader", "Scaler", "Schedulers", "Source", "clip_in_lightnings_order", "take_loader"]
+__all__ = [
+    "Counters",
+    "GuardedLoader",
+    "Scaler",
+    "Schedulers",
+    "Source",
+    "clip_in_lightnings_order",
+    "take_loader",
+]
 
 _STEPS = "epoch_loop.automatic_optimization.optim_progress"
 _BATCHES = "epoch_loop.batch_progress"

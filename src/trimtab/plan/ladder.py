@@ -1,40 +1,21 @@
 """The guard's next step after it has gone back: which short branch to try, which one to keep.
 
-One pure function of a `Situation`. The order is fixed: an unchanged replay where a value was not
-finite out of nothing; then without the suspect data; only then at a lower learning rate. A rate is
-never raised.
+One pure function of a `Situation`. The order is `Policy.arms`, what worked in an incident of the same
+kind first. The replay that changes nothing comes where neither the data nor the rate is suspected;
+then it tells whether there is anything to cure. A branch is kept once it held, and no dearer one is
+tried then, except stronger cuts of the rate, as long as they are clearly better, and bf16 where fp32
+held. A rate is never raised.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
-from trimtab.errors import PlanError
+from trimtab.plan.arms import Trial, in_order
 from trimtab.plan.policy import Policy
 
 __all__ = ["Commit", "GiveUp", "GoBack", "NextStep", "Situation", "Trial", "Wait", "next_step"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial:
-    """Run a short branch from the restore point."""
-
-    name: str
-    skip: tuple[int, int] | None = None
-    """First and last sample id to leave out, both included."""
-    lr_factor: float = 1.0
-    """Factor on the learning rate that the schedule asks for; never above 1."""
-    lr_from_step: int | None = None
-    """First step at which the factor holds: that of the rate's jump; None: from the restore point."""
-
-    def __post_init__(self) -> None:
-        """Refuse a raise."""
-        if not 0 < self.lr_factor <= 1:
-            raise PlanError(
-                f"trial {self.name!r} has learning-rate factor {self.lr_factor}, expected above 0 "
-                "and at most 1: a rate is never raised"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +88,23 @@ class Situation:
     """Samples of the whole run; None: no limit on skipping can be judged."""
     skipped_samples: int = 0
     """Samples left out so far."""
+    failures: int = 0
+    """Recoveries in a row that did not hold."""
+    worked: tuple[str, ...] = ()
+    """Arms that worked in an earlier incident of this kind, the latest first."""
+    low_precision: str = ""
+    """fp16 or bf16 where the forward pass runs in it; empty: in the weights' own type."""
+    clip: float | None = None
+    """Clipping threshold in force; None: no clipping."""
+    usual_norm: float | None = None
+    """Median of the gradient norm before the trouble."""
+    beta2: float | None = None
+    eps: float | None = None
+    """Settings of the optimizer in force; None: it has no such."""
+    older_state: bool = False
+    """Whether a healthy state lies far enough before the restore point to try the same data on."""
+    trial_steps: int = 0
+    """Steps spent on branches for this incident."""
     step: int = 0
     last_action_step: int | None = None
     """Step from which the last committed action went on; None: there was none."""
@@ -125,23 +123,32 @@ def next_step(s: Situation) -> NextStep:
     if blocked is not None:
         return blocked
     by_name = {t.name: t for t in s.trials}
+    spent = s.trial_steps >= s.policy.trial_budget_steps
     held: list[tuple[Trial, TrialResult]] = []
+    if s.policy.bisect == "always":
+        asked = next((t for t in _questions(s, by_name) if t.name not in by_name), None)
+        if asked is not None and not spent:
+            return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
         if held and not _worth_comparing(held[-1][0], trial):
             break
         if result is None:
+            if spent:
+                break
             return trial
-        if held and not (result.held and _better(result, held[-1][1], s.policy)):
+        if trial.older_state:
+            continue
+        if held and not (result.held and _preferred(trial, result, held[-1][1], s.policy)):
             break
         if result.held:
             held.append((trial, result))
-            if trial.lr_factor == 1.0:
+            if trial.lr_factor == 1.0 and trial.precision != "fp32":
                 break
     if held:
         trial, result = held[-1]
         return Commit(trial=trial, reason=_why(s, trial, result))
-    return _nothing_held(s)
+    return _nothing_held(s, spent=spent)
 
 
 def _blocked(s: Situation) -> NextStep | None:
@@ -159,6 +166,10 @@ def _blocked(s: Situation) -> NextStep | None:
         return GiveUp(
             reason=f"{s.rollbacks} rollbacks so far, the policy allows {policy.max_rollbacks}"
         )
+    if s.failures >= policy.max_failures:
+        return GiveUp(
+            reason=f"{s.failures} recoveries in a row did not hold, the policy allows {policy.max_failures}"
+        )
     if s.wasted_share >= policy.max_wasted_share:
         return GiveUp(
             reason=f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
@@ -169,23 +180,138 @@ def _blocked(s: Situation) -> NextStep | None:
 
 def _ladder(s: Situation) -> Iterator[Trial]:
     """Yield every trial of this restore point, in order."""
-    if s.nonfinite and not _outliers(s):
-        yield Trial(name="as it was")
+    control = Trial(name="as it was")
+    arms = in_order(s.policy.arms, first=(*s.worked, *_suspected(s)))
+    if s.policy.bisect == "never":
+        arms = tuple(a for a in arms if a in _CHEAP)
+    late = "replay" in arms and not _unexplained(s) and s.policy.bisect == "when-stuck"
+    waiting = {a for a in arms if a in _CHEAP and a != "replay"}
+    for arm in arms:
+        if arm == "replay":
+            if s.policy.bisect == "always" or _unexplained(s):
+                yield control
+            continue
+        if late and not waiting:  # what is suspected did not help: does it happen again at all?
+            yield control
+            late = False
+        yield from _TRIALS[arm](s)
+        waiting.discard(arm)
+    if late:
+        yield control
+
+
+def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial]:
+    """Yield the branches that separate causes; none after a replay in which all went well."""
+    control = Trial(name="as it was")
+    arms = in_order(s.policy.arms, first=("replay",))
+    if "replay" in arms:
+        yield control
+    if control.name in known and known[control.name].held:
+        return
+    for arm in arms:
+        if arm in ("other-data", "other-state", "fp32"):
+            yield from _TRIALS[arm](s)
+
+
+_CHEAP = ("replay", "other-data", "lower-lr")
+
+
+def _unexplained(s: Situation) -> bool:
+    """Tell whether nothing speaks for the data or for the rate."""
+    if _outliers(s) or _lr_rose(s):
+        return False
+    looked = s.probe is not None and s.policy.bisect != "never"
+    return s.nonfinite or looked
+
+
+def _suspected(s: Situation) -> tuple[str, ...]:
+    """Return arms to ask first by what the incident is: fp16's own way to fail."""
+    overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
+    if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
+        return ("replay", "fp32", "bf16")
+    return ()
+
+
+def _data(s: Situation) -> Iterator[Trial]:
     skip = _skip_range(s)
     if skip is not None:
         yield Trial(name=f"without samples {skip[0]}-{skip[1]}", skip=skip)
-    also = skip if _outliers(s) else None
+
+
+def _cuts(s: Situation) -> Iterator[Trial]:
+    also = _skip_range(s) if _outliers(s) else None
     for factor, label in _factors(s):
         name = label if also is None else f"without samples {also[0]}-{also[1]}, {label}"
         yield Trial(name=name, skip=also, lr_factor=factor, lr_from_step=s.lr_jump_step)
 
 
+def _in_fp32(s: Situation) -> Iterator[Trial]:
+    if s.low_precision:
+        yield Trial(name="in fp32", precision="fp32")
+
+
+def _in_bf16(s: Situation) -> Iterator[Trial]:
+    """bf16 has fp16's cost and fp32's range; it is not tried where fp32 failed."""
+    asked = next((t for t in s.trials if t.name == "in fp32"), None)
+    if s.low_precision == "fp16" and (asked is None or asked.held):
+        yield Trial(name="in bf16", precision="bf16")
+
+
+def _older_state(s: Situation) -> Iterator[Trial]:
+    if s.older_state:
+        yield Trial(name="the same data from an older state", older_state=True)
+
+
+def _tighter_clip(s: Situation) -> Iterator[Trial]:
+    if s.clip is None:
+        return
+    factor = 0.5
+    if s.usual_norm is not None and 0 < 1.5 * s.usual_norm < factor * s.clip:
+        factor = 1.5 * s.usual_norm / s.clip
+    yield Trial(name=f"clip at {factor * s.clip:.3g}", clip_factor=factor)
+
+
+def _lower_beta2(s: Situation) -> Iterator[Trial]:
+    if s.beta2 is not None and s.beta2 > 0.95:
+        yield Trial(name="beta2 0.95", settings=(("beta2", 0.95),))
+
+
+def _higher_eps(s: Situation) -> Iterator[Trial]:
+    if s.eps is not None and s.eps > 0:
+        eps = float(f"{100 * s.eps:.3g}")
+        yield Trial(name=f"eps {eps:.3g}", settings=(("eps", eps),))
+
+
+def _reset_moments(s: Situation) -> Iterator[Trial]:
+    if s.beta2 is not None:
+        steps = max(s.policy.trial_steps // 2, 1)
+        yield Trial(name=f"moments reset, re-warmed over {steps} steps", rewarm_steps=steps)
+
+
+_TRIALS: Mapping[str, Callable[[Situation], Iterator[Trial]]] = {
+    "other-data": _data,
+    "lower-lr": _cuts,
+    "fp32": _in_fp32,
+    "bf16": _in_bf16,
+    "other-state": _older_state,
+    "lower-clip": _tighter_clip,
+    "adam-beta2": _lower_beta2,
+    "adam-eps": _higher_eps,
+    "optimizer-reset": _reset_moments,
+}
+"""By id; `replay` is yielded by `_ladder` itself."""
+
+
+def _lr_rose(s: Situation) -> bool:
+    ratio = s.lr_now / s.lr_restore if s.lr_restore > 0 else math.nan
+    return s.policy.lr_jump_ratio < ratio < math.inf  # a rate next to 0 is none to go back to
+
+
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     base = 1.0
-    ratio = s.lr_now / s.lr_restore if s.lr_restore > 0 else math.nan
-    if s.policy.lr_jump_ratio < ratio < math.inf:  # a rate next to 0 is none to go back to
-        base = 1.0 / ratio
+    if _lr_rose(s):
+        base = s.lr_restore / s.lr_now
         yield base, f"LR back to {s.lr_restore:.3g} (x {base:.3g})"
     for factor in s.policy.lr_factors:
         yield base * factor, f"LR x {base * factor:.3g}"
@@ -206,6 +332,8 @@ def _skip_range(s: Situation) -> tuple[int, int] | None:
         and p.last_sample is not None
     ):
         skip = (p.first_sample, p.last_sample)
+    if skip is not None and s.recurrences:  # leaving out so much did not help: twice as much
+        skip = (skip[0], skip[0] + (skip[1] - skip[0] + 1) * 2**s.recurrences - 1)
     if skip is None or s.planned_samples is None:
         return skip
     would_skip = s.skipped_samples + skip[1] - skip[0] + 1
@@ -215,9 +343,16 @@ def _skip_range(s: Situation) -> tuple[int, int] | None:
 def _worth_comparing(kept: Trial, trial: Trial) -> bool:
     """Tell whether a stronger cut is worth a trial once a milder one held.
 
-    Not once the rate is back at that of the restore point: it was sound there.
+    Not once the rate is back at that of the restore point: it was sound there. Where fp32 held,
+    bf16 may do as well, for less.
     """
+    if kept.precision or trial.precision:
+        return kept.precision == "fp32" and trial.precision == "bf16"
     return not kept.name.split(", ")[-1].startswith("LR back") and trial.lr_factor < kept.lr_factor
+
+
+def _preferred(trial: Trial, result: TrialResult, kept: TrialResult, policy: Policy) -> bool:
+    return trial.precision == "bf16" or _better(result, kept, policy)
 
 
 def _better(stronger: TrialResult, milder: TrialResult, policy: Policy) -> bool:
@@ -240,8 +375,13 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
     return text + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
-def _nothing_held(s: Situation) -> NextStep:
+def _nothing_held(s: Situation, *, spent: bool) -> NextStep:
     tried = ", ".join(t.name for t in s.trials) or "nothing"
+    if spent:
+        return GiveUp(
+            reason=f"no trial held (tried: {tried}) in {s.trial_steps} steps of trials, the policy "
+            f"allows {s.policy.trial_budget_steps} for an incident"
+        )
     if not s.older_restore_point:
         return GiveUp(reason=f"no trial held (tried: {tried}) and nothing lies further back")
     if s.depth + s.rollbacks + 1 > s.policy.max_rollbacks:

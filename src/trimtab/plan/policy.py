@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimtab.errors import ConfigError
+from trimtab.plan.arms import ARM_BY_ID, DEFAULT_ORDER
 
 __all__ = ["Mode", "Policy"]
 
 Mode = Literal["observe", "advise", "act"]
 OnGiveUp = Literal["advise", "stop"]
+Bisect = Literal["never", "when-stuck", "always"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,9 @@ class Policy:
     patience_steps: int = 8
     """Steps a spike is trained through before acting, optimizer steps. BLOOM's 2022 spike healed by
     itself in about 30; shorter because our trials are cheap. Chosen on the lab, seeds 0-9."""
+    healing_steps: int = 32
+    """Further steps that a spike is given while its loss is on the way back, optimizer steps; then it
+    is acted on. BLOOM's 2022 spike healed by itself in about 30."""
     snapshot_every_steps: int = 20
     """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
     a step, so at 20 it stays below the overhead budget."""
@@ -73,8 +78,21 @@ class Policy:
     """Steps between the restore point and the first sign, at least. Ours."""
     max_rollbacks: int = 6
     """Rollbacks that stayed in force before the guard gives up and only advises, count. Ours."""
+    max_failures: int = 4
+    """Recoveries in a row that did not hold before the guard gives up, count. Ours."""
     trial_steps: int = 48
     """Length of one trial branch, optimizer steps. Chosen on the lab, seeds 0-9."""
+    bisect: Bisect = "when-stuck"
+    """When to separate causes by further branches. when-stuck: once neither the data left out nor a
+    lower rate held; always: in every incident, before a remedy is chosen; never. Ours."""
+    arms: tuple[str, ...] = DEFAULT_ORDER
+    """Branches that may be tried, in this order, by their ids in `trimtab.plan.arms`; what is left out
+    is never tried. Cheapest for its prior first."""
+    trial_budget_steps: int = 768
+    """Most steps spent on the branches of one incident, optimizer steps. Ours: 16 trials."""
+    past_runs: tuple[str, ...] = ()
+    """Run directories whose outcomes count as experience too: what worked there in the same kind of
+    incident is tried first."""
     lr_factors: tuple[float, ...] = (1 / 2, 1 / 4, 1 / 10, 1 / 30)
     """Learning-rate factors tried, mildest first, no unit. 1/2 as tr8-104B did; the rest ours."""
     lr_jump_ratio: float = 1.5
@@ -113,6 +131,10 @@ class Policy:
             raise ConfigError(f"mode is {self.mode!r}, expected one of {', '.join(get_args(Mode))}")
         if self.on_give_up not in get_args(OnGiveUp):
             raise ConfigError(f"on_give_up is {self.on_give_up!r}, expected advise or stop")
+        if self.bisect not in get_args(Bisect):
+            raise ConfigError(
+                f"bisect is {self.bisect!r}, expected one of {', '.join(get_args(Bisect))}"
+            )
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -141,6 +163,20 @@ class Policy:
                 "change the schedule yourself and resume"
             )
         self._check_factors()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        for name in ("arms", "past_runs"):
+            value: object = getattr(self, name)
+            if not isinstance(value, tuple) or not all(isinstance(x, str) for x in value):
+                raise ConfigError(f"{name} is {value!r}, expected a list of texts")
+        for arm in self.arms:
+            if arm not in ARM_BY_ID:
+                near = difflib.get_close_matches(arm, ARM_BY_ID, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ARM_BY_ID)}"
+                raise ConfigError(f"arms names {arm!r}, which is none; {hint}")
+        if len(set(self.arms)) < len(self.arms):
+            raise ConfigError(f"arms is {self.arms!r}, expected each at most once")
 
     def _check_factors(self) -> None:
         factors: object = self.lr_factors
@@ -198,6 +234,9 @@ class Policy:
 
 _LEAST: Mapping[str, int] = {
     "patience_steps": 0,
+    "healing_steps": 0,
+    "max_failures": 1,
+    "trial_budget_steps": 1,
     "snapshot_every_steps": 1,
     "snapshots_kept": 1,
     "checkpoint_every_steps": 1,

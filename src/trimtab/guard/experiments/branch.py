@@ -1,0 +1,74 @@
+"""What a branch changes, put in force for its steps and taken back after them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trimtab.guard import actuators
+
+if TYPE_CHECKING:
+    from trimtab.guard.engine import Engine
+    from trimtab.plan.arms import Trial
+
+__all__ = ["InForce", "put_in_force", "take_back", "what_is_in_force"]
+
+
+@dataclass(frozen=True)
+class InForce:
+    """The decisions that a branch may change, as they were before it."""
+
+    lr_cuts: tuple[tuple[int, float], ...]
+    clip_factor: float
+    settings: dict[str, float]
+    rewarm: tuple[int, int] | None
+    precision: str
+
+
+def what_is_in_force(engine: Engine) -> InForce:
+    """Return the decisions in force."""
+    d = engine.decisions
+    return InForce(
+        tuple((int(a), float(b)) for a, b in d.lr_cuts), d.clip_factor,
+        dict(d.optimizer_settings), d.rewarm, d.precision,
+    )  # fmt: skip
+
+
+def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
+    """Change what a trial changes, from the state that was just restored on.
+
+    Args:
+        engine: At the restore point.
+        trial: What to change.
+        before: What was in force before the trial; the trial comes on top of it.
+
+    Raises:
+        ConfigError: The optimizer has no such setting.
+    """
+    d = engine.decisions
+    if trial.skip is not None and engine.data is not None:
+        engine.data.skip(*trial.skip)
+    cut = [(trial.lr_from_step or 0, trial.lr_factor)] if trial.lr_factor != 1.0 else []
+    d.lr_cuts = [*before.lr_cuts, *cut]
+    d.clip_factor = before.clip_factor * trial.clip_factor
+    if trial.settings:
+        actuators.set_optimizer(engine, dict(trial.settings))
+    if trial.rewarm_steps is not None:
+        actuators.reset_moments(engine)
+        d.rewarm = (engine.counters.step + 1, trial.rewarm_steps)
+    if trial.precision:
+        engine.set_precision(trial.precision)
+
+
+def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
+    """Undo what a trial changed, but for the weights and moments: those a restore brings back."""
+    d = engine.decisions
+    if trial.skip is not None and engine.data is not None:
+        engine.data.unskip(*trial.skip)
+    d.lr_cuts = list(before.lr_cuts)
+    d.clip_factor = before.clip_factor
+    d.rewarm = before.rewarm
+    if trial.settings:
+        actuators.withdraw(engine, [name for name, _ in trial.settings], before.settings)
+    if trial.precision:
+        engine.set_precision(before.precision)
