@@ -230,9 +230,9 @@ def test_any_text_reads_or_is_refused(
     ],
 )
 def test_huge_lines_are_passed_over_quickly(tmp_path: Path, line: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert read(tmp_path, plain() + line + "\n" + plain(10, 40)).num_loss_rows == 50
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 30
 
 
 @pytest.mark.parametrize(

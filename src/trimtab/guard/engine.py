@@ -155,6 +155,8 @@ class Engine(RunState):
             values["loss_scale"] = scale
         self._count(values, whole, limit)
         values |= {n: v for n, v in self._take_noted(whole).items() if n not in values}
+        if not skipped and not math.isfinite(whole.norm) and self.poisoned_step is None:
+            self.poisoned_step = self.counters.step
         values["skipped"] = float(skipped)
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
         return values, labels

@@ -71,6 +71,8 @@ class RunState:
         self.weight_decay: Callable[[int], float] | None = None
         """Weight decay by step, where it follows one; counted from 1."""
         self._order_noted = False
+        self.poisoned_step: int | None = None
+        """Step of an update with a gradient that was not finite, which nothing has undone since."""
         self.on_restore: list[Callable[[int], None]] = []
         """Called with the step each time a state was put back."""
         self.step_started = time.perf_counter()
@@ -110,6 +112,7 @@ class RunState:
         self.counters = Counters(**payload["counters"])
         enforce(self)
         self.training.optimizer.zero_grad(set_to_none=True)
+        self.poisoned_step = None
         for callback in self.on_restore:
             callback(self.counters.step)
         self.step_started = time.perf_counter()

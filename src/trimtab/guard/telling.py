@@ -50,6 +50,7 @@ class Teller:
         self._broken: set[str] = set()
         self._waiting: set[Key] = set()
         self._next_row = 0
+        self._last_headline = (-1, "")
         self._skips: dict[str, Any] | None = None
         self._advised: tuple[set[Key], str, int] | None = None
 
@@ -93,8 +94,15 @@ class Teller:
             return False
         self.num_told += 1
         self.journal(incident, diagnosis, "open")
-        self._say(f"step {self._engine.counters.step:>6,}  {incident.headline}")
+        self._say_headline(incident)
         return True
+
+    def _say_headline(self, incident: Incident) -> None:
+        """Say what has happened; in one step only once."""
+        step = self._engine.counters.step
+        if (step, incident.headline) != self._last_headline:
+            self._say(f"step {step:>6,}  {incident.headline}")
+        self._last_headline = (step, incident.headline)
 
     def journal(self, incident: Incident, diagnosis: Diagnosis, state: str) -> None:
         """Write an incident down."""
@@ -110,7 +118,7 @@ class Teller:
         """Say the first remedies of a plan, one a line; return the same words for the journal."""
         step = self._engine.counters.step
         if headline:
-            self._say(f"step {step:>6,}  {incident.headline}")
+            self._say_headline(incident)
         lines = [
             f"{REMEDY_BY_ID[r.remedy].title if r.remedy in REMEDY_BY_ID else r.remedy}"
             + (f" ({values})" if (values := values_text(r.values)) else "")
@@ -156,8 +164,16 @@ class Teller:
         if broken in self._broken:
             return
         self._broken.add(broken)
-        step = self._engine.counters.step
-        text = f"Adam's state makes no sense (step {step}): {broken}; a hardware fault or a bad load; go back to a checkpoint before it"
+        step, poisoned = self._engine.counters.step, self._engine.poisoned_step
+        first, *more = broken.split("; ")
+        where = first + (f", and {len(more)} more like it" if more else "")
+        if poisoned is not None:  # told as an incident already
+            self.note(
+                f"the gradient of step {poisoned}, which was not finite, is in Adam's state ({where}): "
+                "it does not heal; go back to a checkpoint before it"
+            )
+            return
+        text = f"Adam's state makes no sense (step {step}): {where}; a hardware fault or a bad load; go back to a checkpoint before it"
         self.note(text)
         self._say(f"step {step:>6,}  {text}")
 
