@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import (
     deed_values,
@@ -58,6 +59,7 @@ def render_logbook(
     blocks.append(_verdicts("What worked", told, ("worked",)))
     blocks.append(_verdicts("What did not", told, ("did not",)))
     blocks.append(_verdicts("Unclear", told, ("unclear", "")))
+    blocks.append(_changes(told))
     blocks.append(_learning_rate(record))
     blocks.append(files)
     return "\n\n".join(b for b in blocks if b) + "\n"
@@ -293,6 +295,14 @@ def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) ->
         f"## {title}\n\n| remedy | attempt @ step | what came of it |\n| --- | --- | --- |\n"
         + "\n".join(rows)
     )
+
+
+def _changes(events: Sequence[Event]) -> str:
+    rows = [f"| {' | '.join(_md(cell) or '—' for cell in row)} |" for row in changes_of(events)]
+    if not rows:
+        return ""
+    head = "| change | attempt @ step | label | metrics |\n| --- | --- | --- | --- |\n"
+    return "## Changes\n\n" + head + "\n".join(rows)
 
 
 def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:

@@ -26,6 +26,7 @@ _COMMANDS = (
     "similar",
     "dismiss",
     "preflight",
+    "plan",
     "audit",
     "smoke",
     "parity",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OPTIMIZER_SETTINGS",
     "enforce",
+    "launched_setting",
     "read_setting",
     "reset_moments",
     "set_optimizer",
@@ -116,6 +117,13 @@ def withdraw(state: RunState, names: Sequence[str], kept: Mapping[str, float]) -
                 held[setting.index] = value[setting.index]
                 group[setting.key] = tuple(held)
     enforce(state)
+
+
+def launched_setting(state: RunState, name: str) -> float:
+    """Return a setting as launched; the largest of the groups, as `set_optimizer` tells it."""
+    setting = OPTIMIZER_SETTINGS[name]
+    values: list[Any] = [g[setting.key] for g in state.training.settings if setting.key in g]
+    return max(float(v if setting.index is None else v[setting.index]) for v in values)
 
 
 def read_setting(state: RunState, name: str) -> float | None:

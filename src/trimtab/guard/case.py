@@ -109,6 +109,8 @@ class Verification:
     until_step: int
     level: float
     sigma: float
+    step: int = 0
+    """Step from which it is kept."""
     losses: list[float] = field(default_factory=list)
     alarmed: bool = False
 

@@ -130,7 +130,7 @@ class Controls:
                 f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
             )
         self._engine.decisions.lr_cuts.append((0, factor))
-        self._note_action("lower-lr", {"lr_factor": self.lr_factor}, why)
+        self._note_action("lower-lr", {"lr_factor": self.lr_factor, "factor": factor}, why)
 
     def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the learning rate from `schedule` from the next step on, not from the scheduler.
@@ -243,9 +243,10 @@ class Controls:
                 f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)"
             )
         self._engine.decisions.clip_factor *= factor
-        self._note_action(
-            "tighten-clip", {"clip": self._engine.clip * self._engine.decisions.clip_factor}, why
-        )
+        clip = self._engine.clip * self._engine.decisions.clip_factor
+        evidence = "delays only?"  # OPT-175B could not tell; Marin saw no difference
+        values = {"clip": clip, "clip_factor": factor, "evidence": evidence}
+        self._note_action("tighten-clip", values, why)
 
     def set_optimizer(self, *, why: str, **values: float) -> None:
         """Set beta1, beta2, eps or weight_decay from the next step on; no load can undo it.
@@ -346,6 +347,7 @@ class Controls:
         self._recovery.actions.append(
             {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
         )
+        self._edge.run("recovery", lambda: self._recovery.labels.begin(remedy, by_hand=True))
         self._edge.run(
             "journal",
             lambda: self._engine.recorder.event(

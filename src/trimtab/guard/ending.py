@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from trimtab.guard.controls import Controls
+from trimtab.guard.undoing import Undoing
 from trimtab.guard.verdict import State, write_verdict
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Ending"]
 
 
-class Ending(Controls):
+class Ending(Undoing):
     """The part of `Guard` that comes last."""
 
     _ranks: Ranks

@@ -18,11 +18,16 @@ from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.actuators import read_setting
 from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
 from trimtab.guard.casework import Casework, Ending
+from trimtab.guard.experience import arms_that_worked
 from trimtab.guard.experiments.branch import what_is_in_force
+from trimtab.guard.labelling import Labeller
+from trimtab.guard.patience import Patience
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
 from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
+from trimtab.plan.arms import ARM_BY_ID
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
+from trimtab.plan.memory import prefer, remedy_of
 from trimtab.plan.planner import make_plan
 
 if TYPE_CHECKING:
@@ -36,18 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Recovery"]
 
 _MOST_FINDINGS = 1024
-
-_REMEDIES = {
-    "other-data": "skip-data",
-    "lower-lr": "lower-lr",
-    "fp32": "fp32",
-    "bf16": "bf16",
-    "lower-clip": "lower-clip",
-    "adam-beta2": "adam-beta2",
-    "adam-eps": "adam-eps",
-    "optimizer-reset": "optimizer-reset",
-}
-"""Remedy of the table by the arm that tried it."""
 
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that took long enough to be told."""
@@ -81,6 +74,8 @@ class Recovery:
         self._handled: set[tuple[str, str, int]] = set()
         self._verification: Verification | None = None
         self._wait_until = 0
+        self.labels = Labeller(engine)
+        self._patience = Patience(engine.policy, self._decide)
         self.teller = Teller(engine, say=say, actions=self.actions)
         self._work = Casework(engine, say=say, final_step=final_step, on_branch=self._on_branch)
 
@@ -97,6 +92,10 @@ class Recovery:
         self._forget_old()
         self.teller.take_in(findings, self._open)
         self.teller.repeat(self._open)
+        opened = sum(1 for f in findings if f.severity != "info" and not f.closed)
+        self.labels.take_in(loss, self.engine.step_sum.norm, alarms=opened)
+        if self.engine.policy.mode == "act" and not self.advising_only:
+            self._patience.take_in(loss, self.engine.counters.step, findings)
         self._verify_step(loss, findings)
         if self.engine.policy.mode != "observe" and self._troubled(last=last):
             self._respond()
@@ -110,6 +109,7 @@ class Recovery:
         self.teller.finish(self._open)
         if self._verification is not None:
             self._conclude(self._verification)
+        self.labels.finish()
 
     def stand_down(self) -> None:
         """Break off what is under way, for good; the state of training stays as it is."""
@@ -139,8 +139,15 @@ class Recovery:
             for f in self._open.values()
         )
 
+    def begin_branch(self) -> None:
+        """Begin anew after a rollback by hand: what was found before is not about it."""
+        self._verification = None
+        self.labels.roll_back()
+        self._on_branch()
+
     def _on_branch(self) -> None:
         self._open.clear()
+        self._patience.forget()
         self.teller.forget_waiting()
 
     def _forget_old(self) -> None:
@@ -173,9 +180,15 @@ class Recovery:
             if f.signal == "grad_norm":
                 return not f.closed and age >= patience and not self.engine.has_scaler
             return f.signal == "loss" and not f.closed and (age >= 2 or last)
+        step = self.engine.counters.step
+        if f.detector.startswith("level") and f.signal == "loss":
+            # a spike that heals looks like a change of level for a while, too
+            return last or not self._patience.lasts(f, step)
         if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
             return True
-        return not f.closed and f.signal == "loss" and age >= patience
+        if f.closed or f.signal != "loss" or age < patience:
+            return False
+        return last or not self._patience.lasts(f, step)
 
     def _respond(self) -> None:
         engine = self.engine
@@ -200,6 +213,7 @@ class Recovery:
         told_now = self.teller.tell(incident, diagnosis, keys)
         if advising:
             plan = make_plan(record, incident, diagnosis, earlier=earlier)
+            plan = prefer(plan, arms_that_worked(engine, incident.kind))
             advice = self.teller.advise(incident, plan, keys, headline=not told_now)
             self._decide("advise", advice)
         elif case is None:
@@ -209,6 +223,7 @@ class Recovery:
         else:
             self.teller.end_skips()
             engine.decisions.last_onsets.append(int(incident.first_step))
+            self.labels.roll_back()
             self._work.open(case)
 
     def _recurrences(self, first_sign: int) -> int:
@@ -241,6 +256,7 @@ class Recovery:
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
             lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
             level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
+            worked=arms_that_worked(engine, incident.kind),
             beta2=read_setting(engine, "beta2"), eps=read_setting(engine, "eps"),
         )  # fmt: skip
 
@@ -268,12 +284,12 @@ class Recovery:
             "lr_factor": lr_factor(engine.decisions.lr_cuts, math.inf),
             "lr_from_step": trial.lr_from_step,
         }
-        remedy = "roll-back"
-        remedy += "".join(f"+{_REMEDIES[a]}" for a in trial.arms if a in _REMEDIES)
+        remedy = remedy_of(trial)
         values |= {
             name: value
             for name, value in (
-                ("clip_factor", trial.clip_factor), ("precision", trial.precision),
+                ("factor", trial.lr_factor), ("clip_factor", trial.clip_factor),
+                ("evidence", ", ".join(ARM_BY_ID[a].evidence for a in trial.arms if ARM_BY_ID[a].evidence)), ("precision", trial.precision),
                 ("rewarm_steps", trial.rewarm_steps), *trial.settings,
             )
             if value not in ("", None, 1.0)
@@ -302,10 +318,13 @@ class Recovery:
             max(engine.counters.step, case.seen_step) + engine.policy.verify_steps,
             case.level,
             case.sigma,
+            step=engine.counters.step,
         )
         self._say(
             f"             kept: {trial.name} · {case.seen_step - case.base.step} steps given up · {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
         )
+        trouble = case.seen_step - int(case.incident.onset) + 1
+        self.labels.begin(remedy, after_rows=max(trouble, 8), by_hand=False)
         self._work.last_action_step = engine.counters.step
         engine.ring.drop_after(case.base.step)
         engine.snapshot()
@@ -325,8 +344,15 @@ class Recovery:
         verdict, figures = v.conclude(tolerance=self.engine.policy.verify_tolerance)
         step, loss = self.engine.counters.step, figures["loss"]
         self._verification = None
+        decisions = self.engine.decisions
+        if verdict != "unclear":
+            decisions.failures = decisions.failures + 1 if verdict == "did not" else 0
+        label = self.labels.conclude_kept()
         self.engine.recorder.event(
             "outcome", step=step, remedy=v.remedy, verdict=verdict, figures=figures,
+            label_figures={} if label is None else {m: list(x) for m, x in label.figures.items()},
+            of_step=v.step, label="" if label is None else label.overall,
+            metrics={} if label is None else dict(label.metrics), failures=decisions.failures,
             text=f"loss {loss:.4g} against {v.level:.4g} before the trouble",
         )  # fmt: skip
         self._say(

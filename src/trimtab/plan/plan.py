@@ -21,6 +21,8 @@ class PlannedRemedy:
     when: Literal["mid-run", "from scratch", "unsure"]
     flags: str = ""
     """Command-line flags of the framework that wrote the log, where known."""
+    labels: tuple[str, ...] = ()
+    """What must be known of it besides its cost: "may mask", "evidence: delays only?"."""
     worked: tuple[str, ...] = ()
     """Runs where it helped, with source."""
     failed: tuple[str, ...] = ()

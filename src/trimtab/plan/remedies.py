@@ -49,6 +49,8 @@ class Remedy:
     """Whether it may be made in mid-run."""
     needs: tuple[str, ...] = ()
     """Traits of a run without which it has nothing to act on; see `trimtab.plan.traits`."""
+    labels: tuple[str, ...] = ()
+    """What must be known of it besides its cost: "may mask", "evidence: delays only?"."""
     worked: tuple[Evidence, ...] = ()
     failed: tuple[Evidence, ...] = ()
     """Runs in which it did not help, or harmed."""
@@ -75,6 +77,7 @@ class Remedy:
             undo=self.undo,
             when=self.when,
             flags=flags,
+            labels=self.labels,
             worked=tuple(str(e) for e in self.worked),
             failed=tuple(str(e) for e in self.failed),
         )

@@ -213,6 +213,7 @@ def _remedy(name: str) -> Entry:
             ("worked", [str(e) for e in r.worked]),
             ("did not", [str(e) for e in r.failed]),
             ("costs", [r.cost]),
+            ("mind", list(r.labels)),
             ("undo", [r.undo]),
             ("when", [r.when]),
             ("helps against", [c.id for c in CAUSE_BY_ID.values() if name in c.remedies]),

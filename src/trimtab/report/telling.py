@@ -359,4 +359,5 @@ def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     if axis != "step":  # the values are positions on the axis, whatever their names
         said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
     values = re.sub(r"\bstep\b", axis, values_text(said))
-    return f"{text}: {values}" if values else text
+    text = f"{text}: {values}" if values else text
+    return f"{text} [{'; '.join(remedy.labels)}]" if remedy.labels else text

@@ -1,0 +1,273 @@
+"""`trimtab plan KIND ...`: what to launch next, and what its outcome will say. Nothing is run or changed."""
+
+import argparse
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.cli import plan_search
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError, ReadError
+from trimtab.plan.changes import ChangeSet, Narrowing, change_set
+from trimtab.plan.fake_sgd import check_fake_sgd
+from trimtab.plan.fallback import plan_b
+from trimtab.plan.hypotheses import (
+    Hypothesis,
+    aspect_ratio,
+    edited,
+    guided_test,
+    still_open,
+)
+from trimtab.plan.knobs import knob_ledger
+from trimtab.preflight.reading.read import read_config
+from trimtab.preflight.settings import NAMES, Settings
+from trimtab.preflight.spelling import spell
+from trimtab.readers import read_run
+from trimtab.report.settings_diff import flat_config
+
+__all__ = ["add", "run"]
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command with its kinds."""
+    parser = commands.add_parser(
+        "plan", help="what to launch next to find a cause, and what its outcome says"
+    )
+    kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True)
+
+    causes = kinds.add_parser("causes", help="hypotheses to test, cheapest for their prior first")
+    causes.add_argument("config", metavar="CONFIG", type=Path, help="the run's config")
+    causes.add_argument(
+        "--test", metavar="ID", help="the two launches of one test, and their table"
+    )
+    causes.add_argument(
+        "--costs", metavar="FILE", type=Path, help="TOML with [ID] cost and prior of your own"
+    )
+    causes.add_argument(
+        "--outcome", metavar="ID=well|fails", action="append", default=[],
+        help="how a changed run went; what that rules out is left out",
+    )  # fmt: skip
+    causes.set_defaults(run=run, plan=_causes)
+
+    changes = kinds.add_parser("changes", help="what a config changes, and how to bisect it")
+    changes.add_argument("parent", metavar="PARENT", type=Path)
+    changes.add_argument("child", metavar="CHILD", type=Path)
+    changes.add_argument(
+        "--outcome", metavar="KEY,KEY=well|fails", action="append", default=[],
+        help="how the run with only these changes went, in the order of the schedule",
+    )  # fmt: skip
+    changes.set_defaults(run=run, plan=_changes)
+
+    knobs = kinds.add_parser("knobs", help="every toggle of a run, with its effect on four metrics")
+    knobs.add_argument("path", metavar="RUN")
+    knobs.set_defaults(run=run, plan=_knobs)
+
+    plan_search.add_machines(kinds, run)
+    plan_search.add_direction(kinds, run)
+
+    fallback = kinds.add_parser("fallback", help="until when published settings can take over")
+    for name, what in (
+        ("days-left", "days until the machines are gone"),
+        ("tokens-left", "tokens of the present lineage still to train"),
+        ("tokens-per-day", "tokens a day while nothing fails"),
+        ("goodput", "share of them that ends up in the lineage, 0 to 1"),
+        ("plan-b-tokens", "tokens of published settings, from scratch"),
+    ):
+        fallback.add_argument(f"--{name}", type=float, required=True, metavar="X", help=what)
+    fallback.set_defaults(run=run, plan=_fallback)
+
+    sgd = kinds.add_parser("fake-sgd", help="whether Adam with these settings is SGD, and in force")
+    sgd.add_argument("--wanted", metavar="BETA1,EPS,LR", required=True, help="as asked for")
+    sgd.add_argument("--held", metavar="BETA1,EPS,LR", help="as the optimizer holds them; default: as asked for")  # fmt: skip
+    sgd.add_argument("--grad-rms", type=float, required=True, metavar="X", help="root mean square of a gradient element")  # fmt: skip
+    sgd.set_defaults(run=run, plan=_fake_sgd)
+    for kind in kinds.choices.values():
+        kind.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Reckon and print."""
+    lines, document = arguments.plan(arguments)
+    if arguments.json:
+        print_json({"schema": 1, **document})
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+Told = tuple[list[str], dict[str, Any]]
+
+
+def _causes(arguments: argparse.Namespace) -> Told:
+    config = flat_config(arguments.config)
+    settings = next(iter(read_config(arguments.config)), None)
+    hypotheses = edited(_costs(arguments.costs))
+    by_id = {h.id: h for h in hypotheses}
+    if arguments.test is not None:
+        if arguments.test not in by_id:
+            raise ConfigError(f"--test {arguments.test!r} is none of {', '.join(by_id)}")
+        return _guided(by_id[arguments.test], config, settings)
+    outcomes = {}
+    for given in arguments.outcome:
+        name, well = plan_search.outcome(given)
+        if name not in by_id:
+            raise ConfigError(f"--outcome {given!r}: {name!r} is none of {', '.join(by_id)}")
+        outcomes[name] = well
+    left = still_open(outcomes, hypotheses)
+    lines = []
+    for name, well in outcomes.items():
+        lines.append(f"{name}: {by_id[name].heals if well else by_id[name].fails}")
+    for number, h in enumerate(left, start=1):
+        part = f" (part of {h.within})" if h.within else ""
+        lines.append(f"{number}. {h.id}{part}: {h.title}  · cost {h.cost:g} · prior {h.prior:g} · {h.stage}")  # fmt: skip
+        lines.append(f"   {h.probe}")
+    shape = _shape(settings)
+    if shape:
+        lines.append(shape)
+    document = {
+        "outcomes": outcomes,
+        "left": [{"id": h.id, "title": h.title, "within": h.within, "cost": h.cost, "prior": h.prior, "stage": h.stage, "probe": h.probe} for h in left],
+        "shape": shape,
+    }  # fmt: skip
+    return lines, document
+
+
+def _shape(settings: Settings | None) -> str:
+    hidden, layers = (None if settings is None else settings.number(n) for n in ("hidden", "layers"))  # fmt: skip
+    if not hidden or not layers:
+        return ""
+    ratio, said = aspect_ratio(hidden, layers)
+    return f"width / depth: {hidden:g} / {layers:g} = {ratio:.4g}, {said}"
+
+
+def _costs(path: Path | None) -> Mapping[str, Mapping[str, Any]]:
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ReadError(f"{path}: cannot be read as TOML ({error})") from error
+    bad = [k for k, v in table.items() if not isinstance(v, dict)]
+    if bad:
+        raise ConfigError(f"{path}: {bad[0]} is no table; write [ID] with cost and prior")
+    return table
+
+
+def _guided(hypothesis: Hypothesis, config: Mapping[str, str], settings: Settings | None) -> Told:
+    keys = {}
+    if settings is not None:
+        own = {_bare(key): key for key in config}
+        keys = {n: own[_bare(s.key)] for n, s in settings.values.items() if _bare(s.key) in own}
+    test = guided_test(hypothesis, config, keys)
+    lines = [f"{hypothesis.title}: {hypothesis.probe}"]
+    for launch in test.launches:
+        lines.append(launch.name)
+        lines += [f"  {k} = {v}" for k, v in launch.settings.items()]
+    if settings is not None:
+        change = {k: v for k, v in hypothesis.change.items() if k in NAMES and v != "+1"}
+        lines.append(f"in the config's own keys: {spell(settings, change)}" if change else "")
+        lines = [line for line in lines if line]
+    lines.append(f"{'control':<12} {'test':<12} it says")
+    lines += [f"{a:<12} {b:<12} {said}" for a, b, said in test.verdicts]
+    document = {
+        "test": hypothesis.id,
+        "launches": [{"name": x.name, "settings": dict(x.settings), "changed": {k: list(v) for k, v in x.changed.items()}} for x in test.launches],
+        "verdicts": [{"control": a, "test": b, "says": said} for a, b, said in test.verdicts],
+    }  # fmt: skip
+    return lines, document
+
+
+def _bare(key: str) -> str:
+    return key.lstrip("-").replace("-", "_")
+
+
+def _changes(arguments: argparse.Namespace) -> Told:
+    found = change_set(flat_config(arguments.parent), flat_config(arguments.child))
+    narrowing = _narrowed(found, arguments.outcome)
+    lines = [f"{c}" for c in found.changes] or ["no key differs"]
+    lines += [f"warning: {lint.text}" for lint in found.lints]
+    if len(found.changes) > 1:
+        runs = narrowing.schedule()
+        if runs:
+            lines.append("runs that narrow it down, each with only these changes:")
+            lines += [f"  {', '.join(keys)}" for keys in runs]
+        else:
+            lines.append(f"to blame: {', '.join(narrowing.blamed)}")
+    document = {
+        "changes": [{"key": c.key, "was": c.was, "now": c.now} for c in found.changes],
+        "lints": [{"id": x.id, "text": x.text} for x in found.lints],
+        "blamed": list(narrowing.blamed),
+        "schedule": [list(keys) for keys in narrowing.schedule()],
+    }
+    return lines, document
+
+
+def _narrowed(found: ChangeSet, outcomes: list[str]) -> Narrowing:
+    narrowing = found.narrowing()
+    for given in outcomes:
+        names, well = plan_search.outcome(given)
+        expected = narrowing.next_run
+        if sorted(names.split(",")) != sorted(expected):
+            raise ConfigError(
+                f"--outcome {given!r}: the next run of the schedule changes {', '.join(expected) or 'nothing'}"
+            )
+        narrowing.report(failed=not well)
+    return narrowing
+
+
+def _knobs(arguments: argparse.Namespace) -> Told:
+    toggles = knob_ledger(read_run(arguments.path))
+    lines = [f"{t.attempt} against {t.parent}, {t.steps} steps: {t.text}\n  {t.label.text()}" for t in toggles]  # fmt: skip
+    document = {
+        "toggles": [
+            {
+                "attempt": t.attempt, "parent": t.parent, "steps": t.steps,
+                "changes": [{"key": k, "was": a, "now": b} for k, a, b in zip(t.keys, t.was, t.now, strict=True)],
+                "label": t.label.overall, "metrics": dict(t.label.metrics),
+                "figures": {m: list(v) for m, v in t.label.figures.items()},
+            }
+            for t in toggles
+        ]
+    }  # fmt: skip
+    return lines or ["no attempt states a setting that differs from its parent's"], document
+
+
+def _fallback(arguments: argparse.Namespace) -> Told:
+    found = plan_b(
+        days_left=arguments.days_left, tokens_left=arguments.tokens_left,
+        tokens_per_day=arguments.tokens_per_day, goodput=arguments.goodput,
+        plan_b_tokens=arguments.plan_b_tokens,
+    )  # fmt: skip
+    lines = [f"{found.advice}: {found.text}"]
+    if found.advice == "switch":
+        lines.append(
+            "published settings: trimtab preflight CONFIG --like gpt3 (or megatron's, see --like)"
+        )
+    document = {
+        "advice": found.advice, "days_needed": found.days_needed,
+        "days_needed_b": found.days_needed_b, "switch_within_days": found.switch_within_days,
+        "text": found.text,
+    }  # fmt: skip
+    return lines, document
+
+
+def _fake_sgd(arguments: argparse.Namespace) -> Told:
+    wanted = _triple("--wanted", arguments.wanted)
+    held = wanted if arguments.held is None else _triple("--held", arguments.held)
+    found = check_fake_sgd(wanted, held, grad_rms=arguments.grad_rms)
+    lines = [f"SGD at a rate of {found.rate:.4g}, to {found.gap:.2%}"] if found.effective else []
+    lines += [f"warning: {w}" for w in found.warnings]
+    document = {
+        "effective": found.effective, "gap": found.gap, "rate": found.rate,
+        "warnings": list(found.warnings),
+    }  # fmt: skip
+    return lines, document
+
+
+def _triple(option: str, text: str) -> dict[str, float]:
+    try:
+        beta1, eps, lr = (float(x) for x in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r}: expected three numbers, beta1,eps,lr") from error
+    return {"beta1": beta1, "eps": eps, "lr": lr}

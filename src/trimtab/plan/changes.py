@@ -1,0 +1,164 @@
+"""What a run changes against its parent: how many things at once, and which of them it was."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+__all__ = ["Change", "ChangeSet", "Lint", "Narrowing", "change_set"]
+
+_LR_KEYS = ("lr", "learning_rate", "learning-rate", "max_lr", "peak_lr")
+_OPTIMIZER_KEYS = ("optimizer", "optimizer_type", "optim", "optimizer.type", "optimizer.name")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key; None: not stated on that side."""
+
+    key: str
+    was: str | None
+    now: str | None
+
+    def __str__(self) -> str:
+        """Return it as a clause."""
+        was, now = ("not stated" if x is None else x for x in (self.was, self.now))
+        return f"{self.key} {was} to {now}"
+
+
+@dataclass(frozen=True)
+class Lint:
+    """Something about the changes that has misled people."""
+
+    id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """All that differs between a run and its parent."""
+
+    changes: tuple[Change, ...]
+    parent: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lints(self) -> tuple[Lint, ...]:
+        """What to think about before it is launched."""
+        return tuple(self._lints())
+
+    def _lints(self) -> Iterator[Lint]:
+        if len(self.changes) > 1:
+            keys = ", ".join(c.key for c in self.changes)
+            yield Lint(
+                "several-changes",
+                f"{len(self.changes)} keys differ from the parent ({keys}): if it goes well, or fails, "
+                "it cannot be told which one did it; vary one thing, or bisect",
+            )
+        keys_changed = {c.key.lower().lstrip("-") for c in self.changes}
+        optimizer = next((c for c in self.changes if _is(c.key, _OPTIMIZER_KEYS)), None)
+        if optimizer is not None and not any(_is(k, _LR_KEYS) for k in keys_changed):
+            yield Lint(
+                "optimizer-without-lr",
+                f"the optimizer changes ({optimizer}) and the learning rate does "
+                "not: a rate that suits Adam is mostly far too small for SGD (OPT-175B's plateau), and "
+                "the other way round far too large",
+            )
+
+    def applied(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return the parent's settings with these of the changes made."""
+        settings = dict(self.parent)
+        for c in self.changes:
+            if c.key in keys:
+                if c.now is None:
+                    settings.pop(c.key, None)
+                else:
+                    settings[c.key] = c.now
+        return settings
+
+    def narrowing(self) -> "Narrowing":
+        """Return a schedule of runs that finds the change to blame."""
+        return Narrowing(keys=tuple(c.key for c in self.changes))
+
+
+def change_set(parent: Mapping[str, str], child: Mapping[str, str]) -> ChangeSet:
+    """Return what differs; numbers that are equal count as equal.
+
+    Example:
+        >>> change_set({"lr": "6e-5", "seed": "1"}, {"lr": "0.00006", "seed": "2"}).changes
+        (Change(key='seed', was='1', now='2'),)
+    """
+    keys = sorted({*parent, *child})
+    found = (Change(k, parent.get(k), child.get(k)) for k in keys)
+    return ChangeSet(tuple(c for c in found if not _same(c.was, c.now)), dict(parent))
+
+
+def _same(a: str | None, b: str | None) -> bool:
+    if a == b:
+        return True
+    try:
+        return a is not None and b is not None and float(a) == float(b)
+    except ValueError:
+        return False
+
+
+def _is(key: str, names: Sequence[str]) -> bool:
+    return key.lower().lstrip("-").replace("-", "_") in [n.replace("-", "_") for n in names]
+
+
+@dataclass
+class Narrowing:
+    """Which of many changes is to blame: run with half of them, and again.
+
+    All together are known to fail, none is known to go well. Where the fault needs several of them at
+    once, those are what is left.
+
+    Example:
+        >>> runs = Narrowing(keys=("clip", "lr", "seed", "wd"))
+        >>> while runs.next_run:
+        ...     runs.report(failed="seed" in runs.next_run)
+        >>> runs.blamed, runs.num_runs
+        (('seed',), 3)
+
+    References:
+        Zeller & Hildebrandt (2002), Simplifying and isolating failure-inducing input: ddmin.
+    """
+
+    keys: tuple[str, ...]
+    num_runs: int = 0
+    _known: dict[frozenset[str], bool] = field(default_factory=dict)
+
+    @property
+    def next_run(self) -> tuple[str, ...]:
+        """Keys to change in the next run; empty once it is known."""
+        return next(iter(self.schedule()), ())
+
+    @property
+    def blamed(self) -> tuple[str, ...]:
+        """The smallest set that is known to fail."""
+        return self._narrowed()[0]
+
+    def schedule(self) -> tuple[tuple[str, ...], ...]:
+        """Return the runs that can be launched now, side by side."""
+        return self._narrowed()[1]
+
+    def report(self, *, failed: bool) -> None:
+        """Take in how the next run went."""
+        self._known[frozenset(self.next_run)] = failed
+        self.num_runs += 1
+
+    def _narrowed(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+        """Return the set that is known to fail, and the runs that would make it smaller."""
+        current, num_parts = self.keys, 2
+        while len(current) > 1:
+            bounds = [round(i * len(current) / num_parts) for i in range(num_parts + 1)]
+            parts = [current[a:b] for a, b in pairwise(bounds)]
+            others = [tuple(k for k in current if k not in part) for part in parts]
+            runs = parts if num_parts == 2 else [*parts, *others]
+            failing = next((r for r in runs if self._known.get(frozenset(r))), None)
+            if failing is not None:
+                num_parts = 2 if failing in parts else max(num_parts - 1, 2)
+                current = failing
+                continue
+            unknown = tuple(r for r in runs if frozenset(r) not in self._known)
+            if unknown or num_parts >= len(current):
+                return current, unknown
+            num_parts = min(2 * num_parts, len(current))
+        return current, ()

@@ -1,0 +1,68 @@
+"""Finding a value by direction: drastically first (times and by 4), then the interval halved."""
+
+import math
+from dataclasses import dataclass, field
+
+from trimtab.errors import ConfigError
+
+__all__ = ["Directions", "Probe"]
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One side run."""
+
+    value: float
+    factor: float
+    """Against the value that the search stands at."""
+
+
+@dataclass
+class Directions:
+    """A search over one setting on a logarithmic scale, such as warm-up steps or a rate.
+
+    Side runs only: a raised learning rate is found here, and never set in a run by trimtab.
+
+    Example:
+        >>> search = Directions("lr", 1e-4)
+        >>> [round(p.value, 7) for p in search.next_probes]
+        [0.0004, 2.5e-05]
+        >>> search.report({0.0004: 3.9, 2.5e-05: 2.4}, here=2.6)
+        >>> search.value, [round(p.value, 7) for p in search.next_probes]
+        (2.5e-05, [5e-05, 1.25e-05])
+    """
+
+    name: str
+    value: float
+    factor: float = 4.0
+    loss: float = math.nan
+    """Of the value that the search stands at."""
+    finest: float = 1.2
+    """Factor below which it is fine enough. Ours."""
+    tried: dict[float, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what has no direction."""
+        if not (math.isfinite(self.value) and self.value > 0):
+            raise ConfigError(f"{self.name} is {self.value!r}, expected a number above 0")
+
+    @property
+    def next_probes(self) -> tuple[Probe, ...]:
+        """The two arms to run next; empty once the interval is fine enough."""
+        if self.factor < self.finest:
+            return ()
+        both = (self.factor, 1 / self.factor)
+        return tuple(Probe(self.value * f, f) for f in both)
+
+    def report(self, losses: dict[float, float], *, here: float) -> None:
+        """Take in the losses of the arms by value, and of the value itself; then halve the interval.
+
+        A loss that is not finite is worse than any. The best of the three is where the search stands
+        next; the interval is halved on the logarithmic scale.
+        """
+        self.tried |= {**losses, self.value: here}
+        known = {v: x if math.isfinite(x) else math.inf for v, x in self.tried.items()}
+        candidates = [self.value, *(p.value for p in self.next_probes)]
+        best = min(candidates, key=lambda v: min((x for w, x in known.items() if math.isclose(w, v)), default=math.inf))  # fmt: skip
+        self.value, self.loss = best, known.get(best, math.nan)
+        self.factor = math.sqrt(self.factor)

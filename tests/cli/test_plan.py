@@ -1,0 +1,143 @@
+"""`trimtab plan`: each kind prints what to do next, and one JSON document when asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.cli import main
+
+SCRIPT = "--seed 42 --lr 6e-5 --fp16 --hidden-size 11600 --num-layers 64 --adam-beta2 0.999\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "launch.sh"
+    path.write_text(SCRIPT)
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["plan", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    found = json.loads(said(capsys, *arguments, "--json"))
+    assert found["schema"] == 1
+    return dict(found)
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(["plan", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.covers("S74")
+@pytest.mark.covers("S78")
+def test_causes_in_order_with_the_shape(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    found = document(capsys, "causes", config)
+    assert [h["id"] for h in found["left"] if not h["within"]] == [
+        "data",
+        "fp16",
+        "beta2",
+        "design",
+    ]
+    assert found["shape"] == "width / depth: 11600 / 64 = 181.2, within 150 to 200"
+    costs = tmp_path / "costs.toml"
+    costs.write_text("[design]\ncost = 0.1\n")
+    found = document(capsys, "causes", config, "--costs", costs)
+    assert found["left"][0]["id"] == "design"
+    costs.write_text("design = 3\n")
+    assert "is no table" in failed(capsys, "causes", config, "--costs", costs)
+
+
+@pytest.mark.covers("S71")
+def test_what_an_outcome_rules_out_is_left_out(
+    capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    text = said(capsys, "causes", config, "--outcome", "data=fails", "--outcome", "fp16=fails")
+    assert "not fp16: no need to look at softmax, attention and loss scale" in text
+    assert "softmax in half precision" not in text
+    assert "expected NAME=well or NAME=fails" in failed(capsys, "causes", config, "--outcome", "data")  # fmt: skip
+
+
+@pytest.mark.covers("S67")
+def test_a_guided_test_prints_two_configs_and_a_table(
+    capsys: pytest.CaptureFixture[str], config: Path
+) -> None:
+    found = document(capsys, "causes", config, "--test", "data")
+    control, other = found["launches"]
+    assert (control["settings"]["seed"], other["settings"]["seed"]) == ("42", "43")
+    assert len(found["verdicts"]) == 4
+    beta2 = document(capsys, "causes", config, "--test", "beta2")["launches"][1]
+    assert beta2["changed"] == {"adam-beta2": ["0.999", "0.95"]}
+    assert "is none of" in failed(capsys, "causes", config, "--test", "x")
+
+
+@pytest.mark.covers("S136")
+@pytest.mark.covers("S137")
+def test_changes_and_their_schedule(
+    capsys: pytest.CaptureFixture[str], config: Path, tmp_path: Path
+) -> None:
+    child = tmp_path / "child.sh"
+    child.write_text(SCRIPT.replace("42", "43").replace("6e-5", "3e-5").replace("0.999", "0.95"))
+    found = document(capsys, "changes", config, child)
+    assert [c["key"] for c in found["changes"]] == ["adam-beta2", "lr", "seed"]
+    assert [x["id"] for x in found["lints"]] == ["several-changes"]
+    first = found["schedule"][0]
+    found = document(capsys, "changes", config, child, "--outcome", f"{','.join(first)}=well")
+    assert found["schedule"][0] != first
+    assert "the next run of the schedule changes" in failed(capsys, "changes", config, child, "--outcome", "x=well")  # fmt: skip
+    assert "no key differs" in said(capsys, "changes", config, config)
+
+
+@pytest.mark.covers("S90")
+def test_machines_are_halved(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes: list[str] = []
+    while True:
+        found = document(capsys, "machines", "n0-n123", *outcomes)
+        if not found["next_pool"]:
+            break
+        outcomes += ["--outcome", "fails" if "n77" in found["next_pool"] else "well"]
+    assert found["faulty"] == ["n77"]
+    assert found["num_probes"] <= 8
+    assert "named twice" in failed(capsys, "machines", "a", "a")
+
+
+def test_direction_fallback_and_fake_sgd(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "direction", "lr", "1e-4", "--round", "3.9,2.4,2.6")
+    assert found["value"] == pytest.approx(2.5e-5)
+    assert [p["factor"] for p in found["probes"]] == [2.0, 0.5]
+    found = document(capsys, "direction", "lr", "1e-4", "--round", "nan,nan,2.6")
+    assert found["value"] == pytest.approx(1e-4)
+    assert "expected three losses" in failed(capsys, "direction", "lr", "1", "--round", "1,2")
+    numbers = ["--days-left", 60, "--tokens-left", 250e9, "--tokens-per-day", 8e9, "--goodput", 0.4]
+    found = document(capsys, "fallback", *numbers, "--plan-b-tokens", 300e9)
+    assert found["advice"] == "switch"
+    found = document(capsys, "fake-sgd", "--wanted", "0,100,1", "--grad-rms", 0.01)
+    assert found["effective"]
+    text = said(capsys, "fake-sgd", "--wanted", "0,100,1", "--held", "0,1e-8,1", "--grad-rms", 0.01)
+    assert "not effective" in text
+
+
+@pytest.mark.covers("S92")
+def test_knobs_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "signals").mkdir(parents=True)
+    events = []
+    for number, clip, level in (("1.0", "1.0", 2.0), ("1.1", "off", 3.0)):
+        parent = None if number == "1.0" else "1.0"
+        first = 0 if parent is None else 40
+        events.append({"t": "2026-01-01T00:00:00", "event": "attempt", "attempt": number, "step": first, "number": number, "parent": parent, "parent_step": first or None, "why": "", "trial": False, "settings": {"clip": clip}})  # fmt: skip
+        rows = [{"step": s, "loss": level + 0.01 * (s % 3), "grad_norm": level} for s in range(first + 1, first + 41)]  # fmt: skip
+        (run / "signals" / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    (toggle,) = document(capsys, "knobs", run)["toggles"]
+    assert toggle["changes"] == [{"key": "clip", "was": "1.0", "now": "off"}]
+    assert set(toggle["metrics"]) == {"loss", "loss spread", "grad norm", "alarms"}
+    assert toggle["label"] == "worse"
+    assert "clip 1.0 to off" in said(capsys, "knobs", run)

@@ -1,0 +1,250 @@
+"""Which branch comes when, which one is kept, and what a table of them says."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.errors import ConfigError, PlanError
+from trimtab.plan.arms import ARMS, DEFAULT_ORDER, Trial
+from trimtab.plan.effects import effect_of
+from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Situation, next_step
+from trimtab.plan.memory import prefer, remedy_of, what_worked
+from trimtab.plan.plan import Plan
+from trimtab.plan.policy import Policy
+from trimtab.plan.readout import Row, read_out
+from trimtab.plan.remedy_table import REMEDIES, REMEDY_BY_ID
+
+CLEAN = DataProbe(num_batches=40, num_outliers=0, median_loss=3.0, worst_loss=3.2)
+WINDOW = (640, 703)
+
+
+def situation(**changes: object) -> Situation:
+    base = Situation(
+        kind="spike", nonfinite=False, lr_now=1e-3, lr_restore=1e-3, window=WINDOW, probe=CLEAN,
+        policy=Policy(mode="act"), clip=1.0, beta2=0.999, eps=1e-8, older_state=True,
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+
+
+def play(s: Situation, held: Callable[[Trial], bool]) -> tuple[list[str], NextStep]:
+    """Names of the arms in the order they were tried, and what was decided then."""
+    tried: list[Trial] = []
+    while isinstance(step := next_step(s), Trial):
+        assert step not in tried
+        tried.append(step)
+        assert len(tried) < 40
+        result = TrialResult(
+            name=step.name, held=held(step), loss=3.0, expected_loss=3.0, steps=48,
+            skipped=step.skip is not None, lr_factor=step.lr_factor,
+        )  # fmt: skip
+        s = dataclasses.replace(s, trials=(*s.trials, result), trial_steps=s.trial_steps + 48)
+    return ["+".join(t.arms) for t in tried], step
+
+
+def kept(step: NextStep) -> str:
+    assert isinstance(step, Commit), step
+    return "+".join(step.trial.arms)
+
+
+def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None:
+    tried, step = play(situation(), lambda t: t.unchanged)
+    assert tried == ["replay"]
+    assert kept(step) == "replay"
+    tried, _ = play(situation(lr_now=9e-3), lambda t: t.lr_factor < 1)
+    assert tried == ["other-data", "lower-lr"]  # the rate rose: no replay is needed
+    outliers = dataclasses.replace(CLEAN, num_outliers=3, first_sample=650, last_sample=660)
+    tried, _ = play(situation(probe=outliers), lambda t: t.skip is not None)
+    assert tried == ["other-data"]
+
+
+def test_when_the_cheap_path_fails_the_rest_is_tried_in_the_policys_order() -> None:
+    tried, step = play(situation(low_precision="bf16"), lambda t: False)
+    assert list(dict.fromkeys(tried)) == [
+        "replay", "other-data", "lower-lr", "fp32", "other-state", "lower-clip", "adam-beta2",
+        "adam-eps", "optimizer-reset",
+    ]  # fmt: skip
+    assert isinstance(step, GoBack | GiveUp)
+    never = situation(policy=Policy(mode="act", bisect="never"))
+    assert set(play(never, lambda t: False)[0]) == {"other-data", "lower-lr"}
+
+
+@pytest.mark.covers("S78")
+def test_the_order_is_the_users_and_what_is_left_out_is_never_tried() -> None:
+    order = ("adam-beta2", "lower-clip", "replay", "other-data")
+    tried, _ = play(situation(policy=Policy(mode="act", arms=order)), lambda t: False)
+    assert tried == ["adam-beta2", "lower-clip", "replay", "other-data"]
+    with pytest.raises(ConfigError, match="did you mean 'lower-clip'"):
+        Policy(arms=("lower-clp",))
+    assert DEFAULT_ORDER.index("other-data") < DEFAULT_ORDER.index("fp32")
+    assert DEFAULT_ORDER.index("fp32") < DEFAULT_ORDER.index("adam-beta2")
+
+
+def test_always_asks_all_questions_before_it_keeps_the_cheapest_that_held() -> None:
+    policy = Policy(mode="act", bisect="always")
+    tried, step = play(situation(policy=policy, low_precision="bf16"), lambda t: not t.unchanged)
+    assert tried == ["replay", "other-data", "fp32", "other-state"]
+    assert kept(step) == "other-data"
+    tried, step = play(situation(policy=policy), lambda t: True)
+    assert tried == ["replay"]  # it does not come back: nothing is left to ask
+    assert kept(step) == "replay"
+
+
+def test_fp16_is_asked_first_where_values_overflow_and_bf16_is_cheaper_than_fp32() -> None:
+    s = situation(nonfinite=True, kind="non-finite", low_precision="fp16")
+    tried, step = play(s, lambda t: bool(t.precision))
+    assert tried == ["replay", "fp32", "bf16"]
+    assert kept(step) == "bf16"
+    tried, step = play(s, lambda t: t.precision == "fp32")
+    assert kept(step) == "fp32"
+    tried, _ = play(s, lambda t: False)
+    assert "bf16" not in tried  # fp32 failed, so bf16 is not asked
+
+
+def test_another_state_is_asked_and_never_kept() -> None:
+    tried, step = play(situation(), lambda t: t.older_state)
+    assert "other-state" in tried
+    assert isinstance(step, GoBack)
+
+
+def test_steps_of_trials_are_bounded() -> None:
+    policy = Policy(mode="act", trial_budget_steps=100)
+    tried, step = play(situation(policy=policy), lambda t: False)
+    assert len(tried) == 3
+    assert isinstance(step, GiveUp)
+    assert "in 144 steps of trials, the policy allows 100" in step.reason
+
+
+def test_failures_in_a_row_end_it() -> None:
+    step = next_step(situation(failures=4))
+    assert isinstance(step, GiveUp)
+    assert step.reason == "4 recoveries in a row did not hold, the policy allows 4"
+
+
+@pytest.mark.covers("S118")
+def test_no_arm_raises_a_rate_or_loosens_a_clip() -> None:
+    with pytest.raises(PlanError):
+        Trial(name="x", clip_factor=2.0)
+    with pytest.raises(PlanError):
+        Trial(name="x", lr_factor=2.0)
+
+
+def test_leaving_out_twice_as_much_when_it_comes_back() -> None:
+    def skipped(recurrences: int) -> tuple[int, int] | None:
+        s = situation(recurrences=recurrences, policy=Policy(mode="act", bisect="never"))
+        step = next_step(s)
+        assert isinstance(step, Trial)
+        return step.skip
+
+    assert [skipped(n) for n in range(3)] == [(640, 703), (640, 767), (640, 895)]
+
+
+@pytest.mark.covers("S266")
+def test_what_worked_in_an_incident_of_the_kind_is_tried_and_proposed_first() -> None:
+    told: list[tuple[str, dict[str, Any]]] = [
+        ("incident", {"kind": "spike", "state": "open"}),
+        ("action", {"remedy": "roll-back+lower-lr"}),
+        ("outcome", {"remedy": "trial: LR x 0.5", "verdict": "worked", "trial": True}),
+        ("outcome", {"remedy": "roll-back+lower-lr", "verdict": "worked"}),
+        ("incident", {"kind": "divergence"}),
+        ("action", {"remedy": "roll-back"}),
+        ("outcome", {"remedy": "roll-back", "verdict": "worked"}),
+    ]
+    worked = what_worked(told)
+    assert worked == {"spike": ("lower-lr",), "divergence": ("replay",)}
+    assert play(situation(worked=worked["spike"]), lambda t: t.lr_factor < 1)[0][0] == "lower-lr"
+    failed_since = [*told, told[0], told[1], ("outcome", {**told[3][1], "verdict": "did not"})]
+    assert "spike" not in what_worked(failed_since)
+    plan = Plan(remedies=tuple(REMEDY_BY_ID[r].planned("x") for r in ("roll-back", "skip-data", "lower-lr")))  # fmt: skip
+    first = prefer(plan, worked["spike"]).remedies
+    assert [r.remedy for r in first] == ["lower-lr", "roll-back", "skip-data"]
+    assert first[0].why == "worked in the last incident of this kind; x"
+
+
+def test_every_arm_that_can_be_kept_has_a_remedy_and_a_way_back() -> None:
+    for arm in ARMS:
+        assert arm.question
+        assert 0 < arm.prior <= 1
+    assert remedy_of(Trial(name="x", precision="bf16")) == "roll-back+bf16"
+    assert remedy_of(Trial(name="x", settings=(("eps", 1e-6),))) == "roll-back+adam-eps"
+
+
+@pytest.mark.covers("S86")
+def test_a_curriculum_is_marked_as_what_may_mask() -> None:
+    planned = REMEDY_BY_ID["sequence-length-warm-up"].planned("x")
+    assert planned.labels == ("may mask",)
+    assert {r.id for r in REMEDIES if "may mask" in r.labels} == {"sequence-length-warm-up"}
+
+
+@pytest.mark.covers("S120")
+def test_a_tighter_clip_carries_how_little_is_known_of_it() -> None:
+    assert REMEDY_BY_ID["lower-clip"].planned("x").labels == ("evidence: delays only?",)
+
+
+@pytest.mark.covers("S77")
+def test_an_effect_of_nothing_is_inconclusive_and_a_true_one_is_not() -> None:
+    spans = finds = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        control, same, lower = (rng.normal(m, 0.1, 48) for m in (2.0, 2.0, 1.9))
+        curve = {t: float(x) for t, x in enumerate(control)}
+        spans += effect_of(dict(enumerate(same.tolist())), curve).label == "inconclusive"
+        finds += effect_of(dict(enumerate(lower.tolist())), curve).label == "better"
+    assert 180 <= spans <= 199  # a 95 % interval
+    assert finds >= 190
+
+
+def test_effects_of_broken_or_short_branches() -> None:
+    broken = effect_of({1: math.nan, 2: math.nan}, {1: 2.0, 2: 2.0})
+    assert (broken.label, broken.size) == ("worse", math.inf)
+    assert effect_of({1: 2.0}, {1: math.inf}).label == "better"
+    assert effect_of({}, {}).label == "inconclusive"
+    assert effect_of({1: math.nan}, {1: math.nan}).label == "inconclusive"
+    assert str(effect_of({1: 1.0, 2: 1.0}, {1: 2.0, 2: 2.0})) == "inconclusive: 2 steps to compare"
+
+
+def row(arms: tuple[str, ...], *, held: bool) -> Row:
+    return Row(name="+".join(arms), arms=arms, held=held, loss=2.0, expected=2.0, steps=48)
+
+
+@pytest.mark.covers("S76")
+@pytest.mark.parametrize(
+    ("data", "state", "suspect"),
+    [
+        (True, True, "both together"), (True, False, "bad data"), (False, True, "state"),
+        (False, False, "inconclusive"), (None, True, "inconclusive"), (True, None, "inconclusive"),
+    ],
+)  # fmt: skip
+def test_data_and_state_make_four_cells(
+    data: bool | None, state: bool | None, suspect: str
+) -> None:
+    recorded = row(("replay",), held=False)
+    rows = [row(("replay",), held=False)]
+    rows += [] if data is None else [row(("other-data",), held=data)]
+    rows += [] if state is None else [row(("other-state",), held=state)]
+    found = read_out(rows, recorded=recorded, repeat="bit-equal")
+    assert (found.cells.same, found.cells.other_data, found.cells.other_state) == (False, data, state)  # fmt: skip
+    assert found.cells.suspect == suspect
+    assert suspect in found.verdict
+    well = read_out([row(("replay",), held=True)], recorded=recorded, repeat="different")
+    assert well.cells.suspect == "transient"
+
+
+@pytest.mark.covers("S258")
+def test_the_row_without_a_change_is_there_even_where_nothing_was_replayed() -> None:
+    recorded = dataclasses.replace(row(("replay",), held=False), name="no change", recorded=True)
+    found = read_out([row(("other-data",), held=True)], recorded=recorded)
+    assert [r.name for r in found.rows] == ["no change", "other-data"]
+    assert found.as_json()["table"][0]["recorded"]
+    assert "no change (as recorded): failed" in found.rows[0].text()
+
+
+def test_rows_that_held_are_ranked_by_cost() -> None:
+    recorded = row(("replay",), held=False)
+    rows = [row((a,), held=h) for a, h in (("fp32", True), ("adam-eps", False), ("lower-lr", True), ("other-data", True))]  # fmt: skip
+    names = [r.name for r in read_out(rows, recorded=recorded).rows]
+    assert names == ["replay", "other-data", "lower-lr", "fp32", "adam-eps"]
