@@ -21,7 +21,7 @@ from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.experiments.branch import what_is_in_force
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
-from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
+from trimtab.guard.trouble import EARLY_SIGNS, find_incident, loss_level, speaks_of_state
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.planner import make_plan
 
@@ -173,7 +173,7 @@ class Recovery:
             if f.signal == "grad_norm":
                 return not f.closed and age >= patience and not self.engine.has_scaler
             return f.signal == "loss" and not f.closed and (age >= 2 or last)
-        if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
+        if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
             return True
         return not f.closed and f.signal == "loss" and age >= patience
 
