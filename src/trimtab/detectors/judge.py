@@ -67,6 +67,9 @@ DETECTORS: tuple[Detector[Any], ...] = (
 )
 """The built-in detectors with their default settings."""
 
+_MAX_PATTERNS = 256
+"""Sets of logged names that are remembered; a log with more of them is read anew."""
+
 
 @dataclass(frozen=True)
 class JudgeState:
@@ -101,6 +104,28 @@ class Judge:
             np.array([self.signals.index(n) for n in d.signals], np.intp) for d in self.detectors
         )
 
+    @cached_property
+    def _patterns(self) -> dict[tuple[str, ...], list[tuple[int, NDArray[np.bool_]]]]:
+        return {}
+
+    def _present(self, names: tuple[str, ...]) -> list[tuple[int, NDArray[np.bool_]]]:
+        """Return which detectors a row with these names concerns, each with its mask.
+
+        Rows of a run come in few patterns; what a mask costs is paid once for each.
+        """
+        known = self._patterns.get(names)
+        if known is None:
+            known = []
+            for k, detector in enumerate(self.detectors):
+                mask = np.array([name in names for name in detector.signals], dtype=np.bool_)
+                mask.setflags(write=False)
+                if mask.any():
+                    known.append((k, mask))
+            if len(self._patterns) >= _MAX_PATTERNS:
+                self._patterns.clear()
+            self._patterns[names] = known
+        return known
+
     def update(
         self, state: JudgeState, index: int, step: float, values: Mapping[str, float]
     ) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -120,16 +145,11 @@ class Judge:
         """
         # an absent value becomes NaN here, as Row wants it
         packed = np.array([values.get(name, math.nan) for name in self.signals], dtype=np.float64)
-        logged = np.array([name in values for name in self.signals], dtype=np.bool_)
-        states: list[Any] = []
-        found: list[Finding] = []
-        for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
-            if values.keys().isdisjoint(detector.signals):
-                states.append(old)
-                continue
-            row = Row(index, step, packed[places], logged[places])
-            new, findings = detector.update(old, row)
-            states.append(new)
+        states, found = list(state.states), list[Finding]()
+        for k, present in self._present(tuple(values)):
+            detector = self.detectors[k]
+            row = Row(index, step, packed.take(self._places[k]), present)
+            states[k], findings = detector.update(states[k], row)
             found += findings
         return JudgeState(tuple(states)), tuple(found)
 

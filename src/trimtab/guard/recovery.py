@@ -24,7 +24,7 @@ from trimtab.guard.labelling import Labeller
 from trimtab.guard.patience import Patience
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
-from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
+from trimtab.guard.trouble import EARLY_SIGNS, find_incident, loss_level, speaks_of_state
 from trimtab.plan.arms import ARM_BY_ID
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer, remedy_of
@@ -184,7 +184,7 @@ class Recovery:
         if f.detector.startswith("level") and f.signal == "loss":
             # a spike that heals looks like a change of level for a while, too
             return last or not self._patience.lasts(f, step)
-        if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
+        if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
             return True
         if f.closed or f.signal != "loss" or age < patience:
             return False

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
-__all__ = ["find_incident", "loss_level", "speaks_of_state"]
+__all__ = ["EARLY_SIGNS", "find_incident", "loss_level", "speaks_of_state"]
+
+EARLY_SIGNS = ("saturation", "corrupt")
+"""Detectors whose alarm is trouble before the loss says so."""
 
 
 def speaks_of_state(finding: Finding) -> bool:

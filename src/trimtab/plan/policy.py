@@ -68,9 +68,9 @@ class Policy:
     probe_every_steps: int = 10
     """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
     stays below 1 % of a step so."""
-    probe_signs_every_steps: int = 5
-    """Distance of readings of attention and log Z, optimizer steps; every other step early in a run
-    and while something is wrong. Ours."""
+    probe_signs_every_steps: int = 10
+    """Distance of readings of attention and log Z, optimizer steps; 4 early in a run and 2 while
+    something is wrong. Ours."""
     probes_off: tuple[str, ...] = ()
     """Probes that are left out, by name as in `guard.probes.cadence.PROBES`."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AttentionProbe"]
 
-MAX_ROWS = 32
+MAX_ROWS = 16
 """Queries looked at of each head; the last one, which sees all keys, among them."""
 MAX_BATCH = 2
 
@@ -161,4 +161,4 @@ def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor
 def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy in nats) of rows of logits; masked ones are -inf or tiny."""
     entropy = torch.special.entr(torch.softmax(logits, dim=-1)).sum()
-    return logits.amax(), entropy / max(logits.numel() // logits.shape[-1], 1)
+    return logits.max(), entropy / max(logits.numel() // logits.shape[-1], 1)

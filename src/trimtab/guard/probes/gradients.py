@@ -110,5 +110,5 @@ def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:
     """Return this rank's share of the number of gradient elements that are exactly zero."""
     if not grads:
         return 0.0
-    counts = torch.stack([(local(g) == 0).sum() for g in grads])
+    counts = torch.stack([local(g).numel() - torch.count_nonzero(local(g)) for g in grads])
     return sums_by_group(counts.double(), grads, [0] * len(grads), num_ranks)[0]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import bisect
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+from trimtab.guard.probes.packs import Pack, pack
 from trimtab.guard.sharding import copies, local
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ __all__ = [
     "settings",
     "starved",
 ]
+
+
+_CHUNK = 1 << 17
+"""Elements whose absolute values are summed at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,49 +65,76 @@ def read_moments(
     ]
     if not found:
         return None
-    first = [local(m) for _, m, _ in found]
-    second = [local(v) for *_, v in found]
-    shares = torch.tensor([1.0 / copies(v, num_ranks) for *_, v in found], dtype=torch.float64)
-    ranges = [_range(v) for v in second]
+    shares = [1.0 / copies(v, num_ranks) for *_, v in found]
+    first = pack([local(m) for _, m, _ in found], shares)
+    second = pack([local(v) for *_, v in found], shares)
+    if not first or not second:  # empty shards only
+        return Moments(m_l1=0.0, v_l1=0.0, m_max=0.0, v_max=0.0, v_max_at=found[0][0], broken=())
+    ranges = [torch.aminmax(p.flat) for p in second]
     read = [
-        *torch._foreach_norm(first, 1),
-        *torch._foreach_norm(second, 1),
-        *(largest_of(m) for m in first),
+        *(absolute_sum(p.flat) for p in first),
+        *(largest_of(p.flat) for p in first),
+        *(p.flat.sum() for p in second),  # what is negative in it is told of by itself
         *(high for _, high in ranges),
         *(low for low, _ in ranges),
     ]
-    # one read of the device
-    everything = torch.stack([t.float() for t in read]).double().to("cpu").view(5, -1)
-    m_l1, v_l1 = (float((sums * shares).sum()) for sums in everything[:2])
-    m_sums, (v_tops, v_lows) = everything[0].isfinite().tolist(), everything[3:].tolist()
-    broken = [
-        f"{name}: {what}"
-        for (name, *_), m_finite, low, high in zip(found, m_sums, v_lows, v_tops, strict=True)
-        for what, is_so in (
-            ("exp_avg is not finite", not m_finite),
-            ("exp_avg_sq is negative", low < 0),
-            ("exp_avg_sq is not finite", not math.isfinite(high)),
-        )
-        if is_so
-    ]
-    where = int(everything[3].argmax())
+    numbers = torch.stack([t.float() for t in read]).tolist()  # one read of the device
+    n = len(first)
+    m_sums, m_tops, v_sums, v_tops, v_lows = (numbers[i * n : (i + 1) * n] for i in range(5))
+    sound = all(map(math.isfinite, (*m_sums, *v_sums))) and min(v_lows) >= 0
+    where = max(range(n), key=lambda i: math.inf if math.isnan(v_tops[i]) else v_tops[i])
+    at = second[where]
+    member = bisect.bisect_right(at.ends, int(at.flat.argmax())) if len(at.members) > 1 else 0
     return Moments(
-        m_l1=m_l1, v_l1=v_l1, m_max=float(everything[2].max()), v_max=float(everything[3, where]),
-        v_max_at=found[where][0], broken=tuple(broken),
-    )  # fmt: skip
+        m_l1=sum(p.share * x for p, x in zip(first, m_sums, strict=True)),
+        v_l1=sum(p.share * x for p, x in zip(second, v_sums, strict=True)),
+        m_max=_top(m_tops),
+        v_max=v_tops[where],
+        v_max_at=found[at.members[member]][0],
+        broken=() if sound else _broken(found),
+    )
 
 
-def _range(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the smallest and the largest element; 0 of an empty shard, NaN where there is one."""
-    if not tensor.numel():
-        return tensor.new_zeros(()), tensor.new_zeros(())
-    low, high = torch.aminmax(tensor)
-    return low, high
+def _top(values: Sequence[float]) -> float:
+    """Return the largest; NaN where there is one."""
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+def _broken(found: Sequence[tuple[str, torch.Tensor, torch.Tensor]]) -> tuple[str, ...]:
+    """Name what makes no sense, tensor by tensor."""
+    broken = []
+    for name, m, v in found:
+        m, v = local(m), local(v)
+        broken += [
+            f"{name}: {what}"
+            for what, is_so in (
+                ("exp_avg is not finite", not m.isfinite().all()),
+                ("exp_avg_sq is not finite", not v.isfinite().all()),
+                ("exp_avg_sq is negative", (v < 0).any()),
+            )
+            if bool(is_so)
+        ]
+    return tuple(broken)
+
+
+def absolute_sum(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the L1 norm, a scalar tensor.
+
+    On the CPU torch's own takes twenty times as long as a sum; here the sum is of what one small
+    buffer takes up at a time.
+    """
+    if tensor.device.type != "cpu":
+        norm: torch.Tensor = torch.linalg.vector_norm(tensor, 1, dtype=torch.float32)
+        return norm
+    parts = torch.split(tensor.flatten(), _CHUNK)
+    buffer = torch.empty(min(_CHUNK, tensor.numel()), dtype=tensor.dtype)
+    sums = [torch.abs(part, out=buffer[: len(part)]).sum(dtype=torch.float32) for part in parts]
+    return torch.stack(sums).sum() if sums else tensor.new_zeros(())
 
 
 def largest_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the largest absolute element; 0 of an empty shard, NaN where there is one."""
-    low, high = _range(tensor)
+    """Return the largest absolute element of a tensor [n >= 1]; NaN where there is one."""
+    low, high = torch.aminmax(tensor)
     return torch.maximum(-low, high)
 
 
@@ -111,7 +144,7 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
     Call it after the update and before the gradients are cleared. A gradient counts only where
     (1 - beta2) g^2 is a normal number of the moment's type, which no sound update loses.
     """
-    found = []
+    pairs: list[tuple[str, torch.Tensor, torch.Tensor, float]] = []
     for group in optimizer.param_groups:
         betas = group.get("betas")
         if not isinstance(betas, tuple | list) or len(betas) < 2:
@@ -121,12 +154,18 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
             if p.grad is None or p.grad.is_sparse or not state or "exp_avg_sq" not in state:
                 continue
             v, g = local(state["exp_avg_sq"]), local(p.grad)
-            if not v.numel() or v.shape != g.shape or float(v.min()) != 0:
-                continue
-            least = (torch.finfo(v.dtype).tiny / (1.0 - float(betas[1]))) ** 0.5
-            if bool(((v == 0) & (g.abs().float() > 2 * least)).any()):
-                found.append(f"{names.get(id(p), '?')}: exp_avg_sq is 0 where the gradient is not")
-    return tuple(found)
+            if v.numel() and v.shape == g.shape:
+                # no normal number of v's type is lost above this
+                least = 2 * (torch.finfo(v.dtype).tiny / (1.0 - float(betas[1]))) ** 0.5
+                pairs.append((names.get(id(p), "?"), v, g, least))
+    if not pairs:
+        return ()
+    lowest = torch.stack([v.min().float() for _, v, *_ in pairs]).tolist()
+    return tuple(
+        f"{name}: exp_avg_sq is 0 where the gradient is not"
+        for (name, v, g, least), low in zip(pairs, lowest, strict=True)
+        if low == 0 and bool(((v == 0) & (g.abs().float() > least)).any())
+    )
 
 
 _SAMPLED = 1024
@@ -210,11 +249,17 @@ class UpdateProbe:
         """Watch these parameters."""
         self._parameters = [p for p in parameters if p.requires_grad]
         self._num_ranks = num_ranks
-        self._before: list[torch.Tensor] | None = None
+        self._before: list[Pack] | None = None
 
     def before(self) -> None:
         """Remember the parameters as they are, this rank's shards of them."""
-        self._before = [local(p).detach().clone() for p in self._parameters]
+        self._before = [
+            p if len(p.members) > 1 else replace(p, flat=p.flat.clone()) for p in self._packed()
+        ]
+
+    def _packed(self) -> list[Pack]:
+        shares = [1.0 / copies(p, self._num_ranks) for p in self._parameters]
+        return pack([local(p) for p in self._parameters], shares)
 
     def after(self) -> tuple[float, float, float] | None:
         """Return the squared norms of the change since `before` and of the weights before it, and
@@ -223,19 +268,17 @@ class UpdateProbe:
         None when that was not called. Of several ranks: this rank's shares, which add up, and the
         largest that it holds.
         """  # noqa: D205
-        before, self._before = self._before, None
-        if not before:
+        packs, self._before = self._before, None
+        if not packs:
             return None
-        now = [local(p).detach() for p in self._parameters]
-        change = torch._foreach_sub(now, before)
-        read = torch.stack(
-            [n.float() for n in (*torch._foreach_norm(change), *torch._foreach_norm(before))]
-            + [largest_of(w).float() for w in now]
+        before, now = [p.flat for p in packs], [p.flat for p in self._packed()]
+        weights_before = torch._foreach_norm(before)
+        torch._foreach_sub_(before, now)  # in place: fresh memory takes longer than the sum
+        read = [*torch._foreach_norm(before), *weights_before, *(largest_of(w) for w in now)]
+        numbers = torch.stack([t.float() for t in read]).double().tolist()
+        n = len(packs)
+        changed, weights = (
+            sum(p.share * x * x for p, x in zip(packs, numbers[i : i + n], strict=True))
+            for i in (0, n)
         )
-        numbers = read.double().to("cpu").view(3, -1)
-        squares = numbers[:2].square()
-        shares = torch.tensor(
-            [1.0 / copies(p, self._num_ranks) for p in self._parameters], dtype=torch.float64
-        )
-        changed, weights = (squares * shares).sum(dim=1).tolist()
-        return changed, weights, float(numbers[2].max())
+        return changed, weights, _top(numbers[2 * n :])
