@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
 from tests.guard.jobs import context
@@ -40,8 +41,9 @@ GLOBAL_BATCH = 8
 class Deep(nn.Module):
     """Two residual blocks; each first layer is split by columns and each second by rows under TP."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recompute: bool = False) -> None:
         super().__init__()
+        self.recompute = recompute
         self.embedding = nn.Embedding(VOCAB, 16)
         self.up = nn.ModuleList(nn.Linear(16, 32) for _ in range(2))
         self.down = nn.ModuleList(nn.Linear(32, 16) for _ in range(2))
@@ -51,9 +53,17 @@ class Deep(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
         for up, down in zip(self.up, self.down, strict=True):
-            x = x + down(functional.gelu(up(x)))
+            if self.recompute:
+                x = x + checkpoint(_block, up, down, x, use_reentrant=False)
+            else:
+                x = x + _block(up, down, x)
         logits: Tensor = self.output(self.norm(x))
         return logits
+
+
+def _block(up: nn.Module, down: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = down(functional.gelu(up(x)))
+    return out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +85,11 @@ class Job:
     spoil_batch: Callable[["Crew", int, Tensor], Tensor] | None = None
     """Gives the batch to train on instead of one, by its first sample id."""
     before: Callable[["Crew", Guard], None] | None = None
+    compiled: str = ""
+    """Backend of torch.compile; empty: not compiled."""
+    recompute: bool = False
+    """Whether activations are computed again in the backward pass."""
+    accumulate: int = 1
 
 
 @dataclasses.dataclass
@@ -91,7 +106,7 @@ class Crew:
 
 def build(job: Job, rank: int, world: int) -> Crew:
     torch.manual_seed(3)
-    model: nn.Module = Deep()
+    model: nn.Module = Deep(recompute=job.recompute)
     replicas = world
     if job.layout in ("tp", "fsdp+tp"):
         shape = (world,) if job.layout == "tp" else (world // 2, 2)
@@ -111,6 +126,8 @@ def build(job: Job, rank: int, world: int) -> Crew:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, foreach=False)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / 5))
+    if job.compiled:
+        model = torch.compile(model, backend=job.compiled)  # type: ignore[assignment]
     data = Sequences(8192)
     sampler: DistributedSampler[Tensor] = DistributedSampler(
         data, replicas, data_rank, shuffle=True
@@ -147,7 +164,12 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         _guarded(crew, job, folder, losses)
     out = {
         "losses": losses,
-        "model": whole({k.removeprefix("module."): v for k, v in crew.model.state_dict().items()}),
+        "model": whole(
+            {
+                k.removeprefix("_orig_mod.").removeprefix("module."): v
+                for k, v in crew.model.state_dict().items()
+            }
+        ),
         "optimizer": whole(crew.optimizer.state_dict()),
         "actions": [a["remedy"] for a in crew.guard.actions] if crew.guard else [],
         "skips": list(crew.guard.skipped_samples) if crew.guard else [],
@@ -159,19 +181,22 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
 
 
 def _plain(crew: Crew, job: Job, losses: list[str]) -> None:
-    epoch = 0
+    epoch = parts = 0
     while True:
         crew.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
         for batch in crew.loader:
             loss = loss_of(crew, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss / job.accumulate).backward()  # type: ignore[no-untyped-call]
+            losses.append(float(loss.detach()).hex())
+            parts += 1
+            if parts % job.accumulate:
+                continue
             if job.clip is not None:
                 nn.utils.clip_grad_norm_(crew.model.parameters(), job.clip)
             crew.optimizer.step()
             crew.scheduler.step()
             crew.optimizer.zero_grad(set_to_none=True)
-            losses.append(float(loss.detach()).hex())
-            if len(losses) == job.steps:
+            if parts == job.steps * job.accumulate:
                 return
         epoch += 1
 
@@ -188,22 +213,23 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
     guard = crew.guard = Guard(
         crew.model, crew.optimizer, data=crew.loader, scheduler=crew.scheduler, clip=job.clip,
         steps=job.steps, run=folder / "run", mode=job.mode, policy=policy,  # type: ignore[arg-type]
-        say=lambda _line: None,
+        say=lambda _line: None, accumulate=job.accumulate,
     )  # fmt: skip
     if job.before is not None:
         job.before(crew, guard)
-    for batch in guard:
-        assert guard._fed
-        first = guard._fed[0].first
+    for number, batch in enumerate(guard, 1):
+        first = guard._fed[-1].first
         used = batch if job.spoil_batch is None else job.spoil_batch(crew, first, batch)
         loss = loss_of(crew, used)
         if job.spoil_loss is not None and guard.phase != "probe":
             loss = job.spoil_loss(crew, guard.step_number + 1, loss)
-        guard.backward(loss)
+        guard.backward(loss / job.accumulate)
+        losses.append(float(loss.detach()).hex())
+        if number % job.accumulate:
+            continue
         if job.spoil is not None and guard.phase != "probe":
             job.spoil(crew, guard.step_number + 1)
         guard.step()
-        losses.append(float(loss.detach()).hex())
 
 
 def run_crowd(

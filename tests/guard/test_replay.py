@@ -1,5 +1,7 @@
 """The resume check: bit-equal where a restart would be, and a name for what is not."""
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.guard.tiny import (
+    Sequences,
     Setup,
     differences,
     events_of,
@@ -76,6 +79,63 @@ class Restless(torch.utils.data.Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         self.asked += 1
         return torch.arange(7) * self.asked % 13
+
+
+class OwnDice(torch.utils.data.Sampler[int]):
+    """Draws from dice of its own, which no checkpoint holds: a new one begins from the start."""
+
+    def __init__(self) -> None:
+        self.dice = random.Random(1)
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(42))
+        self.dice.shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return 42
+
+
+def with_own_dice() -> Setup:
+    s = make()
+    s.loader = torch.utils.data.DataLoader(Sequences(42), batch_size=4, sampler=OwnDice())
+    return s
+
+
+@pytest.mark.covers("S87")
+def test_a_sampler_that_does_not_come_back_is_found_by_the_check(tmp_path: Path) -> None:
+    found = outcome(tmp_path, with_own_dice())
+    assert found["verdict"] == "did not"
+    assert "the order is not restored" in found["text"]
+
+
+def test_a_sampler_that_restarts_is_told_at_the_resume_by_the_fingerprint(tmp_path: Path) -> None:
+    for until in (15, 20):  # in the second epoch of 11 batches
+        s = with_own_dice()
+        guard = guard_of(s, tmp_path / "run", steps=30)
+        train_guarded(s, guard, until=until)
+        guard.checkpoint()
+        guard.close()
+    (note,) = events_of(tmp_path / "run", "note")
+    assert note.data["text"].startswith("the data order changed: epoch 1 was ")
+
+
+class Unsteady(nn.Dropout):
+    """Adds in another order each time, as far as the result shows: off by some rounding."""
+
+    dice = random.Random(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1.0 + 3e-6 * self.dice.random())
+
+
+def test_kernels_that_are_not_deterministic_pass_within_their_tolerance(tmp_path: Path) -> None:
+    s = make()
+    s.model.dropout = Unsteady()
+    found = outcome(tmp_path, s)
+    assert found["verdict"] == "worked"
+    assert "kernels are not deterministic" in found["text"]
+    assert 0 < found["figures"]["relative"] < 1e-4
 
 
 @pytest.mark.covers("S87")

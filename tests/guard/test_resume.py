@@ -1,7 +1,6 @@
 """Killed at any moment and resumed, a run goes on bit for bit; what is broken is not resumed from."""
 
 import json
-import random
 import time
 from pathlib import Path
 from threading import Event
@@ -109,6 +108,7 @@ def test_a_save_in_the_background_is_told_once_it_is_whole(tmp_path: Path) -> No
     assert differences(state_of(s)["model"], state_of(again)["model"]) == []
 
 
+@pytest.mark.covers("S236")
 @pytest.mark.parametrize("point", jobs.KILL_POINTS)
 def test_killed_within_a_save_the_newest_whole_checkpoint_is_used(
     tmp_path: Path, unbroken: dict[str, Path], point: str
@@ -144,36 +144,6 @@ def test_killed_between_a_row_and_its_findings_they_are_told_at_the_resume(
     offline = judge_record(read_run_directory(run))
     assert live == [(f.kind, f.row, f.text) for f in offline]
     assert next(e for e in events_of(run, "finding") if e.data["row"] == row).attempt == "1.0"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(8))
-def test_killed_at_a_random_moment_again_and_again(
-    tmp_path: Path, unbroken: dict[str, Path], number: int
-) -> None:
-    settings, rng = PRECISIONS["fp32" if number % 2 else "fp16"], random.Random(number)
-    reference = unbroken["fp32" if number % 2 else "fp16"]
-    expected = jobs.losses_of(reference, "losses")
-    for life in range(4):  # saves every second step: most of the time it is saving
-        log = f"life-{life}"
-        process = jobs.start(
-            tmp_path, settings=settings, steps=STEPS, log=log, save_every=2, background=number > 3
-        )
-        deadline = time.monotonic() + 60
-        while not (tmp_path / log).exists() and time.monotonic() < deadline:
-            time.sleep(0.005)
-        time.sleep(rng.uniform(0.0, 0.6))
-        process.kill()
-        process.join(60)
-        done = jobs.losses_of(tmp_path, log)
-        assert done == {step: expected[step] for step in done}
-    assert jobs.run(tmp_path, settings=settings, steps=STEPS, log="last", save_every=2) == 0
-    done = jobs.losses_of(tmp_path, "last")
-    assert done == {step: expected[step] for step in done}
-    assert events_of(tmp_path / "run", "fault") == []
-    live = [(e.data["kind"], e.data["row"], e.data["text"]) for e in events_of(tmp_path / "run", "finding")]  # fmt: skip
-    offline = judge_record(read_run_directory(tmp_path / "run"))
-    assert live == [(f.kind, f.row, f.text) for f in offline]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

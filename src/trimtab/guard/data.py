@@ -405,6 +405,10 @@ class DataOrder:
                 f"{self.fingerprint}; another seed, sampler or dataset, and sample ids do not mean the same"
             )
 
+    def forget_order(self) -> None:
+        """Have the order drawn anew at the next `load_state_dict`, as in a new process."""
+        self._epoch_rng = None
+
     def _go_to_source(self, number: int) -> None:
         if number == self._source:
             return
@@ -416,7 +420,7 @@ class DataOrder:
                 "start with the loader that was in use then"
             )
         self._use(number)
-        self._epoch_rng = None
+        self.forget_order()
 
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"

@@ -127,6 +127,8 @@ class ReplayCheck:
         here.weights = self._checksum()
         state, back = self._state, self._back
         if here is self._first and back is not None:
+            if state.data is not None:
+                state.data.forget_order()  # a restart would have to draw it again
             state.restore(back)
             state.begin_attempt(
                 parent=self._parent, parent_step=back.step, trial=False,

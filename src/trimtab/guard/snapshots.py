@@ -19,9 +19,13 @@ from trimtab.errors import ActError
 from trimtab.guard.codec import clone
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["Snapshot", "SnapshotRing", "Stateful", "Training", "capture_rng", "restore_rng"]
+
+
+_PLAIN = (bool, int, float, str, tuple, list, type(None))
+"""Types of an optimizer's settings that can be compared."""
 
 
 class Stateful(Protocol):
@@ -49,9 +53,8 @@ class Training:
 
     def __post_init__(self) -> None:
         """Note the settings as launched."""
-        plain = (bool, int, float, str, tuple, list, type(None))
         self.settings = [
-            {k: clone(v) for k, v in g.items() if k != "params" and isinstance(v, plain)}
+            {k: clone(v) for k, v in g.items() if k != "params" and isinstance(v, _PLAIN)}
             for g in self.optimizer.param_groups
         ]
 
@@ -91,7 +94,8 @@ class Training:
         """Put saved states back.
 
         Raises:
-            ActError: A role is missing in `state`, or here.
+            ActError: A role is missing in `state`, or here, or the optimizer holds other settings after
+                the load than were loaded.
         """
         for role, target in (
             ("model", self.bare_model),
@@ -108,12 +112,24 @@ class Training:
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
             target.load_state_dict(clone(state[role]))
+            if role == "optimizer":
+                self._check_loaded(state[role].get("param_groups", ()))
         for name, extra in self.extra.items():
             if name not in state.get("extra", {}):
                 raise ActError(
                     f"the saved state has no {name!r}; it is from a run without that extra state"
                 )
             extra.load_state_dict(clone(state["extra"][name]))
+
+    def _check_loaded(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Compare what is in force after a load with what was loaded, field by field."""
+        for i, (old, new) in enumerate(zip(saved, self.optimizer.param_groups, strict=False)):
+            for key, value in old.items():
+                if key != "params" and isinstance(value, _PLAIN) and new.get(key) != value:
+                    raise ActError(
+                        f"optimizer group {i}: {key} is {new.get(key)!r} after the load, {value!r} was "
+                        f"loaded; {type(self.optimizer).__name__}.load_state_dict sets it by itself"
+                    )
 
     def check_settings(self, saved: list[dict[str, Any]]) -> None:
         """Refuse to resume under other settings: loading a state would silently undo them.

@@ -234,8 +234,8 @@ class RunState:
 
     def _note_differences(self, state: dict[str, Any]) -> None:
         notes = self.store.take_notes()
-        notes += [self.data.differs(state.get("data_shape")) if self.data is not None else ""]
-        notes += [self.data.reordered if self.data is not None else ""]
+        if self.data is not None:
+            notes.append(self.data.differs(state.get("data_shape")) or self.data.reordered)
         if state["num_ranks"] != self.ranks.count:
             notes.append(
                 f"saved on {state['num_ranks']} ranks, resumed on {self.ranks.count}: the run goes "

@@ -1,0 +1,231 @@
+"""Runs that are killed without warning, over and over, until they are done all the same.
+
+One chain is one run directory and many lives. A life ends by SIGKILL: from outside after a random
+time, or from inside at a random one of the places where something is being made to last (a write that
+is cut in half, an fsync, a rename). What must hold is asserted after each life and at the end.
+"""
+
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.guard.jobs import context
+from tests.guard.tiny import differences, guard_of, make, state_of
+from trimtab.checkpoints.manifest import newest_healthy
+from trimtab.chronicle.journal import Event, read_journal
+from trimtab.detectors.judge import judge_record
+from trimtab.guard import Guard
+from trimtab.guard.recorder import Recorder
+from trimtab.plan.policy import Policy
+from trimtab.readers.rundir import read_run_directory
+
+BAD = (100 * 4, 112 * 4)
+"""Sample ids whose tokens are noise, where a variant has a fault: the steps 101 to 112."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What is trained, and how it is saved."""
+
+    name: str
+    settings: dict[str, Any]
+    steps: int
+    save_every: int = 2
+    background: bool = False
+    fault: bool = False
+    """Whether some data is bad, so that the run is rolled back and goes on without it."""
+    copies: bool = False
+
+
+HARD: dict[str, Any] = {"shuffle": True, "schedule": "onecycle", "dropout": 0.2}
+VARIANTS = (
+    Variant("fp16", {"precision": "fp16", **HARD}, 60),
+    Variant("fp32 in the background, with copies", HARD, 60, background=True, copies=True),
+    Variant("rolled back", {"num_samples": 4000, "lr": 1e-2}, 190, save_every=5, fault=True),
+)
+
+
+def live(folder: Path, variant: Variant, log: str, die_at: int | None) -> None:
+    """Go on with a run, to its end or to the place where it dies."""
+    torch.set_num_threads(1)
+    s = make(**variant.settings)
+    policy = Policy(
+        checkpoint_every_steps=variant.save_every, checkpoint_in_background=variant.background,
+        snapshot_every_steps=5, copy_to=str(folder / "copies") if variant.copies else "",
+    )  # fmt: skip
+    if die_at is not None:
+        _set_traps(die_at)
+    guard = guard_of(s, folder / "run", steps=variant.steps, mode="act", policy=policy)
+    (folder / log).touch()
+    for batch in guard:
+        guard.backward(s.loss(_bad(guard, batch) if variant.fault else batch))
+        guard.step()
+    torch.save(state_of(s), folder / f"{log}.pt")
+
+
+def _bad(guard: Guard, batch: Tensor) -> Tensor:
+    first = guard._fed[0].first
+    if not BAD[0] <= first < BAD[1]:
+        return batch
+    return torch.randint(0, 13, batch.shape, generator=torch.Generator().manual_seed(first))
+
+
+def _set_traps(die_at: int) -> None:
+    """Die at the so-many-th place at which something is written for good."""
+    left = [die_at]
+    write, fsync, rename, replace, sample = (
+        os.write, os.fsync, Path.rename, Path.replace, Recorder.sample
+    )  # fmt: skip
+
+    def due() -> bool:
+        left[0] -= 1
+        return left[0] == 0
+
+    def torn_write(fd: int, data: Any) -> int:
+        if due():
+            write(fd, bytes(data)[: len(data) // 2])
+            _die()
+        return write(fd, data)
+
+    def torn_sample(self: Recorder, step: int, *rest: Any) -> None:
+        if due() and self._file is not None:
+            self._file.write(b'{"step": %d, "loss": 1.' % step)
+            self._file.flush()
+            _die()
+        sample(self, step, *rest)
+
+    def at(work: Any) -> Any:
+        def trapped(*arguments: Any, **named: Any) -> Any:
+            if due():
+                _die()
+            return work(*arguments, **named)
+
+        return trapped
+
+    os.write, os.fsync = torn_write, at(fsync)
+    Path.rename, Path.replace = at(rename), at(replace)  # type: ignore[method-assign]
+    Recorder.sample = torn_sample  # type: ignore[method-assign,assignment]
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass
+class Tally:
+    """What was done to a variant."""
+
+    kills: int = 0
+    from_inside: int = 0
+    in_trouble: int = 0
+    """Kills in a probe or a trial."""
+    chains: int = 0
+    rolled_back: bool = False
+    """Whether the unbroken run was."""
+
+
+def torment(root: Path, variant: Variant, kills: int, seed: int) -> Tally:
+    """Kill runs of a variant so many times; assert that nothing is lost.
+
+    Raises:
+        AssertionError: Something is.
+    """
+    tally, rng = Tally(), random.Random(seed)
+    straight = root / "straight"
+    straight.mkdir()
+    assert _start(straight, variant, "log", None, None) == 0
+    tally.rolled_back = any(e.event == "action" for e in _events(straight / "run"))
+    expected, end = losses(straight / "run"), torch.load(straight / "log.pt")
+    while tally.kills < kills:
+        folder = root / f"chain-{tally.chains}"
+        folder.mkdir()
+        logs: list[str] = []
+        code: int | None = -9
+        while code != 0:
+            last = tally.kills >= kills
+            log = f"life-{len(logs)}"
+            inside = rng.random() < 0.5
+            die_at = None if last or not inside else rng.randint(1, 150)
+            delay = None if last or inside else rng.uniform(0.0, 0.8)
+            before = _committed(folder / "run")
+            code = _start(folder, variant, log, die_at, delay)
+            assert code in (0, -signal.SIGKILL), f"{folder / log}: exit code {code}"
+            logs.append(log)
+            tally.kills += code != 0
+            tally.from_inside += code != 0 and inside
+            tally.in_trouble += code != 0 and _in_trouble(folder / "run")
+            _assert_kept(folder / "run", before, variant)
+        assert losses(folder / "run") == expected, f"{folder}: other losses than an unbroken run"
+        assert differences(end, torch.load(folder / f"{logs[-1]}.pt")) == [], str(folder)
+        _assert_told(folder / "run")
+        tally.chains += 1
+    return tally
+
+
+def _start(
+    folder: Path, variant: Variant, log: str, die_at: int | None, delay: float | None
+) -> int | None:
+    process = context().Process(target=live, args=(folder, variant, log, die_at))
+    process.start()
+    if delay is not None:
+        deadline = time.monotonic() + 120
+        while not (folder / log).exists() and process.is_alive() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(delay)  # a random moment, whatever it is
+        process.kill()
+    process.join(300)
+    return process.exitcode
+
+
+def losses(run: Path) -> dict[float, float]:
+    """The loss of every step of the lineage that stayed, as the run wrote it down."""
+    record = read_run_directory(run)
+    rows = record.lineage_rows()
+    values = record.columns["loss"].values[rows]
+    return dict(zip(record.step[rows].tolist(), values.tolist(), strict=True))
+
+
+def _committed(run: Path) -> bytes:
+    """The whole lines of the journal: what a run has said for good."""
+    path = run / "journal.jsonl"
+    data = path.read_bytes() if path.exists() else b""
+    return data[: data.rfind(b"\n") + 1]
+
+
+def _events(run: Path) -> tuple[Event, ...]:
+    path = run / "journal.jsonl"
+    return read_journal(path)[0] if path.exists() else ()
+
+
+def _in_trouble(run: Path) -> bool:
+    """Whether the last word of a run is that it goes back, or tries something."""
+    last = [e for e in _events(run) if e.event in ("attempt", "decision", "action")][-1:]
+    return any(e.data.get("trial") or e.event == "decision" for e in last)
+
+
+def _assert_kept(run: Path, before: bytes, variant: Variant) -> None:
+    """What was committed before a life is there after it; so is the newest checkpoint it told of."""
+    assert _committed(run).startswith(before), f"{run}: the journal lost lines"
+    if variant.fault:
+        return  # there a checkpoint may be called suspect later, and moved aside
+    told = [
+        e.step for e in _events(run) if e.event == "checkpoint" and e.data["grade"] == "healthy"
+    ]
+    newest = newest_healthy(run / "checkpoints")
+    assert (newest.step if newest else 0) >= max(told, default=0), f"{run}: a checkpoint is lost"
+
+
+def _assert_told(run: Path) -> None:
+    """No fault of the guard's own, and the verdicts are those of the record."""
+    events = _events(run)
+    assert [e for e in events if e.event == "fault"] == []
+    live_told = [(e.data["kind"], e.data["row"], e.data["text"]) for e in events if e.event == "finding"]  # fmt: skip
+    offline = judge_record(read_run_directory(run))
+    assert live_told == [(f.kind, f.row, f.text) for f in offline]
