@@ -14,8 +14,8 @@ from trimtab.integrations.accelerated import (
     PreparedOptimizer,
     inner_optimizer,
 )
+from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
-from trimtab.integrations.versions import check_versions
 
 try:
     from accelerate.state import GradientState
@@ -77,7 +77,7 @@ def guard_loop(
     Raises:
         ConfigError: Neither epochs nor steps are given, or as for `Guard`.
     """
-    check_versions("accelerate")
+    warn_of_version("accelerate")
     if (epochs is None) == (steps is None):
         raise ConfigError(f"guard_loop(epochs={epochs!r}, steps={steps!r}): give one of the two")
     batches = accumulate or accelerator.gradient_accumulation_steps

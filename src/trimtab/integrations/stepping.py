@@ -49,7 +49,7 @@ class SteppedOptimizer(torch.optim.Optimizer):
         self._guard.step()
         return result
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Do nothing: `Guard.step` does it, after the update."""
 
     def state_dict(self) -> dict[str, Any]:
