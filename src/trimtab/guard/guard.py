@@ -297,26 +297,13 @@ class Guard(Ending):
             )
         self._losses.append(loss.detach())
 
-    def begin_at(self, step: int, *, batches: int) -> None:
-        """Begin a new run in the midst of training, whose state a trainer loaded by itself.
+    def go_on_after(self, batches: int) -> None:
+        """Begin so many batches of this rank into the data, with the random states that are in force.
 
-        Args:
-            step: Effective steps done before.
-            batches: Batches that this rank was given in them.
-
-        Raises:
-            ConfigError: The run is not new, or has begun.
+        For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
         """
-        engine = self._engine
-        if self._started or engine.counters.step or engine.decisions.row:
-            raise ConfigError(
-                f"{self._recorder.directory.root}: holds a run already; use another directory to "
-                f"begin one at step {step}"
-            )
         self._order.advance(batches)
-        engine.counters.step = self._step_at_start = step
-        engine.counters.samples = self._order.position
-        self._recovery.teller.note(f"begun at step {step}, from a checkpoint of the trainer's own")
+        self._rng_at_start = None
 
     def clip_gradients(self, limit: float | None) -> float:
         """Unscale and clip now, where a trainer does so before its optimizer's step.

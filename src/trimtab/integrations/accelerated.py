@@ -96,7 +96,7 @@ class PreparedOptimizer(SteppedOptimizer):
             self.last_lr = self._guard.next_lr
         return super().step(closure)
 
-    def zero_grad(self, set_to_none: bool | None = None) -> None:  # type: ignore[override]
+    def zero_grad(self, set_to_none: bool | None = None) -> None:  # noqa: FBT001 - torch's
         """Do nothing: `Guard.step` does it, after the update."""
 
 

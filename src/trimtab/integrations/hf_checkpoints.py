@@ -1,57 +1,118 @@
-"""A Hugging Face Trainer's own checkpoints: given a manifest and a grade, kept and moved aside like ours."""
+"""A Hugging Face Trainer's own checkpoints: graded, kept while in doubt, moved aside, gone on from.
+
+Each gets a manifest and a grade beside it, and within it `trimtab.pt`: what the guard needs to go on
+from it bit for bit, tensors and text only.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from trimtab.checkpoints.layouts import find_checkpoints
-from trimtab.checkpoints.manifest import move_aside, seal, set_grade
+from trimtab.checkpoints.manifest import move_aside, newest_healthy
+from trimtab.checkpoints.sidecar import (
+    SUFFIX,
+    read_stamp,
+    regrade,
+    sidecar_of,
+    stamp,
+    verify_stamped,
+)
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ReadError
 
 if TYPE_CHECKING:
     from trimtab.checkpoints.manifest import Grade
+    from trimtab.guard import Guard
 
-__all__ = ["folder_of", "newest_whole", "seal_folder", "set_aside_after"]
+__all__ = ["TrainerFiles", "choose_checkpoint", "read_companion"]
 
-
-def folder_of(output_dir: str | Path, step: int) -> Path:
-    """Return where the Trainer keeps the checkpoint of a step."""
-    return Path(output_dir) / f"checkpoint-{step}"
+_COMPANION = "trimtab.pt"
 
 
-def seal_folder(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> None:
-    """Give a checkpoint that is complete a manifest and a grade.
+class TrainerFiles:
+    """The checkpoint folders that a Trainer writes while it is guarded."""
 
-    Raises:
-        ActError: The disk refuses.
+    def __init__(self, output_dir: str | Path, guard: Guard) -> None:
+        """Watch over a folder for a guard; only the first rank writes there."""
+        self._root = Path(output_dir)
+        self._guard = guard
+        self._num_actions = 0
+
+    def saved(self, step: int) -> None:
+        """Complete the checkpoint of a step, which all ranks have written; all must call."""
+        guard = self._guard
+        folder = self._root / f"checkpoint-{step}"
+        companion = guard.companion() if step == guard.step_number else None
+        guard._ranks.on_chief(lambda: self._complete(folder, step, companion))
+
+    def _complete(self, folder: Path, step: int, companion: dict[str, Any] | None) -> None:
+        if not folder.is_dir():
+            return
+        if companion is not None:
+            torch.save(companion, folder / _COMPANION)
+        alarmed = self._guard._recovery.alarmed
+        stamp(
+            folder, step=step, attempt=self._guard._recorder.attempt,
+            grade="suspect" if alarmed else "healthy",
+            why="saved while an alarm was open" if alarmed else "saved while calm",
+        )  # fmt: skip
+        for beside in self._root.glob(f"checkpoint-*{SUFFIX}"):
+            if not beside.with_name(beside.name.removesuffix(SUFFIX)).exists():  # rotated away
+                beside.unlink(missing_ok=True)
+
+    def follow_rollback(self) -> None:
+        """Move aside what was saved after the step that the guard went back to for good.
+
+        It must not be what the Trainer resumes from, and it is not deleted.
+        """
+        actions = self._guard.actions
+        if len(actions) == self._num_actions:
+            return
+        self._num_actions = len(actions)
+        values = actions[-1].get("values")
+        if not (isinstance(values, dict) and "to_step" in values and self._guard._ranks.chief):
+            return
+        step, first_sign = int(values["to_step"]), self._guard.incidents[-1].first_step
+        why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
+        for found, path in _folders(self._root):
+            if found > step:
+                grade: Grade = "poisoned" if found >= first_sign else "suspect"
+                if read_stamp(path) is not None:
+                    regrade(path, grade, why)
+                moved = move_aside(path, self._root / "aside")
+                if sidecar_of(path).exists():
+                    shutil.move(sidecar_of(path), sidecar_of(moved))
+
+
+def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
+    """Return the Trainer's newest checkpoint that is whole and healthy; None to go on from the guard's.
+
+    One that was saved without a guard has no grade: it is taken as it is.
     """
-    if folder.is_dir():
-        seal(folder, step=step, attempt=attempt, grade=grade, why=why)
+    own = newest_healthy(RunDirectory(run).checkpoints)
+    for step, path in sorted(_folders(output_dir), reverse=True):
+        if own is not None and own.step >= step:
+            return None
+        known = read_stamp(path)
+        if known is None and not (path / _COMPANION).exists():
+            return path
+        if known is not None and known.grade == "healthy" and not verify_stamped(path):
+            return path
+    return None
 
 
-def set_aside_after(
-    output_dir: str | Path, step: int, *, first_sign: float, why: str
-) -> list[Path]:
-    """Move the checkpoints after `step` to `aside/`, graded; return where they lie now.
-
-    What a rollback gave up must not be what the Trainer resumes from, and is not deleted.
-    """
-    moved = []
-    for found, path in _folders(output_dir):
-        if found <= step:
-            continue
-        grade: Grade = "poisoned" if found >= first_sign else "suspect"
-        with contextlib.suppress(ReadError):  # without a manifest it has no grade
-            set_grade(path, grade, why)
-        moved.append(move_aside(path, Path(output_dir) / "aside"))
-    return moved
-
-
-def newest_whole(output_dir: str | Path) -> tuple[int, Path] | None:
-    """Return step and folder of the Trainer's newest whole checkpoint; None without one."""
-    return max(_folders(output_dir), default=None)
+def read_companion(folder: str | Path) -> dict[str, Any] | None:
+    """Return what the guard added to a checkpoint; None where it was saved without one."""
+    path = Path(folder) / _COMPANION
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = torch.load(path, weights_only=True)
+    return found
 
 
 def _folders(output_dir: str | Path) -> list[tuple[int, Path]]:

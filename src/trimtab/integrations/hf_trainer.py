@@ -19,17 +19,17 @@ from transformers import Trainer, TrainerCallback
 
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.integrations import hf_checkpoints
 from trimtab.integrations.accelerated import (
     AcceleratedSchedule,
     Hooks,
     PreparedOptimizer,
     inner_optimizer,
 )
+from trimtab.integrations.hf_checkpoints import TrainerFiles, choose_checkpoint, read_companion
 from trimtab.integrations.hf_feed import EpochLength, Feed
 from trimtab.integrations.hf_place import Place
+from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
-from trimtab.integrations.versions import check_versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,6 +71,15 @@ class GuardMixin:
     """
 
     guard: Guard | None = None
+    args: Any
+    state: Any
+    control: Any
+    accelerator: Any
+    model_wrapped: Any
+    optimizer: Any
+    lr_scheduler: Any
+    callback_handler: Any
+    add_callback: Any
 
     def __init__(self, *args: Any, guard: GuardSettings | Mode = "observe", **kwargs: Any) -> None:
         """Take what the Trainer takes.
@@ -81,16 +90,18 @@ class GuardMixin:
             **kwargs: For the Trainer.
         """
         super().__init__(*args, **kwargs)
-        check_versions("transformers", "accelerate")
+        for package in ("transformers", "accelerate"):
+            warn_of_version(package)
         self.guard_settings = GuardSettings(mode=guard) if isinstance(guard, str) else guard
         self._feed: Feed | None = None
         self._hooks: Hooks | None = None
-        self._num_actions = 0
+        self._loaded: Path | None = None
+        self._held_limit: int | None = None
         self.group_size = 1
         """Batches of the step under way."""
         self.group_done = 0
         self._misaligned = False
-        self.add_callback(_Watch(self))  # type: ignore[attr-defined]
+        self.add_callback(_Watch(self))
 
     # -- what the Trainer calls -------------------------------------------------------------
 
@@ -111,7 +122,7 @@ class GuardMixin:
         samples, *rest = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
         self.group_size, self.group_done = len(samples), 0
         if not samples:
-            self.control.should_epoch_stop = True  # type: ignore[attr-defined]
+            self.control.should_epoch_stop = True
         return (samples, *rest)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -128,17 +139,18 @@ class GuardMixin:
         """Clip through the accelerator, also where gradients lie on several meshes."""
         if self.guard is None:
             return super()._clip_grad_norm(model)  # type: ignore[misc]
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)  # type: ignore[attr-defined]
+        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
 
     def _get_learning_rate(self) -> float:
         """Return the rate of the step just done, as it was in force."""
         optimizer = getattr(self, "optimizer", None)
-        if isinstance(optimizer, PreparedOptimizer) and optimizer.last_lr is not None:
-            return optimizer.last_lr
+        rate_in_force: float | None = getattr(optimizer, "last_lr", None)
+        if rate_in_force is not None:
+            return rate_in_force
         rate: float = super()._get_learning_rate()  # type: ignore[misc]
         return rate
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+    def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
         """Log as the Trainer does; what else stands in it is recorded with the next step."""
         if self.guard is not None and "loss" in logs:
             self.guard.note_signals(**{
@@ -148,33 +160,40 @@ class GuardMixin:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def train(
-        self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any
+        self,
+        resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - the Trainer's signature
+        *args: Any,
+        **kwargs: Any,
     ) -> Any:
         """Train as the Trainer does; a run that is in the run directory goes on from there.
 
         Args:
-            resume_from_checkpoint: As for the Trainer. Where the run directory holds a run, the
-                newest healthy state there is used instead, which is never older than the newest
-                healthy checkpoint of the Trainer's own.
+            resume_from_checkpoint: A checkpoint of the Trainer's own to go on from; True: the newest
+                healthy state there is, its own or the guard's; None: the guard's, where there is one.
             *args: For the Trainer.
             **kwargs: For the Trainer.
         """
-        if resume_from_checkpoint and (self._run_directory() / "journal.jsonl").exists():
-            resume_from_checkpoint = None
-        skips_data = self.args.ignore_data_skip  # type: ignore[attr-defined]
-        self.args.ignore_data_skip = True  # type: ignore[attr-defined]  # the guard finds the place itself
+        arguments = self.args
+        chosen: str | Path | bool | None = resume_from_checkpoint
+        if chosen is True:
+            chosen = choose_checkpoint(arguments.output_dir, self._run_directory())
+        self._loaded = Path(chosen) if isinstance(chosen, str | Path) else None
+        skips_data = arguments.ignore_data_skip
+        arguments.ignore_data_skip = True  # the guard knows the place in the data
         try:
-            return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
+            return super().train(  # type: ignore[misc]
+                None if self._loaded is None else str(self._loaded), *args, **kwargs
+            )
         finally:
-            self.args.ignore_data_skip = skips_data  # type: ignore[attr-defined]
+            arguments.ignore_data_skip = skips_data
             self._release()
 
     # -- what the callback calls ------------------------------------------------------------
 
     def begin_guard(self) -> None:
         """Make the guard of the objects that the Trainer has prepared, and join the two."""
-        optimizer, scheduler = self.optimizer, self.lr_scheduler  # type: ignore[has-type]
-        accelerator, args, state = self.accelerator, self.args, self.state  # type: ignore[attr-defined]
+        optimizer, scheduler = self.optimizer, self.lr_scheduler
+        accelerator, args, state = self.accelerator, self.args, self.state
         assert self._feed is not None
         if str(accelerator.distributed_type).endswith("FSDP") and not accelerator.is_fsdp2:
             raise ConfigError(
@@ -190,38 +209,39 @@ class GuardMixin:
         )
         extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
         chosen = self.guard_settings
+        companion = None if self._loaded is None else read_companion(self._loaded)
         self.guard = guard = Guard(
-            self.model_wrapped, inner_optimizer(optimizer), data=self._feed.loader,  # type: ignore[attr-defined]
+            self.model_wrapped, inner_optimizer(optimizer), data=self._feed.loader,
             run=self._run_directory(), mode=chosen.mode, policy=chosen.policy, scheduler=schedule,
             scaler=accelerator.scaler, clip=args.max_grad_norm or None, steps=state.max_steps,
             check_resume=chosen.check_resume, output_layer=chosen.output_layer,
             count_tokens=chosen.count_tokens, accumulate=args.gradient_accumulation_steps,
-            extra=extra, say=chosen.say,
+            extra=extra, loaded_step=None if self._loaded is None else state.global_step,
+            companion=companion, say=chosen.say,
         )  # fmt: skip
-        if state.global_step and not guard.step_number:  # from a checkpoint of the Trainer's own
-            done = state.global_step
-            guard.begin_at(
-                done, batches=_batches(done, len(self._feed), args.gradient_accumulation_steps)
-            )
+        if self._loaded is not None and companion is None:
+            done = (state.global_step, len(self._feed), args.gradient_accumulation_steps)
+            guard.go_on_after(_batches(*done))
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
             state.epoch = guard.data_epoch
+        self._files = TrainerFiles(args.output_dir, guard)
         self._hooks = Hooks(accelerator, guard, note_losses=False)
         self.optimizer = PreparedOptimizer(optimizer, guard, schedule)
         self.lr_scheduler = scheduler if by_metric else SteppedScheduler(scheduler)
         for name in ("optimizer", "lr_scheduler"):
-            setattr(self.callback_handler, name, getattr(self, name))  # type: ignore[attr-defined]
+            setattr(self.callback_handler, name, getattr(self, name))
 
     def after_step(self) -> None:
         """Set the Trainer's count so that its own increment gives the guard's."""
         if self.guard is not None:
-            self.state.global_step = self.guard.step_number - 1  # type: ignore[attr-defined]
-            short = self.group_size < self.args.gradient_accumulation_steps  # type: ignore[attr-defined]
+            self.state.global_step = self.guard.step_number - 1
+            short = self.group_size < self.args.gradient_accumulation_steps
             self._misaligned = short and not self.guard.epoch_is_over  # it went back from there
 
     def after_pass(self, control: Any) -> None:
         """Let the Trainer end its epoch with the data, and do nothing else in a probe or trial."""
-        guard, state = self.guard, self.state  # type: ignore[attr-defined]
+        guard, state = self.guard, self.state
         if guard is None:
             return
         state.epoch = guard.data_epoch
@@ -229,11 +249,18 @@ class GuardMixin:
             control.should_log = control.should_evaluate = control.should_save = False
             if state.global_step >= state.max_steps:
                 control.should_training_stop = False
-        elif len(guard.actions) != self._num_actions:
-            self._num_actions = len(guard.actions)
-            self._follow_rollback()
+        else:
+            guard._edge.run("checkpoint", self._files.follow_rollback)
+        self._hold_checkpoints(doubt=guard._recovery.unsettled)
         if guard.epoch_is_over or self._misaligned:
             control.should_epoch_stop = True
+
+    def after_save(self) -> None:
+        """Complete a checkpoint of the Trainer's own, once all ranks have written their part."""
+        if self.guard is not None:
+            self.accelerator.wait_for_everyone()
+            step = self.state.global_step
+            self.guard._edge.run("checkpoint", lambda: self._files.saved(step))
 
     def after_epoch(self, control: Any) -> None:
         """Keep quiet about an epoch that was ended for us; end the guard where training ends."""
@@ -250,19 +277,15 @@ class GuardMixin:
 
     def _run_directory(self) -> Path:
         chosen = self.guard_settings.run
-        return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"  # type: ignore[attr-defined]
+        return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"
 
-    def _follow_rollback(self) -> None:
-        """Move the Trainer's own checkpoints of what was given up out of its way."""
-        guard, args = self.guard, self.args  # type: ignore[attr-defined]
-        assert guard is not None
-        values = guard.actions[-1].get("values")
-        if not (isinstance(values, dict) and "to_step" in values and args.should_save):
-            return
-        hf_checkpoints.set_aside_after(
-            args.output_dir, int(values["to_step"]),
-            first_sign=guard.incidents[-1].first_step, why=str(guard.actions[-1].get("why", "")),
-        )  # fmt: skip
+    def _hold_checkpoints(self, *, doubt: bool) -> None:
+        """Rotate no checkpoint away while the newer ones may be of no use."""
+        args = self.args
+        if doubt and self._held_limit is None:
+            self._held_limit, args.save_total_limit = args.save_total_limit, None
+        elif not doubt and self._held_limit is not None:
+            self._held_limit, args.save_total_limit = None, self._held_limit
 
     def _release(self) -> None:
         """Give the Trainer its own objects back."""
@@ -271,6 +294,7 @@ class GuardMixin:
         if self._hooks is not None:
             self._hooks.remove()
             self._hooks = None
+        self._hold_checkpoints(doubt=False)
         if isinstance(self.optimizer, PreparedOptimizer):
             self.optimizer = self.optimizer.optimizer
         if isinstance(self.lr_scheduler, SteppedScheduler):
@@ -286,7 +310,7 @@ def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
     return epochs * per_epoch + rest * accumulate
 
 
-class GuardedTrainer(GuardMixin, Trainer):  # type: ignore[misc]
+class GuardedTrainer(GuardMixin, Trainer):
     """Hugging Face's Trainer, guarded.
 
     Example::
@@ -296,22 +320,25 @@ class GuardedTrainer(GuardMixin, Trainer):  # type: ignore[misc]
     """
 
 
-class _Watch(TrainerCallback):  # type: ignore[misc]
+class _Watch(TrainerCallback):
     """Stands last among a Trainer's callbacks, and hands its moments on."""
 
     def __init__(self, trainer: GuardMixin) -> None:
         self._trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        handler = self._trainer.callback_handler  # type: ignore[attr-defined]
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        handler = self._trainer.callback_handler
         handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
         self._trainer.begin_guard()
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_step()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_pass(control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_epoch(control)
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+        self._trainer.after_save()
