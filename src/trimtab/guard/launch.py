@@ -41,6 +41,7 @@ def begin(
         **_sizes(engine),
     }
     engine.recorder.settings(settings)
+    rng: dict[str, Any] | None
     if loaded_step is not None:
         rng = go_on_from(engine, loaded_step, companion)
     else:
