@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_lab import quiet, trainer
 from trimtab.integrations.lightning import GuardCallback
-from trimtab.plan.policy import Policy
+from trimtab.plan.policy import Mode, Policy
 
 BATCH = 4
 
@@ -33,7 +33,7 @@ class Job:
 
     steps: int
     tag: str = "out"
-    mode: str | None = "act"
+    mode: Mode | None = "act"
     """None: no guard."""
     kill_at: int | None = None
     """Step after which rank 0 is killed with SIGKILL."""
@@ -128,7 +128,7 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             folder / "run",
             mode=job.mode,
             policy=Policy(**policy),
-            say=lambda _: None,  # type: ignore[arg-type]
+            say=lambda _: None,
         )
         callbacks.append(guard)
     if job.own_checkpoints is not None:

@@ -1,5 +1,6 @@
 """A tiny GPT on real text as a LightningModule, with faults to plant; small enough for seconds."""
 
+import asyncio
 import dataclasses
 import math
 import warnings
@@ -12,10 +13,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from tests.guard.small_lab import SOUND, bad_data, bad_lr
 from trimtab.integrations.lightning import GuardCallback
 from trimtab.lab.model import Transformer, next_token_loss
 from trimtab.lab.scenarios import Scenario
-from trimtab.lab.text import Text
+from trimtab.lab.text import Text, load_text
 from trimtab.lab.train import Parts, build, evaluate
 from trimtab.plan.policy import Policy
 
@@ -55,6 +57,7 @@ def quiet() -> Iterator[None]:
         warnings.filterwarnings("ignore", module="lightning.*")
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("always", ".*trimtab")
         yield
 
 
@@ -89,11 +92,12 @@ def fit(
     scenario: Scenario,
     text: Text,
     *callbacks: Callback,
-    spoil: Callable[[TinyGpt, int], None] | None = None,
+    spoil: Callable[["TinyGpt", int], None] | None = None,
     seed: int = 0,
     ckpt_path: str | None = None,
     **settings: Any,
 ) -> Fit:
+    """Train a scenario in Lightning's Trainer."""
     with quiet():
         parts = build(scenario, seed, text)
         module = TinyGpt(parts, spoil)
@@ -104,6 +108,37 @@ def fit(
         }
         used = trainer(*callbacks, **settings)
         used.fit(module, parts.loader, ckpt_path=ckpt_path)
-    finite = all(bool(p.isfinite().all()) for p in module.parameters())
-    validation = evaluate(parts.model, text, max_bytes=32 * 1024) if finite else math.nan
-    return Fit(module, used, validation)
+    return Fit(module, used, validation_loss(parts, text))
+
+
+def validation_loss(parts: Parts, text: Text) -> float:
+    """Of the model as it is; NaN where a weight is not finite."""
+    finite = all(bool(p.isfinite().all()) for p in parts.model.parameters())
+    return evaluate(parts.model, text, max_bytes=32 * 1024) if finite else math.nan
+
+
+def make_text() -> Text:
+    """The sources of one package of the standard library, half a megabyte."""
+    return load_text(Path(asyncio.__file__).parent)
+
+
+def short(scenario: Scenario) -> Scenario:
+    return dataclasses.replace(scenario, steps=240)
+
+
+SHORT = short(SOUND)
+BAD_DATA = short(bad_data(140, 12))
+BAD_LR = short(bad_lr(140, 300.0))
+
+
+def nan_gradient(module: TinyGpt, step: int) -> None:
+    """One gradient is NaN in step 150."""
+    if step == 150:
+        first = next(module.model.parameters())
+        assert first.grad is not None
+        first.grad[0] = math.nan
+
+
+def share_of_gap_closed(unguarded: float, guarded: float, sound: float) -> float:
+    """1: as if the fault had not been; 0: as bad as without a guard."""
+    return (unguarded - guarded) / (unguarded - sound)

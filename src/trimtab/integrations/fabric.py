@@ -15,17 +15,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
 
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.integrations.lightning_checks import warn_of_version
 from trimtab.integrations.lightning_parts import clip_in_lightnings_order
+from trimtab.integrations.packages import warn_of_version
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
     from lightning.fabric import Fabric
 
 __all__ = ["FabricGuard"]
@@ -52,7 +52,7 @@ class FabricGuard(Guard):
             ConfigError: The strategy cannot be guarded, an object is not from `fabric.setup`, or what
                 `Guard` refuses.
         """
-        warn_of_version()
+        warn_of_version("lightning")
         name = type(fabric.strategy).__name__
         if name not in _STRATEGIES:
             raise ConfigError(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
+from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from trimtab.checkpoints.sidecar import read_stamp
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.intake import count_tokens as count_tokens_of
-from trimtab.integrations.lightning_checks import check_trainer, steps_of, warn_of_version
+from trimtab.integrations.lightning_checks import check_trainer, steps_of
 from trimtab.integrations.lightning_files import LightningFiles
 from trimtab.integrations.lightning_parts import (
     Counters,
@@ -37,6 +38,7 @@ from trimtab.integrations.lightning_parts import (
     clip_in_lightnings_order,
     take_loader,
 )
+from trimtab.integrations.packages import warn_of_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,10 +84,11 @@ class GuardCallback(Callback):
         self.guard: Guard | None = None
         """The guard, from the start of `fit` on."""
         self._run = Path(run)
-        self._settings = {"mode": mode, "policy": policy, "say": say}
+        self._settings: dict[str, Any] = {"mode": mode, "policy": policy, "say": say}
         self._count_tokens = count_tokens or count_tokens_of
         self._undo: list[Callable[[], None]] = []
         self._loader: GuardedLoader | None = None
+        self._files: LightningFiles | None = None
         self._noted = False
         self._last_loss: torch.Tensor = torch.tensor(math.nan)
         self._companion: dict[str, Any] | None = None
@@ -96,7 +99,7 @@ class GuardCallback(Callback):
         """Take the place that the guard needs in Lightning's loop."""
         if stage != "fit":
             return
-        warn_of_version()
+        warn_of_version("lightning")
         check_trainer(trainer, pl_module)
         self.guard, self._loader, self._noted = None, None, False
         try:
@@ -129,7 +132,8 @@ class GuardCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
         """End the run: saved, told, written down."""
-        if self.guard is not None:
+        if self.guard is not None and self._files is not None:
+            self._files.settle()
             self.guard.finish()
 
     def on_save_checkpoint(
@@ -173,7 +177,7 @@ class GuardCallback(Callback):
 
     # -- taking place -------------------------------------------------------------------------
 
-    def _attach(self, trainer: Trainer) -> None:
+    def _attach(self, trainer: Any) -> None:
         loop, strategy = trainer.fit_loop, trainer.strategy
         self._counters = Counters(trainer)
         self._replace(loop, "_data_source", Source(loop._data_source, self._wrap(trainer)))
@@ -198,7 +202,7 @@ class GuardCallback(Callback):
         while self._undo:
             self._undo.pop()()
 
-    def _wrap(self, trainer: Trainer) -> Callable[[Any], GuardedLoader]:
+    def _wrap(self, trainer: Any) -> Callable[[Any], GuardedLoader]:
         def wrap(loader: Any) -> GuardedLoader:
             prepared = trainer._data_connector._prepare_dataloader(
                 take_loader(loader), shuffle=True, mode=trainer.state.stage
@@ -211,7 +215,7 @@ class GuardCallback(Callback):
 
         return wrap
 
-    def _run_loop(self, trainer: Trainer, run: Callable[[], None]) -> None:
+    def _run_loop(self, trainer: Any, run: Callable[[], None]) -> None:
         """Begin to guard, where all is set up and restored, and run Lightning's loop."""
         loop = trainer.fit_loop
         loop.setup_data()
@@ -223,7 +227,7 @@ class GuardCallback(Callback):
             self._companion = None
             self._counters.running = True
             self._loader.batches = iter(self.guard)
-            files = LightningFiles(self.guard)
+            files = self._files = LightningFiles(self.guard, trainer.checkpoint_callbacks)
             self.guard.on_restore(files.rolled_back)
             save, remove = trainer.save_checkpoint, trainer.strategy.remove_checkpoint
             self._replace(trainer, "save_checkpoint", functools.partial(files.saved, save))
@@ -233,7 +237,7 @@ class GuardCallback(Callback):
             self._tell_of_grade(trainer.ckpt_path)
         run()
 
-    def _make_guard(self, trainer: Trainer, loader: GuardedLoader) -> Guard:
+    def _make_guard(self, trainer: Any, loader: GuardedLoader) -> Guard:
         if len(trainer.optimizers) != 1:
             raise ConfigError(
                 f"the module has {len(trainer.optimizers)} optimizers; GuardCallback needs exactly one"
@@ -272,7 +276,7 @@ class GuardCallback(Callback):
 
     def _optimizer_step(
         self,
-        trainer: Trainer,
+        trainer: Any,
         optimizer: torch.optim.Optimizer,
         closure: Callable[[], Any],
         model: Any = None,  # noqa: ARG002 (Lightning's signature)
@@ -289,7 +293,7 @@ class GuardCallback(Callback):
             self._look_at_a_batch(trainer, guard)
         return loss
 
-    def _note_loss(self, trainer: Trainer, loss: Any) -> None:
+    def _note_loss(self, trainer: Any, loss: Any) -> None:
         """Hand on the loss of one batch as `training_step` gave it."""
         assert self.guard is not None
         if loss is not None:
@@ -297,7 +301,7 @@ class GuardCallback(Callback):
         self.guard.note_loss(self._last_loss)  # a step without a loss keeps the last one's
         self._noted = True
 
-    def _before_update(self, trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+    def _before_update(self, trainer: Any, optimizer: torch.optim.Optimizer) -> None:
         """Call what looks at gradients, and clipping that is not by norm, on unscaled gradients."""
         module = trainer.lightning_module
         if self._scaler is not None:
@@ -310,7 +314,7 @@ class GuardCallback(Callback):
                 gradient_clip_algorithm=trainer.gradient_clip_algorithm,
             )  # fmt: skip
 
-    def _look_at_a_batch(self, trainer: Trainer, guard: Guard) -> None:
+    def _look_at_a_batch(self, trainer: Any, guard: Guard) -> None:
         """Find the loss of one batch; nothing of it is counted, logged or updated."""
         assert self._loader is not None
         assert self._loader.batches is not None
@@ -325,7 +329,7 @@ class GuardCallback(Callback):
         epoch_loop._results = type(kept)(training=True)  # what the module logs now is dropped
         try:
             trainer._logger_connector.on_batch_start(batch)
-            kwargs = epoch_loop._build_kwargs({}, batch, epoch_loop.batch_idx)
+            kwargs = epoch_loop._build_kwargs(OrderedDict(), batch, epoch_loop.batch_idx)
             with _block_parallel_sync_behavior(trainer.strategy, block=True):
                 output = call._call_strategy_hook(trainer, "training_step", *kwargs.values())
         finally:

@@ -1,47 +1,24 @@
-"""What of Lightning can be guarded: versions, settings, and how long a run is."""
+"""What of Lightning's Trainer can be guarded, and how long it will run."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import lightning
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from trimtab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import LightningModule
 
-__all__ = ["TESTED", "check_trainer", "steps_of", "warn_of_version"]
-
-TESTED = ((2, 4), (2, 6))
-"""Oldest and newest minor version that the tests were run with."""
+__all__ = ["check_trainer", "steps_of"]
 
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 _ENDLESS = 2**53
-_warned = False
 
 
-def warn_of_version(version: str = lightning.__version__) -> None:
-    """Warn once where the installed Lightning is not one that was tried."""
-    global _warned
-    oldest, newest = TESTED
-    parts = version.split(".")[:2]
-    number = tuple(int(p) for p in parts if p.isdigit())
-    if _warned or (len(number) == 2 and oldest <= number <= newest):
-        return
-    _warned = True
-    warnings.warn(
-        f"trimtab: lightning {version} was not tested with this adapter (tested: "
-        f"{'.'.join(map(str, oldest))} to {'.'.join(map(str, newest))}); where it does not fit, the "
-        "run goes on unguarded",
-        stacklevel=3,
-    )
-
-
-def check_trainer(trainer: Trainer, module: LightningModule) -> None:
+def check_trainer(trainer: Any, module: LightningModule) -> None:
     """Refuse what cannot be guarded.
 
     Raises:
@@ -69,14 +46,14 @@ def check_trainer(trainer: Trainer, module: LightningModule) -> None:
             f"overfit_batches={trainer.overfit_batches} changes the order of the data; use "
             "limit_train_batches, or leave the callback out while debugging"
         )
-    if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):  # type: ignore[attr-defined]
+    if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):
         raise ConfigError(
             "GradientAccumulationScheduler changes the batches of a step along the way; set "
             "Trainer(accumulate_grad_batches=...) instead"
         )
 
 
-def steps_of(trainer: Trainer, batches_per_epoch: int) -> int:
+def steps_of(trainer: Any, batches_per_epoch: int) -> int:
     """Return after how many optimizer steps Lightning will stop, unless something stops it earlier."""
     per_epoch = math.ceil(batches_per_epoch / trainer.accumulate_grad_batches)
     epochs = trainer.fit_loop.max_epochs

@@ -113,7 +113,7 @@ class GuardedLoader:
         if self.batches is None:
             yield from self._loader
             return
-        for batch in self.batches:  # not `yield from`: Lightning drops this one after each epoch
+        for batch in self.batches:  # noqa: UP028 - Lightning drops this iterator after each epoch
             yield batch
 
 

@@ -1,0 +1,357 @@
+"""The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
+
+import math
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("lightning")
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+)
+from lightning.pytorch.plugins import MixedPrecision
+from torch.utils.data import DataLoader, IterableDataset
+
+from tests.guard.tiny import Sequences, events_of, rows_of
+from tests.integrations.lightning_jobs import Job, TinyModule
+from tests.integrations.lightning_lab import (
+    BAD_DATA,
+    BAD_LR,
+    SHORT,
+    Fit,
+    fit,
+    guard_callback,
+    make_text,
+    nan_gradient,
+    quiet,
+    share_of_gap_closed,
+    trainer,
+)
+from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
+from trimtab.errors import ConfigError
+from trimtab.integrations import packages
+from trimtab.integrations.lightning import GuardCallback
+from trimtab.integrations.packages import Package
+from trimtab.lab.text import Text
+
+pytestmark = pytest.mark.torch
+
+
+class Recorder(Callback):
+    """Every batch that Lightning trained on: step, epoch, batch, loss."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, float]] = []
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        row = (trainer.global_step, trainer.current_epoch, batch_idx, float(outputs["loss"]))
+        self.rows.append(row)
+
+
+def run_tiny(
+    *callbacks: Callback, steps: int = 30, seed: int = 3, **settings: Any
+) -> tuple[TinyModule, Trainer, Recorder]:
+    """Some epochs of 11 batches, dropout on, shuffled, a validation after each."""
+    torch.manual_seed(seed)
+    module, recorder = TinyModule(Job(steps)), Recorder()
+    settings = {"max_steps": steps, "num_sanity_val_steps": 0, "gradient_clip_val": 1.0, **settings}
+    with quiet():
+        used = trainer(recorder, *callbacks, **settings)
+        used.fit(module)
+    return module, used, recorder
+
+
+def same(a: LightningModule, b: LightningModule) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
+
+
+def fp16() -> MixedPrecision:
+    """Lightning turns fp16 down on a CPU unless it is asked like this."""
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", growth_interval=7))
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no clipping": {"gradient_clip_val": None},
+    "clipped by value": {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    "accumulated, 11 batches by 4": {"accumulate_grad_batches": 4, "steps": 8},
+    "bf16": {"precision": "bf16-mixed"},
+    "fp16": {"plugins": "fp16"},
+    "part of each epoch": {"limit_train_batches": 7},
+    "by epochs": {"max_epochs": 2, "max_steps": -1},
+    "sanity check and validation within epochs": {
+        "num_sanity_val_steps": 1,
+        "val_check_interval": 4,
+    },
+}
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    settings = dict(SETTINGS[name])
+    if settings.get("plugins") == "fp16":
+        settings["plugins"] = [fp16()]
+    return settings
+
+
+@pytest.mark.parametrize("name", [n if n == "plain" else pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS])  # fmt: skip
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_a_healthy_run_is_bit_for_bit_the_one_without_a_guard(
+    tmp_path: Path, name: str, mode: str
+) -> None:
+    plain, its_trainer, rows = run_tiny(**settings_of(name))
+    callback = guard_callback(tmp_path / "run", mode)
+    guarded, used, guarded_rows = run_tiny(callback, **settings_of(name))
+    assert guarded_rows.rows == rows.rows
+    assert len(rows.rows) >= 20
+    assert same(plain, guarded)
+    assert (used.global_step, used.current_epoch) == (its_trainer.global_step, its_trainer.current_epoch)  # fmt: skip
+    assert callback.guard is not None
+    assert callback.guard.step_number == used.global_step
+    assert events_of(tmp_path / "run", "fault") == []
+    assert [e.data["reason"] for e in events_of(tmp_path / "run", "end")] == ["all steps done"]
+
+
+def test_the_logged_loss_of_a_step_is_the_mean_of_its_batches(tmp_path: Path) -> None:
+    _, _, rows = run_tiny(
+        guard_callback(tmp_path / "run", "observe"), steps=4, accumulate_grad_batches=4
+    )
+    losses = [4 * loss for *_, loss in rows.rows]  # Lightning divides each by the four
+    parts = [losses[a:b] for a, b in ((0, 4), (4, 8), (8, 11), (11, 15))]  # 11 batches an epoch
+    expected = [sum(part) / len(part) for part in parts]
+    assert [r["loss"] for r in rows_of(tmp_path / "run")] == pytest.approx(expected, rel=1e-6)
+
+
+# -- recovery ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def text() -> Text:
+    return make_text()
+
+
+@pytest.fixture(scope="module")
+def sound(text: Text) -> Fit:
+    return fit(SHORT, text)
+
+
+def assert_whole(o: Fit, callback: GuardCallback, run: Path) -> None:
+    assert callback.guard is not None
+    assert callback.guard.step_number == o.trainer.global_step == SHORT.steps
+    progress = o.trainer.fit_loop.epoch_loop.batch_progress.total
+    assert progress.ready == progress.completed == SHORT.steps
+    assert events_of(run, "fault") == []
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S83")
+def test_a_window_of_bad_data_is_left_out(tmp_path: Path, text: Text, sound: Fit) -> None:
+    callback = guard_callback(tmp_path / "run")
+    o = fit(BAD_DATA, text, callback)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["roll-back+skip-data"]
+    assert callback.guard.skipped_samples == (
+        (1112, 1207),
+    )  # the 12 batches from step 140, no other
+    assert o.validation == pytest.approx(sound.validation, rel=0.01)
+    assert max(step for step, _ in o.module.losses) == SHORT.steps
+    assert 0 < callback.guard.wasted_steps < 0.25
+
+
+@pytest.mark.slow
+def test_a_wrong_rate_is_cut(tmp_path: Path, text: Text, sound: Fit) -> None:
+    unguarded = fit(BAD_LR, text).validation
+    callback = guard_callback(tmp_path / "run")
+    o = fit(BAD_LR, text, callback)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["roll-back+lower-lr"]
+    assert callback.guard.lr_factor == pytest.approx(1 / 300, rel=0.2)
+    assert share_of_gap_closed(unguarded, o.validation, sound.validation) >= 0.9
+
+
+@pytest.mark.slow
+def test_an_update_with_a_nan_gradient_is_left_out(tmp_path: Path, text: Text, sound: Fit) -> None:
+    assert math.isnan(fit(SHORT, text, spoil=nan_gradient).validation)
+    callback = guard_callback(tmp_path / "run")
+    o = fit(SHORT, text, callback, spoil=nan_gradient)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["skip-update"]
+    assert o.validation == pytest.approx(sound.validation, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_rollback_over_the_end_of_an_epoch_takes_lightnings_counters_back(
+    tmp_path: Path, text: Text
+) -> None:
+    """Epochs of 48 batches: the fault is seen at step 149, the rollback is to 130, in epoch 2."""
+    own = ModelCheckpoint(
+        tmp_path / "own", filename="{step}-{train_loss:.3f}", every_n_train_steps=48, save_top_k=-1
+    )
+    callback = guard_callback(tmp_path / "run")
+    o = fit(BAD_LR, text, callback, own, limit_train_batches=48, enable_checkpointing=True)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["roll-back+lower-lr"]
+    assert o.trainer.current_epoch == 5
+    assert o.trainer.fit_loop.epoch_progress.total.completed == 5
+    steps = [step for step, _ in o.module.losses]
+    jumps = [(a, b) for a, b in pairwise(steps) if b != a + 1]
+    assert [b for _, b in jumps] == [130, 130]  # to the first trial, which fails, and to the second
+    grades = [read_stamp(p) for p in (tmp_path / "own").glob("*.ckpt")]
+    assert sorted((g.step, g.grade) for g in grades if g is not None) == [
+        (48, "healthy"), (96, "healthy"), (144, "healthy"),
+        (144, "poisoned"),  # saved after the onset; the healthy one on the trial that was kept
+        (192, "healthy"), (240, "healthy"),
+    ]  # fmt: skip
+    assert [verify_stamped(p) for p in (tmp_path / "own").glob("*.ckpt")] == [""] * len(grades)
+
+
+# -- Lightning's own business -----------------------------------------------------------------
+
+
+def test_a_checkpoint_that_lightning_removes_takes_its_manifest_along(tmp_path: Path) -> None:
+    own = ModelCheckpoint(
+        tmp_path / "own", monitor="train_loss", every_n_train_steps=4, save_top_k=1, save_last=True
+    )
+    run_tiny(guard_callback(tmp_path / "run"), own, steps=24, enable_checkpointing=True)
+    left = sorted(p for p in (tmp_path / "own").iterdir() if p.suffix == ".ckpt")
+    assert len(left) == 2  # the best and the last
+    assert sorted((tmp_path / "own").glob("*.json")) == [sidecar_of(p) for p in left]
+    assert [verify_stamped(p) for p in left] == ["", ""]
+
+
+def test_a_run_that_lightning_stops_early_is_ended_and_said_so(tmp_path: Path) -> None:
+    stop = EarlyStopping("val_loss", patience=1, min_delta=1e9)
+    _, used, _ = run_tiny(guard_callback(tmp_path / "run"), stop, steps=60)
+    assert used.global_step == 22
+    (end,) = events_of(tmp_path / "run", "end")
+    assert (end.data["final_step"], end.data["reason"]) == (22, "the trainer stopped")
+    assert (tmp_path / "run" / "checkpoints" / "step-00000022" / "manifest.json").exists()
+
+
+def test_lightnings_loop_is_given_back_as_it_was(tmp_path: Path) -> None:
+    before = trainer()
+    fresh = {id(o): set(vars(o)) for o in (before.fit_loop, before.strategy, before)}
+    _, used, _ = run_tiny(guard_callback(tmp_path / "run"), steps=3)
+    for ours, owner in zip(fresh.values(), (used.fit_loop, used.strategy, used), strict=True):
+        assert "run" not in vars(owner)
+        assert "optimizer_step" not in vars(owner)
+        assert "save_checkpoint" not in vars(owner)
+        assert ours <= set(vars(owner))
+    with quiet():
+        used.validate(used.lightning_module, verbose=False)
+
+
+def test_hooks_see_unscaled_gradients_before_they_are_clipped(tmp_path: Path) -> None:
+    class Norms(Callback):
+        def __init__(self) -> None:
+            self.norms: list[float] = []
+
+        def on_before_optimizer_step(
+            self, trainer: Trainer, pl_module: LightningModule, optimizer: Any
+        ) -> None:
+            norms = [p.grad.norm() for p in pl_module.parameters() if p.grad is not None]
+            self.norms.append(float(torch.stack(norms).norm()))
+
+    seen, plain = Norms(), Norms()
+    run_tiny(plain, steps=5, gradient_clip_val=0.01, plugins=[fp16()])
+    run_tiny(seen, guard_callback(tmp_path / "run"), steps=5, gradient_clip_val=0.01, plugins=[fp16()])  # fmt: skip
+    assert seen.norms == plain.norms
+    logged = [row["grad_norm"] for row in rows_of(tmp_path / "run")]
+    assert logged == pytest.approx(seen.norms, rel=1e-5)
+    assert min(logged) > 0.01
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        return iter(Sequences(40))
+
+
+class Manual(TinyModule):
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self.automatic_optimization = False
+
+
+def _refused(tmp_path: Path, module: LightningModule | None = None, **settings: Any) -> str:
+    fit_settings = {"train_dataloaders": settings.pop("data")} if "data" in settings else {}
+    callbacks = settings.pop("callbacks", [])
+    with quiet():
+        used = trainer(guard_callback(tmp_path / "run"), *callbacks, max_steps=3, **settings)
+        with pytest.raises(ConfigError) as caught:
+            used.fit(module or TinyModule(Job(3)), **fit_settings)
+    return str(caught.value)
+
+
+def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    manual = _refused(tmp_path, Manual(Job(3)))
+    assert "manual optimization" in manual
+    assert "FabricGuard" in manual
+    assert "__len__" in _refused(tmp_path, data=DataLoader(Stream(), batch_size=4))
+    two = [DataLoader(Sequences(8), batch_size=4), DataLoader(Sequences(8), batch_size=4)]
+    assert "one DataLoader" in _refused(tmp_path, data=two)
+    assert "set it to 0" in _refused(tmp_path, reload_dataloaders_every_n_epochs=1)
+    assert "limit_train_batches" in _refused(tmp_path, overfit_batches=2)
+    changes = GradientAccumulationScheduler({0: 1, 1: 2})
+    assert "accumulate_grad_batches" in _refused(tmp_path, callbacks=[changes])
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_version_of_lightning_is_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Package(name="lightning", serves="a test", lowest=(1, 0), highest=(1, 1))
+    monkeypatch.setattr(packages, "PACKAGES", (theirs,))
+    monkeypatch.setattr(packages, "_TOLD", set())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in ("a", "b"):
+            _, used, _ = run_tiny(guard_callback(tmp_path / name), steps=3)
+            assert used.global_step == 3
+    assert len([w for w in caught if "newer than tested" in str(w.message)]) == 1
+
+
+def test_a_loop_that_is_built_differently_runs_unguarded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Renamed(GuardCallback):
+        def _attach(self, trainer: Trainer) -> None:
+            self._replace(trainer.strategy, "optimizer_step", None)
+            self._replace(trainer.fit_loop, "a_name_of_tomorrow", None)
+
+    plain, _, rows = run_tiny(steps=5)
+    with pytest.warns(UserWarning, match="a_name_of_tomorrow.*not guarded"):
+        module, _, guarded_rows = run_tiny(Renamed(tmp_path / "run"), steps=5)
+    assert guarded_rows.rows == rows.rows
+    assert same(plain, module)
+
+
+def test_a_fault_of_ours_does_not_stop_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = guard_callback(tmp_path / "run", snapshot_every_steps=4)
+    plain, _, _ = run_tiny(steps=12)
+
+    class Breaks(Callback):
+        def on_train_batch_end(self, *args: Any) -> None:
+            callback._counters.state_dict = lambda: 1 // 0  # type: ignore[method-assign,assignment,return-value]
+
+    module, used, _ = run_tiny(callback, Breaks(), steps=12)
+    assert used.global_step == 12
+    assert same(plain, module)
+    faults = [e.data["error"] for e in events_of(tmp_path / "run", "fault")]
+    assert faults
+    assert "ZeroDivisionError" in faults[0]
+    assert "a fault of its own" in capsys.readouterr().err
