@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["NAMES", "Origin", "Setting", "Settings"]
+__all__ = ["NAMES", "Doubt", "Origin", "Setting", "Settings"]
 
 Origin = Literal["stated", "derived", "default"]
 """stated: written in the file; derived: computed from stated ones; default: of the framework."""
@@ -111,6 +111,24 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Doubt:
+    """A value under a known key that was not taken as it stands."""
+
+    name: str
+    """What the key states, by canonical name where there is one."""
+    key: str
+    text: str
+    """The value as written, at most 40 characters of it."""
+    line: int | None
+    expected: str
+    kind: Literal["unreadable", "impossible", "conflict", "word", "unsure", "not-read"] = (
+        "unreadable"
+    )
+    """Not a number; out of its range; against another key; a number that YAML 1.1 takes for text; a word
+    where the framework is not known; a key or file that nothing here reads."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """What one config says, by canonical name."""
 
@@ -119,6 +137,8 @@ class Settings:
     values: Mapping[str, Setting] = field(default_factory=dict)
     note: tuple[str, ...] = ()
     """What was assumed while reading, for people."""
+    doubts: tuple[Doubt, ...] = ()
+    """Values that could not be taken; nothing else stands in their place, no default either."""
 
     def get(self, name: str) -> Any:
         """Return the value of a setting, or None where it is absent."""

@@ -8,6 +8,7 @@ from trimtab.errors import ReadError
 from trimtab.preflight.reading.deepspeed import own_scaler, with_config
 from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
+from trimtab.preflight.reading.doubt import conflicts, doubtful, exponents, in_doubt
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
@@ -65,6 +66,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
         settings
         for document in load(path)
         if (settings := understood(str(path), with_config(document, path), frameworks)).values
+        or any(doubt.kind == "unreadable" for doubt in settings.doubts)
     ]
     if not found:
         raise ReadError(
@@ -146,12 +148,24 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     no_clip = switched_off(leaves, "clip")
     if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
         stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
+    doubts = (
+        *doubtful(document, leaves, framework, stated),
+        *conflicts(framework, stated),
+        *exponents(document, leaves),
+    )
+    refused = in_doubt(doubts)
+    stated = {name: setting for name, setting in stated.items() if name not in refused}
     facts = Facts(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
-        facts.defaults = defaults_for(framework, stated, leaves)
-    values = settings_of(facts)
-    return Settings(path, framework.name if framework else "generic", values, tuple(facts.note))
+        facts.defaults = {
+            name: value
+            for name, value in defaults_for(framework, stated, leaves).items()
+            if name not in refused
+        }
+    values = {name: found for name, found in settings_of(facts).items() if name not in refused}
+    name = framework.name if framework else "generic"
+    return Settings(path, name, values, tuple(facts.note), doubts)
 
 
 def defaults_for(

@@ -1,6 +1,6 @@
 """What a rule is, as data: when it applies, what it checks, why, from where, and at what price to follow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ class Verdict:
     """What to do where it is not a setting, or in addition."""
 
 
-Check = Callable[[Facts], Verdict | None]
+Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Rule:
     source: str
     """Public name of where it comes from."""
     check: Check | None = None
-    """Gives None where the rule is satisfied or the settings it needs are absent."""
+    """Gives None, or nothing, where the rule is satisfied or the settings it needs are absent."""
     needs: tuple[str, ...] = ()
     """Settings, or what follows from them, without which it does not apply."""
     elsewhere: Elsewhere | None = None
