@@ -25,6 +25,7 @@ NAMES: Mapping[str, str] = {
     "gated_ffn": "whether the feed-forward block is gated (SwiGLU, GeGLU)",
     "vocab": "rows of the embedding",
     "seq": "tokens of one training sequence",
+    "max_positions": "positions that the model has room for",
     "experts": "routed experts",
     "tied_embeddings": "whether input and output embedding share their weights",
     "params": "parameters, stated or computed from the shape",
@@ -67,6 +68,7 @@ NAMES: Mapping[str, str] = {
     "batch_samples": "sequences of one optimizer step",
     "batch_tokens": "tokens of one optimizer step",
     "micro_batch": "sequences of one device's forward pass",
+    "grad_accum": "forward passes of one device that are summed into one optimizer step",
     "batch_start_samples": "where a ramp begins",
     "train_steps": "",
     "train_samples": "",
@@ -108,6 +110,8 @@ class Setting:
     key: str = ""
     """The framework's own key, as a user would search for it: `--init-method-std`, `model.d_model`."""
     line: int | None = None
+    text: str = ""
+    """The value as the file has it, where the setting is in other words: `amp_fp16` for fp16."""
 
 
 @dataclass(frozen=True)

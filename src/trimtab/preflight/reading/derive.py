@@ -53,7 +53,8 @@ class Facts:
             value = int(value)
         source = next((self.stated[s] for s in sources if s in self.stated), None)
         key, line = (source.key, source.line) if source else ("", None)
-        self.values[name] = Setting(value, origin, key, line)
+        text = "" if source is None else str(source.value)[:40]
+        self.values[name] = Setting(value, origin, key, line, text)
 
     def default(self, name: str) -> Any:
         """Return the framework's default of a fact or setting, or None."""
@@ -127,6 +128,7 @@ def flags(facts: Facts) -> None:
     if untied is not None:
         facts.derive("tied_embeddings", not untied, "untied", origin="stated")
     facts.keep("tied_embeddings", "tied")
+    facts.keep("max_positions")
     qk = facts.fact("qk_norm")
     if qk is not None:
         facts.derive(

@@ -194,6 +194,7 @@ FACTS: Mapping[str, Fact] = {
         "warmupratio lrwarmupfraction warmupfraction warmupproportion warmupstepsfraction lrwarmupratio warmupfrac warmuppct warmuppercent warmupstepsratio"
         " warmupprop warmuppercentage warmuppart warmuprate warmupratios pctstart percwarmup warmupepochratio", "", "number", 0, 100, "schedule",
     ),
+    "schedule_unit": Fact("schedulerunits twarmupunits schedulerunit", "", "text", group="schedule"),
     "decay_steps": Fact("totalnumupdate annealsteps lrdecayiters lrdecaysteps decaysteps lrdecaystyleiters cosinesteps lrdecayiter numdecaysteps decayiters learningrateschedulesteps maxlrsteps lrmaxsteps decaylrsteps lrdecaymaxsteps tmax", "", "duration", 1, 1e9, "schedule"),
     "beta1": Fact("beta1 adambeta1 adamb1 b1 optimizerbeta1 adamwbeta1 optimbeta1", "", "share", 0, 1, "optimizer"),
     "beta2": Fact("beta2 adambeta2 adamb2 b2 optimizerbeta2 adamwbeta2 optimbeta2", "", "share", 0, 1, "optimizer"),

@@ -12,7 +12,14 @@ from trimtab.preflight.reading.doubt import conflicts, doubtful, exponents, in_d
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
-from trimtab.preflight.reading.recognise import accepted, left_open, recognise, switched_off
+from trimtab.preflight.reading.recognise import (
+    Candidate,
+    accepted,
+    left_open,
+    named,
+    recognise,
+    switched_off,
+)
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
 from trimtab.preflight.settings import Setting, Settings
@@ -138,7 +145,8 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     stated = {} if framework is None else own_keys(framework, leaves)
     rest = leaves if framework is None else list(without(framework, leaves))
     for name, found in recognise(rest).items():
-        stated.setdefault(name, Setting(found.value, "stated", found.leaf.key, found.leaf.line))
+        leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
+        stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
     stated.update(segment_facts(document.tree))
     note = list(document.note)
     if (scaled := own_scaler(document.tree, stated)) is not None:
@@ -166,6 +174,19 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     values = {name: found for name, found in settings_of(facts).items() if name not in refused}
     name = framework.name if framework else "generic"
     return Settings(path, name, values, tuple(facts.note), doubts)
+
+
+def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
+    """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or the call's own key."""
+    if len(found.leaf.path) == 1:
+        return found.leaf
+    for leaf in leaves:
+        same = (
+            len(leaf.path) == 1 and leaf.value == found.value and not isinstance(leaf.value, bool)
+        )
+        if same and any(name == found.fact for name, _ in named(squash(leaf.path[0]), "")):
+            return leaf
+    return found.leaf
 
 
 def defaults_for(

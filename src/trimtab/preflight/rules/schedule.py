@@ -19,9 +19,11 @@ def warm_up(run: Facts) -> Verdict | None:
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
     if steps <= 2 and not run.is_ngpt:
+        stated = run.setting("warmup_tokens")
+        short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
         return Verdict(
             _severity_without_warm_up(run),
-            f"no warm-up ({steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates are at the full rate",
+            f"no warm-up ({short}{steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates are at the full rate",
             values,
             change,
         )
@@ -160,8 +162,16 @@ def ramp(run: Facts) -> Verdict | None:
     return Verdict(
         "info",
         f"{tokens(batch)} a step from the start: early gradients agree, so much of it is wasted (BLOOM ramped from 192 to 2048 sequences over 9.8 M)",
-        {"batch_tokens": batch}, {"batch_start_samples": 192} if run.positive("batch_samples") else {}, "start at an eighth of it",
+        {"batch_tokens": batch}, _eighth(run), "start at an eighth of it",
     )  # fmt: skip
+
+
+def _eighth(run: Facts) -> dict[str, int]:
+    """Return an eighth of the batch in sequences, where the devices can divide it."""
+    samples = run.positive("batch_samples") or 0.0
+    shares = (run.positive("micro_batch") or 1) * (run.positive("data_parallel") or 1)
+    fits = samples >= 8 and samples % 8 == 0 and (samples / 8) % shares == 0
+    return {"batch_start_samples": int(samples / 8)} if fits else {}
 
 
 def batch_size(run: Facts) -> Verdict | None:

@@ -46,7 +46,7 @@ PRETRAINING: tuple[Framework, ...] = (
               "model.embeddingsize": "vocab_padded", "model.initfn": "init_scheme", "model.attentionlayernorm": "qk_norm", "globaltrainbatchsize": "batch_global",
               "optimizer.name": "optimizer", "scheduler.name": "schedule", "model.weighttying": "tied", "softmaxauxiliaryloss": "ignored",
               "optimizer.decaynormandbias": "decay_norms", "auxiliarylossmultiplier": "z_loss", "model.initstd": "init_std",
-              "scheduler.twarmupunits": "ignored", "scheduler.units": "ignored"},
+              "scheduler.units": "schedule_unit", "scheduler.tmax": "decay_steps"},
         ignore=("evaluators",),
         batch_unit="global",
         ffn_rule="olmo",
