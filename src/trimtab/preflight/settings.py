@@ -43,6 +43,8 @@ NAMES: Mapping[str, str] = {
     "softcap_final": "",
     "z_loss": "coefficient of the z-loss on the output logits; 0 where it is off",
     "router_z_loss": "the same for the router of a mixture of experts",
+    "router_aux_loss": "coefficient of the loss that balances experts; 0 where it is off",
+    "router_bias": "whether a bias balances experts instead",
     # init
     "init_std": "standard deviation of the weight init; text where it is a named scheme",
     "init_std_output": "the same for the layers that write to the residual stream",
@@ -91,6 +93,7 @@ NAMES: Mapping[str, str] = {
     "data_parallel": "",
     "zero_stage": "what data-parallel ranks share: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP)",
     "world_size": "",
+    "saves": "whether checkpoints are written",
     "save_steps": "",
     "eval_steps": "",
     "seed": "",
@@ -125,10 +128,10 @@ class Doubt:
     """The value as written, at most 40 characters of it."""
     line: int | None
     expected: str
-    kind: Literal["unreadable", "impossible", "conflict", "word", "unsure", "not-read"] = (
-        "unreadable"
-    )
-    """Not a number; out of its range; against another key; a number that YAML 1.1 takes for text; a word
+    kind: Literal[
+        "unreadable", "impossible", "conflict", "disagree", "word", "unsure", "not-read"
+    ] = "unreadable"
+    """Not a number; out of its range; refused beside another key; other than another key; a number that YAML 1.1 takes for text; a word
     where the framework is not known; a key or file that nothing here reads."""
 
 

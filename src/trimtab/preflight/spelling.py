@@ -3,10 +3,12 @@
 Where a config has the setting, its own key is used; else the framework's usual one; else plain words.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.preflight.facts import Facts
 from trimtab.preflight.rules.rule import compact
 from trimtab.preflight.settings import Settings
 
@@ -88,7 +90,7 @@ _WORDS: Mapping[str, str] = {
     "min_lr": "the final learning rate", "warmup_steps": "the warm-up in steps", "beta2": "Adam's beta2", "eps": "Adam's epsilon",
     "clip": "the gradient clip", "dtype": "the number format", "ffn": "the FFN width", "embed_norm": "a norm after the embedding",
     "qk_norm": "norms on queries and keys", "reduce_dtype": "the format of gradient sums", "optimizer_dtype": "the format of Adam's moments",
-    "loss_scale": "the loss scale (0: dynamic)",
+    "loss_scale": "the loss scale (0: dynamic)", "saves": "checkpoints",
 }  # fmt: skip
 
 
@@ -117,14 +119,43 @@ def _one(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
         return typed
     if typed := _betas(settings, name, change):
         return typed
+    if name == "warmup_steps" and (typed := _warm_up(settings, float(value))):
+        return typed
     text = _plain(value)
     if own := _own_key(settings, name, value):
-        return _assigned(settings, own, text)
+        return _assigned(settings, own, text + _unit(settings.values[name].text))
     if template:
         return _on_command_line(settings, template.format(text))
     if name == "batch_start_samples":  # a ramp needs more than a start
         return ""
-    return f"set {_WORDS.get(name) or name.replace('_', ' ')} to {text}"
+    what = _WORDS.get(name) or name.replace("_", " ")
+    return f"turn on {what}" if value is True else f"set {what} to {text}"
+
+
+def _warm_up(settings: Settings, steps: float) -> str:
+    """Return a warm-up in the unit that the file gives it in: tokens, samples or a share of the run."""
+    run = Facts(settings)
+    for name, factor in (
+        ("warmup_tokens", run.positive("batch_tokens")),
+        ("warmup_samples", run.positive("batch_samples")),
+        ("warmup_ratio", 1 / (run.positive("train_steps") or math.inf)),
+    ):
+        found = settings.values.get(name)
+        if (
+            found is not None
+            and found.origin == "stated"
+            and factor
+            and re.fullmatch(_KEY, found.key)
+        ):
+            amount = steps * factor if name != "warmup_ratio" else float(f"{steps * factor:.2g}")
+            return _assigned(settings, found.key, _plain(amount))
+    return ""
+
+
+def _unit(text: str) -> str:
+    """Return the unit that stands behind a number, such as `ba` in `100ba`."""
+    found = re.fullmatch(r"[\d.]+(ba|tok|sp|ep)", text)
+    return found[1] if found else ""
 
 
 def _assigned(settings: Settings, key: str, text: str) -> str:
@@ -186,8 +217,9 @@ def _betas(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
     found = settings.values.get(name)
     if name not in ("beta1", "beta2") or found is None or "betas" not in found.key.lower():
         return ""
+    run = Facts(settings)
     first, second = (
-        _plain(change.get(part, settings.number(part) or usual))
+        _plain(change.get(part, run.positive(part) or usual))
         for part, usual in (("beta1", 0.9), ("beta2", 0.95))
     )
     if found.key.startswith("-"):
@@ -202,7 +234,9 @@ def _betas(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
 def _own_key(settings: Settings, name: str, value: Any) -> str:
     """Return the config's own key of a setting, where a value can be typed after it."""
     found = settings.values.get(name)
-    if found is None or found.origin != "stated" or isinstance(value, bool):
+    if found is None or found.origin != "stated":
+        return ""
+    if isinstance(value, bool) and (not isinstance(found.value, bool) or found.key.startswith("-")):
         return ""
     if name in ("dtype", "loss_scale"):  # several keys, or one that must go
         return ""

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
+MAX_STEPS = 1e9  # of a decay; more are tokens
 MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
 
@@ -154,7 +155,7 @@ def length(facts: "Facts") -> None:
     if tokens:
         facts.derive("train_tokens", tokens[0], "train_tokens", origin="stated")
     decay = in_unit(facts, duration(facts.fact("decay_steps")))
-    if decay and decay[0] > 0 and decay[1] in ("", "steps"):
+    if decay and 0 < decay[0] <= MAX_STEPS and decay[1] in ("", "steps"):
         facts.derive("decay_steps", decay[0], "decay_steps", origin="stated")
     samples, step_tokens = facts.get("train_samples"), facts.get("batch_tokens")
     total_tokens, batch_samples = facts.get("train_tokens"), facts.get("batch_samples")

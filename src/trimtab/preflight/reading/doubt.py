@@ -9,12 +9,12 @@ from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.frameworks import Framework
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.recognise import ACCEPT, PREFIXED, named, placed
-from trimtab.preflight.reading.values import duration, flag, number, pair, unresolved
+from trimtab.preflight.reading.values import duration, finite, flag, number, pair, unresolved
 from trimtab.preflight.settings import Doubt, Setting
 
 __all__ = ["conflicts", "doubtful", "exponents", "in_doubt"]
 
-Kind = Literal["unreadable", "impossible", "conflict", "word", "unsure", "not-read"]
+Kind = Literal["unreadable", "impossible", "conflict", "disagree", "word", "unsure", "not-read"]
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,11 @@ def text_of(value: Any) -> str:
 
 
 def conflicts(framework: Framework | None, stated: Mapping[str, Setting]) -> Iterator[Doubt]:
-    """Give the flags that a framework refuses together."""
+    """Give what a framework refuses together, and what one key takes from another."""
+    own, other = stated.get("lr"), stated.get("scheduler_lr")
+    rates = [finite(found.value) if found else None for found in (own, other)]
+    if own and other and rates[0] and rates[1] and abs(rates[0] / rates[1] - 1) > 0.01:
+        yield Doubt("lr", f"{own.key} {own.value} and {other.key}", str(other.value), other.line, "one rate; DeepSpeed's scheduler sets the second", "disagree")  # fmt: skip
     bf16, fp16 = stated.get("bf16"), stated.get("fp16")
     if framework is None or framework.name not in ONE_FORMAT or bf16 is None or fp16 is None:
         return

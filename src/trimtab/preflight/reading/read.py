@@ -22,6 +22,7 @@ from trimtab.preflight.reading.recognise import (
 )
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
+from trimtab.preflight.reading.values import NO
 from trimtab.preflight.settings import Setting, Settings
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
@@ -173,7 +174,19 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
         }
     values = {name: found for name, found in settings_of(facts).items() if name not in refused}
     name = framework.name if framework else "generic"
+    if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
+        values.setdefault("saves", Setting(NO, "default", "--save"))
     return Settings(path, name, values, tuple(facts.note), doubts)
+
+
+def is_script(path: str, document: Document) -> bool:
+    """Whether this is a whole command line, and not arguments that somebody noted down."""
+    return document.syntax == "args" and not path.lower().endswith(".json")
+
+
+def has_key(leaves: Iterable[Leaf], key: str) -> bool:
+    """Whether a key is there, with whatever value."""
+    return any(squash(leaf.path[-1]) == key for leaf in leaves)
 
 
 def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:

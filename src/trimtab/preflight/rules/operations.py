@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.rules.rule import Rule, Verdict, compact
+from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact
 from trimtab.preflight.settings import Doubt
 
 __all__ = ["OPERATIONS_RULES"]
@@ -98,11 +98,12 @@ def possible(run: Facts) -> Sequence[Verdict]:
         where = f" (line {doubt.line})" if doubt.line else ""
         if doubt.kind == "impossible":
             said = f"{doubt.key} {doubt.text}{where} cannot be: expected {doubt.expected}"
-        elif doubt.kind == "conflict":
-            said = f"{doubt.key}{where}: {doubt.text}; expected {doubt.expected}"
+        elif doubt.kind in ("conflict", "disagree"):
+            said = f"{doubt.key} {doubt.text}{where}: expected {doubt.expected}"
         else:
             continue
-        found.append(Verdict("error", said, {doubt.name: doubt.text, "line": doubt.line}, words=f"give {doubt.expected}"))  # fmt: skip
+        severity: Severity = "warning" if doubt.kind == "disagree" else "error"
+        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=f"give {doubt.expected}"))  # fmt: skip
     if (one := _impossible(run)) is not None:
         found.append(one)
     return found
@@ -163,15 +164,17 @@ def lengths(run: Facts) -> Verdict | None:
 def saves(run: Facts) -> Verdict | None:
     """Few checkpoints in a long run."""
     save, steps = run.positive("save_steps"), run.train_steps
-    if save is None or steps is None or run.is_tuning or steps < 2000 or not run.is_large:
+    if save is None or steps is None or run.is_tuning or steps < 2000 or (run.params or 0) < 1e9:
         return None
-    if save > steps / 20:
-        return Verdict(
-            "info",
-            f"a checkpoint every {save:.0f} of {steps:.0f} steps: a failure loses {save / steps / 2:.0%} of the run on average",
-            {"save_steps": save, "train_steps": steps},
-            words="--save-seconds and --devices give the interval that loses least",
+    values, words = {"save_steps": save, "train_steps": steps}, "--save-seconds and --devices give the interval that loses least"  # fmt: skip
+    if save > steps:
+        said = (
+            f"a checkpoint every {save:.0f} steps, and the run has {steps:.0f}: none before its end"
         )
+        return Verdict("info", said, values, words=words)
+    if save > steps / (20 if run.is_large else 5):
+        said = f"a checkpoint every {save:.0f} of {steps:.0f} steps: a failure loses {save / steps / 2:.0%} of the run on average"
+        return Verdict("warning" if save > steps / 5 and steps >= 10_000 else "info", said, values, words=words)  # fmt: skip
     return None
 
 

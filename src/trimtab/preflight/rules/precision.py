@@ -77,6 +77,11 @@ def states(run: Facts) -> Verdict | None:
             f"gradients are summed in bf16{over}: 8 bits for a sum of many",
             {"reduce_dtype": reduce, "data_parallel": ranks}, {"reduce_dtype": "fp32"},
         )  # fmt: skip
+    if run.text("dtype") == "fp16-pure" and not run.is_adapter:
+        return Verdict(
+            "error", "weights are turned to fp16 (.half()) without an fp32 copy: updates below 1/2048 of a weight are lost, and Adam's ε 1e-8 rounds to 0 in fp16",
+            {"dtype": "fp16"}, {}, "keep the weights in fp32 and run the forward pass under torch.autocast with bf16",
+        )  # fmt: skip
     if run.text("dtype") in ("bf16-true", "bf16-pure", "pure_bf16") and not run.is_adapter:
         return Verdict(
             "warning", "weights are kept in bf16 without an fp32 copy: updates below 1/256 of a weight are lost",

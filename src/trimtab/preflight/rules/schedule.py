@@ -1,10 +1,14 @@
 """Warm-up, decay, batch ramps, and how often the corpus is seen."""
 
+import math
+
 from trimtab.preflight.facts import Facts
 from trimtab.preflight.references import BATCH_TOKENS, GPT3_LR
 from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact, tokens
 
 __all__ = ["SCHEDULE_RULES"]
+
+_NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
 def warm_up(run: Facts) -> Verdict | None:
@@ -98,54 +102,76 @@ def danger_zone(run: Facts) -> Verdict | None:
     return None
 
 
-def schedule(run: Facts) -> Verdict | None:
-    """Warm-up, decay and end of the run fit each other."""
+def schedule(run: Facts) -> tuple[Verdict, ...]:
+    """Warm-up, end rate, decay and end of the run fit each other."""
+    said = (_warm_up_fits(run), _end_rate(run), _decay(run), _constant(run))
+    return tuple(verdict for verdict in said if verdict is not None)
+
+
+def _warm_up_fits(run: Facts) -> Verdict | None:
     steps, end = run.warmup_steps, run.train_steps
-    lr, low, decay = run.positive("lr"), run.number("min_lr"), run.positive("decay_steps")
-    if steps and end and steps >= end:
+    if not steps or not end:
+        return None
+    values = {"warmup_steps": steps, "train_steps": end}
+    change = {"warmup_steps": max(1, round(end / 50))}
+    if steps >= end:
+        longer = "as long as" if steps == end else "longer than"
+        said = f"warm-up of {steps:.0f} steps is {longer} the run of {end:.0f}: the peak rate is never held"
+        return Verdict("error", said, values, change)
+    if steps > 0.3 * end and not run.is_tuning:
+        return Verdict("info", f"warm-up takes {steps / end:.0%} of the run", values, change)
+    return None
+
+
+def _end_rate(run: Facts) -> Verdict | None:
+    lr, low = run.positive("lr"), run.number("min_lr")
+    if lr is None or low is None:
+        return None
+    values = {"lr": lr, "min_lr": low}
+    change = {"min_lr": float(f"{lr / 10:.3g}")}
+    if low > lr * 1.001:  # from a hundredth on it may be a share of the peak
         return Verdict(
-            "error",
-            f"warm-up of {steps:.0f} steps is {'as long as' if steps == end else 'longer than'} the run of {end:.0f}: the peak rate is never held",
-            {"warmup_steps": steps, "train_steps": end},
-            {"warmup_steps": max(1, round(end / 50))},
-        )
-    if lr and low is not None and low > lr * 1.001:
-        return Verdict(
-            "error"
-            if low < 0.01
-            else "warning",  # from a hundredth on it may be a share of the peak
+            "error" if low < 0.01 else "warning",
             f"minimum rate {compact(low)} is above the peak {compact(lr)}",
-            {"lr": lr, "min_lr": low},
-            {"min_lr": float(f"{lr / 10:.3g}")},
+            values,
+            change,
         )
     constant = "constant" in run.text("schedule") or "wsd" in run.text("schedule")
-    if lr and low is not None and low >= lr * 0.999 and not constant and not run.is_tuning:
-        return Verdict(
-            "warning",
-            f"minimum rate {compact(low)} equals the peak: the {run.text('schedule') or 'schedule'} never decays",
-            {"lr": lr, "min_lr": low},
-            {"min_lr": float(f"{lr / 10:.3g}")},
-        )
-    if decay and end and (decay < 0.9 * end or decay > 1.25 * end):
-        what = (
-            f"the rest runs at {compact(low) if low is not None else 'the minimum'}"
-            if decay < end
-            else "the run ends at a high rate"
-        )
-        return Verdict(
-            "info",
-            f"the decay ends at {decay:.0f} of {end:.0f} steps: {what}",
-            {"decay_steps": decay, "train_steps": end},
-            {"decay_steps": end},
-        )
-    if steps and end and steps > 0.3 * end and not run.is_tuning:
-        return Verdict(
-            "info",
-            f"warm-up takes {steps / end:.0%} of the run",
-            {"warmup_steps": steps, "train_steps": end},
-            {"warmup_steps": round(end / 50)},
-        )
+    if low >= lr * 0.999 and not constant and not run.is_tuning:
+        said = f"minimum rate {compact(low)} equals the peak: the {run.text('schedule') or 'schedule'} never decays"
+        return Verdict("warning", said, values, change)
     return None
+
+
+def _decay(run: Facts) -> Verdict | None:
+    """Whether the decay ends with the run: a warning where it is off by a factor of two or more."""
+    end, decay, low = run.train_steps, run.positive("decay_steps"), run.number("min_lr")
+    if not decay or not end or 0.9 * end <= decay <= 1.25 * end:
+        return None
+    found = run.setting("decay_steps")
+    rises = found is not None and found.key.rsplit(".", 1)[-1] == "T_max" and decay < end
+    rest = f"the rest runs at {compact(low) if low is not None else 'the minimum'}"
+    if rises:
+        rest = "torch's cosine then rises to the peak again"
+    far = decay <= 0.5 * end or decay >= 2 * end
+    known = found is not None and found.origin == "stated" and run.is_stated("train_steps")
+    return Verdict(
+        "warning" if far and known and not run.is_tuning else "info",
+        f"the decay ends at {decay:.0f} of {end:.0f} steps: {rest if decay < end else 'the run ends at a high rate'}",
+        {"decay_steps": decay, "train_steps": end},
+        {"decay_steps": int(end)},
+    )
+
+
+def _constant(run: Facts) -> Verdict | None:
+    if run.text("schedule") not in _NEVER_DECAYS or run.is_tuning or run.positive("lr") is None:
+        return None
+    return Verdict(
+        "info",
+        f"schedule {run.get('schedule')}: the rate never decays; published runs end at a tenth of the peak or below",
+        {"schedule": run.get("schedule")},
+        {"schedule": "cosine"},
+    )
 
 
 def ramp(run: Facts) -> Verdict | None:
@@ -218,7 +244,7 @@ def epochs(run: Facts) -> Verdict | None:
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
     if corpus is None or total is None or total <= corpus * 1.0001:
         return None
-    where = f", the second pass begins at step {corpus / batch:.0f}" if batch else ""
+    where = f", the second pass begins at step {math.ceil(corpus / batch)}" if batch else ""
     return Verdict(
         "warning" if not run.is_tuning else "info",
         f"{tokens(total)} from a corpus of {compact(corpus)}: {total / corpus:.2f} epochs{where}",
@@ -226,7 +252,7 @@ def epochs(run: Facts) -> Verdict | None:
             "train_tokens": total,
             "corpus_tokens": corpus,
             "epochs": total / corpus,
-            "boundary_step": corpus / batch if batch else None,
+            "boundary_step": math.ceil(corpus / batch) if batch else None,
         },
         words="plan what repeats, or end at the boundary; expect a step down in train loss there",
     )

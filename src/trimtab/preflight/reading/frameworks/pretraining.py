@@ -68,7 +68,7 @@ PRETRAINING: tuple[Framework, ...] = (
         keys={"model.flavor": "flavor", "training.batchsize": "micro_batch", "training.localbatchsize": "micro_batch", "training.maxnorm": "clip",
               "training.steps": "train_steps", "optimizer.name": "optimizer", "training.mixedprecisionparam": "precision", "training.seqlen": "seq",
               "parallelism.dataparallelreplicatedegree": "dp_replicate", "parallelism.dataparallelsharddegree": "dp_shard", "lrscheduler.decaytype": "schedule",
-              "checkpoint.interval": "save_steps", "training.globalbatchsize": "batch_global", "lrscheduler.minlrfactor": "min_lr_ratio", "lrscheduler.lrmin": "min_lr_ratio",
+              "checkpoint.interval": "save_steps", "checkpoint.enable": "saving", "training.globalbatchsize": "batch_global", "lrscheduler.minlrfactor": "min_lr_ratio", "lrscheduler.lrmin": "min_lr_ratio",
               "training.datatype": "ignored"},
         ignore=("enablefloat8linear",),
         defaults={"beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0, "dtype": "bf16", "zero_stage": 3},
