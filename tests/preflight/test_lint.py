@@ -64,7 +64,24 @@ def test_every_finding_has_a_price_and_says_when_it_can_be_made() -> None:
 
 def test_satisfied_rules_are_those_that_could_be_answered() -> None:
     run = make_settings(lr=6e-5, clip=1.0)
-    assert {r.id for r in satisfied(run, lint(run))} == {"L06", "L13"}
+    assert {r.id for r in satisfied(run, lint(run))} == {"L13"}, "no size, so no word on the rate"
+    sized = make_settings(lr=6e-5, clip=1.0, params=175e9)
+    assert {r.id for r in satisfied(sized, lint(sized))} == {"L06", "L13", "L21"}
+
+
+def test_a_rule_that_does_not_concern_a_config_is_not_satisfied_by_it() -> None:
+    values: dict[str, Any] = {
+        "hidden": 4096,
+        "layers": 32,
+        "init_std": 0.02,
+        "optimizer": "adamw",
+        "dtype": "bf16",
+        "beta2": 0.999,
+    }
+    tuned = make_settings("hf-trainer", objective="sft", **values)
+    fine = {r.id for r in satisfied(tuned, lint(tuned))}
+    assert "L24" in fine
+    assert not fine & {"L01", "L05", "L09", "L18-aspect", "L22", "L25", "L27"}
 
 
 def test_impossible_numbers_of_the_user_are_refused() -> None:

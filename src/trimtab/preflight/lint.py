@@ -101,7 +101,7 @@ def satisfied(
     corpus_tokens: float | None = None,
     train_tokens: float | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules that this config could answer and that found nothing.
+    """Return the rules that this config could answer, that concern it, and that found nothing.
 
     Args:
         settings: One config.
@@ -112,4 +112,4 @@ def satisfied(
     """
     spoke = {f.rule for f in findings}
     run = Facts(settings, params=params, corpus_tokens=corpus_tokens, train_tokens=train_tokens)
-    return tuple(r for r in RULES if r.id not in spoke and r.needs and r.applies(run))
+    return tuple(r for r in RULES if r.id not in spoke and r.answered(run))

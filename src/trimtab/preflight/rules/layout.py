@@ -121,7 +121,7 @@ LAYOUT_RULES: tuple[Rule, ...] = (
         source=f"{_ARGUMENTS}; DeepSpeed's batch triad (train_batch_size = micro batch × accumulation × ranks)", cost="none", when="mid-run",
     ),
     Rule(
-        id="STAGES", title="layers divide over pipeline stages", topic="operations", check=stages, needs=("layers", "pipeline_parallel"),
+        id="STAGES", title="layers divide over pipeline stages", topic="operations", check=stages, needs=("layers", "pipeline_parallel"), decided=lambda run: _is_of(run, _STAGED),
         why="a stage holds whole layers, and equally many unless the file says otherwise",
         source=_ARGUMENTS, cost="none", when="mid-run",
     ),

@@ -200,7 +200,7 @@ OPERATIONS_RULES: tuple[Rule, ...] = (
         source="OPT-175B logbook; BLOOM chronicles",
     ),
     Rule(
-        id="L35", title="checkpoint interval", topic="operations", check=saves, needs=("save_steps", "train_steps"),
+        id="L35", title="checkpoint interval", topic="operations", check=saves, needs=("save_steps", "train_steps"), decided=lambda run: (run.params or 0) >= 1e9 and not run.is_tuning,
         why="interval √(2 × save time × time between failures) loses least; 300 steps were taken while unstable (tr8), 100 in BLOOM and GLM-130B",
         source="Young (1974), Daly (2006); BLOOM and GLM-130B logs", cost="disk, and the time of the saves", when="mid-run",
     ),

@@ -265,7 +265,7 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
         source="GPT-3, BLOOM, Llama and OLMo settings; BigScience lessons learned",
     ),
     Rule(
-        id="L08", title="dense checkpoints through 3 × warm-up", topic="schedule", check=danger_zone, needs=("warmup_steps", "save_steps"),
+        id="L08", title="dense checkpoints through 3 × warm-up", topic="schedule", check=danger_zone, needs=("warmup_steps", "save_steps"), from_scratch=True, decided=lambda run: (run.params or 0) >= 1e9,
         why="three documented divergences came at 1.16 to 1.21 × warm-up; advice then was to watch the first 3 ×",
         source="BigScience tr8-104B chronicles (advice of Conglong Li)", cost="disk, and the time of the saves", when="mid-run",
     ),
@@ -275,17 +275,17 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
         source="Chinchilla (arXiv:2203.15556) on decay length; published smoke and benchmark configs", cost="none", when="from scratch",
     ),
     Rule(
-        id="L16", title="batch ramp", topic="schedule", check=ramp, needs=("batch_tokens",),
+        id="L16", title="batch ramp", topic="schedule", check=ramp, needs=("batch_tokens",), from_scratch=True,
         why="BLOOM 192 to 2048 sequences over 9.77 M, Llama 3 4 to 16 M tokens, DeepSeek-V2 2304 to 9216, Gopher 3 to 6 M",
         source="BLOOM chronicles; Llama 3 (arXiv:2407.21783); DeepSeek-V2 (arXiv:2405.04434)", cost="more steps at first", when="from scratch",
     ),
     Rule(
-        id="L17", title="batch against the noise scale", topic="schedule", check=batch_size, needs=("batch_tokens", "params"),
+        id="L17", title="batch against the noise scale", topic="schedule", check=batch_size, needs=("batch_tokens", "params"), from_scratch=True, decided=lambda run: (run.params or 0) >= 1e9,
         why="beyond the noise scale a larger batch buys little and costs tokens; far below it the rate must come down",
         source="McCandlish et al. (arXiv:1812.06162); OPT talk", cost="tokens per update, or steps", when="mid-run",
     ),
     Rule(
-        id="L32", title="sequence-length warm-up with huge batches", topic="schedule", check=length_ramp, needs=("batch_tokens", "params", "seq"),
+        id="L32", title="sequence-length warm-up with huge batches", topic="schedule", check=length_ramp, needs=("batch_tokens", "params", "seq"), from_scratch=True,
         remedy="sequence-length-warm-up",
         why="stable at 8 × batch and 4 × rate for GPT-2 1.5B; did not help the 104B, and may mask a bug",
         source="Li et al. (arXiv:2108.06084); BigScience lessons learned",
