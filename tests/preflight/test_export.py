@@ -28,7 +28,7 @@ def test_an_embedding_norm_does_not_fit_into_plain_gpt2_and_the_layer_is_named(
     assert told.out == ""
     assert "GPT2LMHeadModel has no place for the norm after the embedding" in told.err
     assert "word_embeddings_layernorm" in told.err
-    assert "embed_layernorm = True, line 1" in told.err
+    assert "--embed-layernorm = True, line 1" in told.err
     assert "bloom can hold it" in told.err
     script.write_text(f"python pretrain_gpt.py {MEGATRON}\n")
     assert main(["preflight", str(script), "--export", "gpt2"]) == 0

@@ -64,7 +64,24 @@ def test_every_finding_has_a_price_and_says_when_it_can_be_made() -> None:
 
 def test_satisfied_rules_are_those_that_could_be_answered() -> None:
     run = make_settings(lr=6e-5, clip=1.0)
-    assert {r.id for r in satisfied(run, lint(run))} == {"L06", "L13"}
+    assert {r.id for r in satisfied(run, lint(run))} == {"L13"}, "no size, so no word on the rate"
+    sized = make_settings(lr=6e-5, clip=1.0, params=175e9)
+    assert {r.id for r in satisfied(sized, lint(sized))} == {"L06", "L13", "L21"}
+
+
+def test_a_rule_that_does_not_concern_a_config_is_not_satisfied_by_it() -> None:
+    values: dict[str, Any] = {
+        "hidden": 4096,
+        "layers": 32,
+        "init_std": 0.02,
+        "optimizer": "adamw",
+        "dtype": "bf16",
+        "beta2": 0.999,
+    }
+    tuned = make_settings("hf-trainer", objective="sft", **values)
+    fine = {r.id for r in satisfied(tuned, lint(tuned))}
+    assert "L24" in fine
+    assert not fine & {"L01", "L05", "L09", "L18-aspect", "L22", "L25", "L27"}
 
 
 def test_impossible_numbers_of_the_user_are_refused() -> None:
@@ -95,6 +112,58 @@ def test_a_config_is_answered_with_its_own_key() -> None:
     assert spell(run, {"lr": 6e-5}) == "opt.peak: 6e-5"
     run = Settings("a.sh", "megatron", {"lr": Setting(1e-3, "stated", "--lr")})
     assert spell(run, {"lr": 6e-5}, "and watch") == "--lr 6e-5; and watch"
+
+
+@pytest.mark.parametrize(
+    ("path", "framework", "name", "setting", "change", "expected"),
+    [
+        ("a.json", "deepspeed", "beta2", Setting(0.999, "stated", "optimizer.params.betas"), 0.95, "optimizer.params.betas: [0.9, 0.95]"),
+        ("a.sh", "metaseq", "beta2", Setting(0.98, "stated", "--adam-betas", None, "(0.9, 0.98)"), 0.95, "--adam-betas '(0.9, 0.95)'"),
+        ("a.sh", "x", "beta2", Setting(0.98, "stated", "--betas", None, "['0.9', '0.98']"), 0.95, "--betas 0.9 0.95"),
+        ("a.toml", "torchtitan", "dtype", Setting("fp16", "stated", "training.mixed_precision_param", None, "float16"), "bf16",
+         'training.mixed_precision_param = "bfloat16"'),
+        ("a.yaml", "olmo", "dtype", Setting("fp16", "stated", "precision", None, "amp_fp16"), "bf16", "precision: amp_bf16"),
+        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "net.dtype", None, "half"), "bf16", "net.dtype: bf16"),
+        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "trainer.precision", None, "16-mixed"), "bf16", "trainer.precision: bf16-mixed"),
+        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "run.fp16", None, "True"), "bf16", "run.bf16: true"),
+        ("a.toml", "torchtitan", "reduce_dtype", Setting("bf16", "stated", "training.mixed_precision_reduce", None, "bfloat16"), "fp32",
+         'training.mixed_precision_reduce = "float32"'),
+        ("a.sh", "hf-trainer", "weight_decay", Setting(0.0, "stated", "--weight_decay"), 0.1, "--weight_decay 0.1"),
+        ("a.py", "generic", "lr", Setting(6e-3, "stated", "LR"), 1.2e-4, "LR = 1.2e-4"),
+        ("a.yaml", "llm-foundry", "warmup_steps", Setting(100, "stated", "scheduler.t_warmup", None, "100ba"), 2000, "scheduler.t_warmup: 2000ba"),
+        ("a.toml", "torchtitan", "saves", Setting(False, "stated", "checkpoint.enable"), True, "checkpoint.enable = true"),
+    ],
+)  # fmt: skip
+def test_a_file_is_answered_in_its_own_key_unit_and_words(
+    path: str, framework: str, name: str, setting: Setting, change: Any, expected: str
+) -> None:
+    assert spell(Settings(path, framework, {name: setting}), {name: change}) == expected
+
+
+def test_a_command_line_is_answered_with_options() -> None:
+    run = Settings("a.sh", "hf-trainer", {"lr": Setting(1e-4, "stated", "--learning_rate")})
+    assert spell(run, {"weight_decay": 0.1}) == "--weight_decay 0.1"
+    assert spell(run, {"dtype": "bf16"}) == "--bf16"
+
+
+def test_a_warm_up_is_answered_in_the_unit_in_which_the_file_has_it() -> None:
+    values = {
+        "batch_tokens": Setting(4194304),
+        "warmup_tokens": Setting(2000, "stated", "scheduler.t_warmup"),
+        "warmup_steps": Setting(0, "derived", "scheduler.t_warmup"),
+    }
+    assert (
+        spell(Settings("a.yaml", "olmo", values), {"warmup_steps": 2000})
+        == "scheduler.t_warmup: 8388608000"
+    )
+    values = {
+        "train_steps": Setting(100_000),
+        "warmup_ratio": Setting(0.5, "stated", "warmup_ratio"),
+    }
+    assert (
+        spell(Settings("a.yaml", "hf-trainer", values), {"warmup_steps": 2000})
+        == "warmup_ratio: 0.02"
+    )
 
 
 # ------------------------------------------------------------ published sets

@@ -54,6 +54,11 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "NORMFORMER": ("info", {"norm": "normformer"}, {"norm": "layernorm"}),
     "PARSE": ("error", {"eps": "1.0e_8"}, {"init_std": "small_init"}),
     "KEY": ("warning", {"beta1": 0.95, "beta2": 0.9}, {"beta1": 0.9, "beta2": 0.95}),
+    "BATCH": ("error", {"batch_samples": 2044, "micro_batch": 1, "data_parallel": 8}, {"batch_samples": 2048, "micro_batch": 1, "data_parallel": 8}),
+    "STAGES": ("warning", {"pipeline_parallel": 5}, {"pipeline_parallel": 16}),
+    "POSITIONS": ("error", {"max_positions": 1024}, {"max_positions": 2048}),
+    "ROUTER": ("warning", {"experts": 8, "router_aux_loss": 0}, {"experts": 8, "router_aux_loss": 0, "router_bias": True}),
+    "SAVE": ("warning", {"saves": False}, {"save_steps": 100}),
     "SEQ": ("info", {"batch_samples": 16}, {"batch_samples": 1536}),
 }  # fmt: skip
 

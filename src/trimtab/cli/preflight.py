@@ -321,7 +321,9 @@ def _gain_words(given: list[tuple[float, float]], params: float | None, trend: T
 
 def _rule(rule: Rule) -> dict[str, Any]:
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
-    return {k: v for k, v in fields.items() if k != "check"} | {"elsewhere": rule.elsewhere}
+    return {k: v for k, v in fields.items() if k not in ("check", "decided")} | {
+        "elsewhere": rule.elsewhere
+    }
 
 
 def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> None:

@@ -162,7 +162,8 @@ class Facts:
             return False
         pretrainer = any(part in self.settings.framework.lower() for part in _PRETRAINERS)
         return not (
-            pretrainer and found.key.lower().rsplit(".", 1)[-1] in ("model", "model_name", "name")
+            pretrainer
+            and found.key.lower().lstrip("-").rsplit(".", 1)[-1] in ("model", "model_name", "name")
         )
 
     @cached_property

@@ -1,13 +1,13 @@
 """Apply every rule to one config, and put what it found in order."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trimtab.errors import ConfigError
 from trimtab.plan.remedies import When
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.rules import RULES, Rule, Severity
+from trimtab.preflight.rules import RULES, Rule, Severity, Verdict
 from trimtab.preflight.settings import Settings
 from trimtab.preflight.spelling import spell
 
@@ -59,14 +59,17 @@ def lint(
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value}; give a positive number")
     run = Facts(settings, **given)
-    found = [f for rule in RULES if (f := _apply(rule, run)) is not None]
+    found = [finding for rule in RULES for finding in _apply(rule, run)]
     return tuple(sorted(found, key=_order))
 
 
-def _apply(rule: Rule, run: Facts) -> Finding | None:
-    verdict = rule.check(run) if rule.check is not None and rule.applies(run) else None
-    if verdict is None:
-        return None
+def _apply(rule: Rule, run: Facts) -> Iterator[Finding]:
+    said = rule.check(run) if rule.check is not None and rule.applies(run) else None
+    for verdict in (said,) if isinstance(said, Verdict) else said or ():
+        yield _finding(rule, verdict, run)
+
+
+def _finding(rule: Rule, verdict: Verdict, run: Facts) -> Finding:
     return Finding(
         rule=rule.id, title=rule.title, topic=rule.topic, severity=verdict.severity,
         message=verdict.message, values=dict(verdict.values), why=rule.why, source=rule.source,
@@ -98,7 +101,7 @@ def satisfied(
     corpus_tokens: float | None = None,
     train_tokens: float | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules that this config could answer and that found nothing.
+    """Return the rules that this config could answer, that concern it, and that found nothing.
 
     Args:
         settings: One config.
@@ -109,4 +112,4 @@ def satisfied(
     """
     spoke = {f.rule for f in findings}
     run = Facts(settings, params=params, corpus_tokens=corpus_tokens, train_tokens=train_tokens)
-    return tuple(r for r in RULES if r.id not in spoke and r.needs and r.applies(run))
+    return tuple(r for r in RULES if r.id not in spoke and r.answered(run))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["NAMES", "Origin", "Setting", "Settings"]
+__all__ = ["NAMES", "Doubt", "Origin", "Setting", "Settings"]
 
 Origin = Literal["stated", "derived", "default"]
 """stated: written in the file; derived: computed from stated ones; default: of the framework."""
@@ -25,6 +25,7 @@ NAMES: Mapping[str, str] = {
     "gated_ffn": "whether the feed-forward block is gated (SwiGLU, GeGLU)",
     "vocab": "rows of the embedding",
     "seq": "tokens of one training sequence",
+    "max_positions": "positions that the model has room for",
     "experts": "routed experts",
     "tied_embeddings": "whether input and output embedding share their weights",
     "params": "parameters, stated or computed from the shape",
@@ -42,6 +43,8 @@ NAMES: Mapping[str, str] = {
     "softcap_final": "",
     "z_loss": "coefficient of the z-loss on the output logits; 0 where it is off",
     "router_z_loss": "the same for the router of a mixture of experts",
+    "router_aux_loss": "coefficient of the loss that balances experts; 0 where it is off",
+    "router_bias": "whether a bias balances experts instead",
     # init
     "init_std": "standard deviation of the weight init; text where it is a named scheme",
     "init_std_output": "the same for the layers that write to the residual stream",
@@ -67,6 +70,7 @@ NAMES: Mapping[str, str] = {
     "batch_samples": "sequences of one optimizer step",
     "batch_tokens": "tokens of one optimizer step",
     "micro_batch": "sequences of one device's forward pass",
+    "grad_accum": "forward passes of one device that are summed into one optimizer step",
     "batch_start_samples": "where a ramp begins",
     "train_steps": "",
     "train_samples": "",
@@ -89,6 +93,7 @@ NAMES: Mapping[str, str] = {
     "data_parallel": "",
     "zero_stage": "what data-parallel ranks share: 0 nothing, 1 optimizer states, 2 gradients too, 3 weights too (FSDP)",
     "world_size": "",
+    "saves": "whether checkpoints are written",
     "save_steps": "",
     "eval_steps": "",
     "seed": "",
@@ -108,6 +113,26 @@ class Setting:
     key: str = ""
     """The framework's own key, as a user would search for it: `--init-method-std`, `model.d_model`."""
     line: int | None = None
+    text: str = ""
+    """The value as the file has it, where the setting is in other words: `amp_fp16` for fp16."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A value under a known key that was not taken as it stands."""
+
+    name: str
+    """What the key states, by canonical name where there is one."""
+    key: str
+    text: str
+    """The value as written, at most 40 characters of it."""
+    line: int | None
+    expected: str
+    kind: Literal[
+        "unreadable", "impossible", "conflict", "disagree", "word", "unsure", "not-read"
+    ] = "unreadable"
+    """Not a number; out of its range; refused beside another key; other than another key; a number that YAML 1.1 takes for text; a word
+    where the framework is not known; a key or file that nothing here reads."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +144,8 @@ class Settings:
     values: Mapping[str, Setting] = field(default_factory=dict)
     note: tuple[str, ...] = ()
     """What was assumed while reading, for people."""
+    doubts: tuple[Doubt, ...] = ()
+    """Values that could not be taken; nothing else stands in their place, no default either."""
 
     def get(self, name: str) -> Any:
         """Return the value of a setting, or None where it is absent."""

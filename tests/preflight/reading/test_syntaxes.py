@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.errors import ReadError
+from trimtab.preflight.lint import lint
 from trimtab.preflight.reading import read_config
 from trimtab.preflight.settings import Settings
 
@@ -346,3 +347,13 @@ def test_two_assignments_in_one_line(read: Read) -> None:
 )  # fmt: skip
 def test_odd_values_never_break_the_reading(read: Read, name: str, text: str) -> None:
     assert read(name, text, ()).get("lr") == 1e-4
+
+
+def test_weights_turned_to_half_are_seen_in_a_script(read: Read) -> None:
+    text = "LR = 6e-3\nmodel = GPT(hidden_size=512, num_layers=4).cuda().half()\nopt = AdamW(model.parameters(), lr=LR, weight_decay=0.1)\n"
+    run = read("train.py", text)
+    assert run.get("dtype") == "fp16-pure"
+    assert any(f.rule == "L27" and f.severity == "error" for f in lint(run))
+    assert run.values["lr"].key == "LR", "the knob, not the call that takes it"
+    images = text.replace(".cuda().half()", ".cuda()") + "x = batch.half()\n"
+    assert read("images.py", images).get("dtype") is None

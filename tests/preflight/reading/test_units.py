@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from trimtab.preflight.lint import lint
 from trimtab.preflight.settings import Settings
 
 Read = Callable[..., Settings]
@@ -145,3 +146,26 @@ def test_parameters_from_the_shape_and_from_a_name(read: Read) -> None:
 )
 def test_clipping_that_is_switched_off_is_zero(read: Read, text: str, clip: float) -> None:
     assert read("a.yaml", f"lr: 1e-4\n{text}\n").get("clip") == clip
+
+
+def test_the_schedule_of_olmo_counts_in_the_unit_that_it_states(read: Read) -> None:
+    text = """
+model: {d_model: 4096, n_layers: 32, n_heads: 32, max_sequence_length: 4096}
+scheduler: {name: cosine_with_warmup, units: UNIT, t_warmup: 8388608000, t_max: 5e12}
+global_train_batch_size: 1024
+max_duration: 4e12T
+"""
+    run = read("olmo.yaml", text.replace("UNIT", "tokens"))
+    assert run.get("warmup_steps") == 2000
+    assert run.get("warmup_tokens") == 8388608000
+    assert run.get("decay_steps") == 1192093
+    assert run.get("train_steps") == 953674
+    assert read("steps.yaml", text.replace("UNIT", "steps")).get("warmup_steps") == 8388608000
+
+
+def test_a_warm_up_of_less_than_a_step_of_tokens_is_none(read: Read) -> None:
+    text = "model: {d_model: 4096, max_sequence_length: 4096}\nscheduler: {units: tokens, t_warmup: 2000}\nglobal_train_batch_size: 1024\n"
+    run = read("olmo.yaml", text)
+    assert run.get("warmup_steps") == 0
+    (said,) = [f for f in lint(run) if f.rule == "L07"]
+    assert "2 000 tokens, 0 steps" in said.message

@@ -6,7 +6,7 @@ from typing import Any
 
 from trimtab.preflight.reading.text_sources import put
 
-__all__ = ["argument_tree", "count_options", "launcher_tree"]
+__all__ = ["argument_tree", "count_options", "launcher_tree", "spelled_options"]
 
 OPTION = re.compile(r"--?([A-Za-z][\w.@/-]*)(?:=(.*))?", re.DOTALL)
 OVERRIDE = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -69,6 +69,15 @@ def argument_tree(words: Sequence[str]) -> dict[str, Any]:
             values.append(word)
     close()
     return tree
+
+
+def spelled_options(words: Sequence[str]) -> dict[tuple[str, ...], str]:
+    """Return the path of every option with the option as it is typed: `("adam_beta2",)` is `--adam-beta2`."""
+    return {
+        path_of(found[1]): word.partition("=")[0]
+        for word in words
+        if (found := OPTION.fullmatch(word)) and not re.fullmatch(r"-[\d.][\d.eE+-]*", word)
+    }
 
 
 def launcher_tree(words: Sequence[str]) -> dict[str, Any]:

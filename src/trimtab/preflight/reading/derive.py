@@ -53,16 +53,18 @@ class Facts:
             value = int(value)
         source = next((self.stated[s] for s in sources if s in self.stated), None)
         key, line = (source.key, source.line) if source else ("", None)
-        self.values[name] = Setting(value, origin, key, line)
+        text = "" if source is None else str(source.value)[:40]
+        self.values[name] = Setting(value, origin, key, line, text)
 
     def default(self, name: str) -> Any:
         """Return the framework's default of a fact or setting, or None."""
         return self.defaults.get(name)
 
 
+UNEVEN = "layers are divided over pipeline stages as the file says, not evenly"
 AS_STATED = (
     "hidden", "layers", "heads", "kv_heads", "head_dim", "seq", "norm", "activation", "dropout", "attention_dropout",
-    "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "init_std", "init_std_output", "embedding_scale",
+    "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "router_aux_loss", "router_bias", "init_std", "init_std_output", "embedding_scale",
     "optimizer", "lr", "min_lr", "schedule", "beta1", "beta2", "eps", "weight_decay", "clip", "params", "embed_norm",
     "tensor_parallel", "pipeline_parallel", "context_parallel", "data_parallel", "zero_stage", "world_size", "seed", "loss_scale", "loss_scale_init",
     "loss_scale_window", "loss_scale_hysteresis", "loss_scale_min", "ffn", "epochs", "micro_batch",
@@ -127,6 +129,7 @@ def flags(facts: Facts) -> None:
     if untied is not None:
         facts.derive("tied_embeddings", not untied, "untied", origin="stated")
     facts.keep("tied_embeddings", "tied")
+    facts.keep("max_positions")
     qk = facts.fact("qk_norm")
     if qk is not None:
         facts.derive(
@@ -202,6 +205,8 @@ def dtypes(facts: Facts) -> None:
         chosen, source = "fp8", "fp8"
     if chosen is None and bf16 is False and fp16 is False:
         chosen, source = "fp32", "bf16"
+    if facts.fact("half_weights"):
+        chosen, source = "fp16-pure", "half_weights"
     facts.derive("dtype", chosen, source, origin="stated")
     reduce = facts.fact("reduce_dtype")
     facts.derive(
@@ -240,7 +245,12 @@ def sharding(facts: Facts) -> None:
 
 
 def intervals(facts: Facts) -> None:
-    """Save and evaluation intervals in steps, where they are steps."""
+    """Save and evaluation intervals in steps, where they are steps; whether anything is saved."""
+    saving = facts.fact("saving")
+    if flag(saving) is False or (isinstance(saving, str) and saving.lower() == "no"):
+        facts.derive("saves", NO, "saving", origin="stated")
+    if facts.fact("uneven_pipeline") is not None and UNEVEN not in facts.note:
+        facts.note.append(UNEVEN)
     for name in ("save_steps", "eval_steps"):
         found = duration(facts.fact(name))
         if found and found[1] in ("", "steps") and found[0] >= 1:

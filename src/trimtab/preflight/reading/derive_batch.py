@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
+MAX_STEPS = 1e9  # of a decay; more are tokens
 MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
 
@@ -18,6 +19,7 @@ def batch(facts: "Facts") -> None:
     """Samples and tokens of one optimizer step."""
     seq = facts.get("seq")
     layout(facts)
+    facts.derive("grad_accum", facts.amount("grad_accum"), "grad_accum", origin="stated")
     ramp = facts.fact("ramp")
     if isinstance(ramp, list) and len(ramp) == 3:
         facts.derive("batch_start_samples", number(ramp[0]), "ramp", origin="stated")
@@ -152,8 +154,8 @@ def length(facts: "Facts") -> None:
     tokens = duration(facts.fact("train_tokens"))
     if tokens:
         facts.derive("train_tokens", tokens[0], "train_tokens", origin="stated")
-    decay = duration(facts.fact("decay_steps"))
-    if decay and decay[0] > 0 and decay[1] in ("", "steps"):
+    decay = in_unit(facts, duration(facts.fact("decay_steps")))
+    if decay and 0 < decay[0] <= MAX_STEPS and decay[1] in ("", "steps"):
         facts.derive("decay_steps", decay[0], "decay_steps", origin="stated")
     samples, step_tokens = facts.get("train_samples"), facts.get("batch_tokens")
     total_tokens, batch_samples = facts.get("train_tokens"), facts.get("batch_samples")
@@ -161,11 +163,21 @@ def length(facts: "Facts") -> None:
         facts.derive(
             "train_steps", whole(ramp_steps(facts, samples, batch_samples)), "train_samples"
         )
+    if decay and decay[1] == "tokens" and step_tokens and sure(facts, "batch_tokens"):
+        facts.derive("decay_steps", whole(decay[0] / step_tokens), "decay_steps")
     if total_tokens and step_tokens and sure(facts, "batch_tokens"):
         facts.derive("train_steps", whole(total_tokens / step_tokens), "train_tokens", "duration")
     steps = facts.get("train_steps")
     if steps and step_tokens and sure(facts, "batch_tokens"):
         facts.derive("train_tokens", steps * step_tokens, "train_steps")
+
+
+def in_unit(facts: "Facts", length: tuple[float, str] | None) -> tuple[float, str] | None:
+    """Return a plain number of the schedule in the unit that the schedule states (OLMo's `units: tokens`)."""
+    unit = str(facts.fact("schedule_unit") or "").lower()
+    if length is not None and length[1] == "" and unit in ("tokens", "samples", "epochs"):
+        return length[0], unit
+    return length
 
 
 def whole(steps: float) -> int | None:
@@ -180,7 +192,7 @@ def sure(facts: "Facts", name: str) -> bool:
 
 def warmup(facts: "Facts") -> None:
     """Warm-up in steps, from steps, a share, samples, tokens or a duration."""
-    stated = duration(facts.fact("warmup_steps")) or duration(facts.fact("warmup"))
+    stated = in_unit(facts, duration(facts.fact("warmup_steps")) or duration(facts.fact("warmup")))
     source = "warmup_steps" if facts.fact("warmup_steps") is not None else "warmup"
     amount, unit = stated or (None, "")
     ratio = facts.amount("warmup_ratio")

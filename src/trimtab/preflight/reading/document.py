@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["Document", "Leaf", "PathKey", "leaves", "squash"]
@@ -19,11 +19,13 @@ class Leaf:
     path: PathKey
     value: Any
     line: int | None = None
+    spelled: str = ""
+    """The option as it is typed, `--adam-beta2`, where it is one."""
 
     @property
     def key(self) -> str:
         """The path as a person would write it."""
-        return ".".join(self.path)
+        return self.spelled or ".".join(self.path)
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,15 @@ class Document:
     syntax: str
     lines: Mapping[PathKey, int] = field(default_factory=dict)
     note: tuple[str, ...] = ()
+    spelled: Mapping[PathKey, str] = field(default_factory=dict)
+    """Options of a command line as they are typed there."""
 
     def leaves(self) -> list[Leaf]:
         """Every value with its path; lists of plain values are one value."""
-        return list(leaves(self.tree, self.lines))
+        found = leaves(self.tree, self.lines)
+        if not self.spelled:
+            return list(found)
+        return [replace(leaf, spelled=self.spelled.get(leaf.path, "")) for leaf in found]
 
 
 def leaves(tree: Any, lines: Mapping[PathKey, int], path: PathKey = ()) -> Iterator[Leaf]:

@@ -82,12 +82,12 @@ FACTS: Mapping[str, Fact] = {
     "vocab_padded": Fact("embeddingsize paddedvocabsize vocabsizepadded embeddingrowspadded padvocabsizeto", "", "count", 25_000, 5_000_000, "model"),
     "pad_vocab_to": Fact("makevocabsizedivisibleby padvocabsizemultiple padvocabtomultipleof padtomultipleofvocab", "", "count", 1, 65536, "model"),
     "seq": Fact(
-        "seq taskfeaturelengthsinputs seqlens nseq seqlength seqlen sequencelength maxseqlen maxseqlength sequencelen contextlength blocksize ctxlen nctx tokenspersample"
+        "seq ctx taskfeaturelengthsinputs seqlens nseq seqlength seqlen sequencelength maxseqlen maxseqlength sequencelen contextlength blocksize ctxlen nctx tokenspersample"
         " maxsequencelength cutofflen maxlength contextsize trainseqlen maxtargetlength maxlen contextlen chunksize maxtokenlength"
         " trainseqlength encoderseqlength blocklen samplelength maxsourcepositions modelmaxlength windowsize contextwindow"
         " maxseqlentrain trainingseqlen packedlength packlength maxcontextlength trainsequencelength decoderseqlength ntokenspersample"
         " packedseqlen tokenizedlength numtokenspersequence tokenspersequence sequencesize packingsize datasequencelength inputlength maxinputlength seql",
-        " length ctx  numsteps", "count", 8, 20_000_000, "any",
+        " length  numsteps", "count", 8, 20_000_000, "any",
     ),
     "max_positions": Fact(
         "maxpositionembeddings maxpositions npositions maxpositionembedding maxtargetpositions maxposition maxposembeddings maxpos"
@@ -148,10 +148,19 @@ FACTS: Mapping[str, Fact] = {
         " zlossscale useszloss zlosslambda zlossratio", "", "number", 0, 10, "any",
     ),
     "z_loss_on": Fact("zlossenabled usezloss enablezloss withzloss dozloss", "", "flag", 0, 1, "any"),
+    "router_aux_loss": Fact("moeauxlosscoeff moeauxlosscoef routerauxlosscoef routerauxlosscoeff moeauxlossweight loadbalancinglossweight auxlosscoef auxlosscoeff auxlossalpha", "", "number", 0, 1e3, "model"),
+    "router_bias": Fact("moerouterenableexpertbias enableexpertbias routingbias useroutingbias moeuseauxfreebalancing auxlossfree useauxfree auxfree", "", "flag", 0, 1, "model"),
+    "uneven_pipeline": Fact(
+        "decoderfirstpipelinenumlayers decoderlastpipelinenumlayers numlayersinfirstpipelinestage numlayersinlastpipelinestage pipelinemodelparallellayout"
+        " accountforembeddinginpipelinesplit accountforlossinpipelinesplit pipelinelayerdivision standaloneembeddingstage pipelinestageslayers", "", "any", group="layout",
+    ),
+    "save_to": Fact("", "", "text", group="any"),
+    "saving": Fact("enablecheckpoint checkpointenable savestrategy", "", "any", group="any"),
+    "half_weights": Fact("weightsinhalf", "", "flag", group="precision"),
     "router_z_loss": Fact("moezlosscoeff routerzlosscoef routerzlossweight moezloss routerzloss moezlossweight zlosscoefrouter moerouterzlosscoeff", "", "number", 0, 10, "model"),
     # init
     "init_std": Fact(
-        "megatroninitsigma initializerstandarddev initmethodstd initializerrange initstd weightinitstd initscale initrange initializerstd initsigma stdinit paraminitstd initstdev"
+        "megatroninitsigma initializerstandarddev initializersigma initmethodstd initializerrange initstd weightinitstd initscale initrange initializerstd initsigma stdinit paraminitstd initstdev"
         " initializationstd parametersinitstd initializerstandarddeviation initnormalstd initbasestd initwstd weightsinitstd initializerstddev initstddev initmethodsigma weightinitstddev linearinitstd",
         "", "number", 0, 10, "model",
     ),
@@ -168,7 +177,7 @@ FACTS: Mapping[str, Fact] = {
     ),
     "min_lr": Fact(
         "lrcooldownend cooldownlr minlr lrmin minlearningrate mindecaylr finallr endlearningrate lrend etamin finallearningrate lrfinal endlr minimumlr learningrateend"
-        " minimumlearningrate learningratefinal learningratemin lowestlr learningrateminimum decaylr decayedlr targetminlr lrfloor endinglr",
+        " minimumlearningrate learningratefinal learningratemin lowestlr schedfloor schedulerfloor learningrateminimum decaylr decayedlr targetminlr lrfloor endinglr",
         "", "number", 0, 100, "schedule",
     ),
     "min_lr_ratio": Fact(
@@ -194,7 +203,9 @@ FACTS: Mapping[str, Fact] = {
         "warmupratio lrwarmupfraction warmupfraction warmupproportion warmupstepsfraction lrwarmupratio warmupfrac warmuppct warmuppercent warmupstepsratio"
         " warmupprop warmuppercentage warmuppart warmuprate warmupratios pctstart percwarmup warmupepochratio", "", "number", 0, 100, "schedule",
     ),
-    "decay_steps": Fact("totalnumupdate annealsteps lrdecayiters lrdecaysteps decaysteps lrdecaystyleiters cosinesteps lrdecayiter numdecaysteps decayiters learningrateschedulesteps maxlrsteps lrmaxsteps decaylrsteps lrdecaymaxsteps tmax", "", "duration", 1, 1e9, "schedule"),
+    "scheduler_lr": Fact("warmupmaxlr schedulerwarmupmaxlr", "", "number", 0, 100, "schedule"),
+    "schedule_unit": Fact("schedulerunits twarmupunits schedulerunit", "", "text", group="schedule"),
+    "decay_steps": Fact("totalnumupdate annealsteps lrdecayiters lrdecaysteps decaysteps lrdecaystyleiters cosinesteps lrdecayiter numdecaysteps decayiters learningrateschedulesteps maxlrsteps lrmaxsteps decaylrsteps lrdecaymaxsteps tmax", "", "duration", 1, 1e16, "schedule"),
     "beta1": Fact("beta1 adambeta1 adamb1 b1 optimizerbeta1 adamwbeta1 optimbeta1", "", "share", 0, 1, "optimizer"),
     "beta2": Fact("beta2 adambeta2 adamb2 b2 optimizerbeta2 adamwbeta2 optimbeta2", "", "share", 0, 1, "optimizer"),
     "betas": Fact("betas adambetas adamwbetas optimizerbetas optimbetas adamwoptimizerbetas adambeta", "", "pair", 0, 1, "optimizer"),
@@ -240,7 +251,7 @@ FACTS: Mapping[str, Fact] = {
     "train_steps": Fact(
         "numtrainingupdates trainiter trainiters maxsteps trainsteps numtrainsteps numsteps maxupdate totalsteps maxiters numiterations trainingsteps totaltrainsteps maxtrainsteps numtrainingsteps"
         " maxupdates totaliters totaliterations maxiterations trainiterations totaltrainingsteps numupdates iterations maxiter numiters maxstep trainstep totalstep trainnumsteps maxtrainingsteps niters nsteps"
-        " trainmaxsteps totalupdates stopstep numtrainiters maxtrainiters totaltrainstep trainmaxiters maxnumupdates numtrainupdates nupdates totalupdatenum totaltrainingiters numtrainingiterations numtotalsteps steptotal",
+        " trainmaxsteps totalupdates stopstep numtrainiters maxtrainiters totaltrainstep trainmaxiters maxnumupdates numtrainupdates nupdates totalupdatenum totaltrainingiters numtrainingiterations numtotalsteps steptotal schedtotal schedulertotal scheduletotal",
         "steps iters updates", "duration", 1, 1e10, "any",
     ),
     "duration": Fact("maxduration duration maxtrainduration trainduration trainingduration traintime trainlength", "", "duration", 0, 1e16, "any"),
@@ -280,7 +291,7 @@ FACTS: Mapping[str, Fact] = {
     "zero_stage": Fact("zerostage zerooptimizationstage zerolevel zerooptimizerstage zerooptstage", "", "count", 0, 3, "layout"),
     "zero_on": Fact("usedistributedoptimizer zero1 usezero1 usezerooptimizer", "", "flag", 0, 1, "layout"),
     "fsdp": Fact("fsdp shardingstrategy fsdptype fsdpshardingstrategy usefsdp fullyshard usetorchfsdp2", "", "any", group="layout"),
-    "world_size": Fact("tpusize distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount", "gpus", "count", 1, 1e6, "layout"),
+    "world_size": Fact("tpusize distributedworldsize worldsize numprocesses numgpus ngpus totalgpus numdevices devicenum gpucount ngpu gpunum totaldevices numchips numaccelerators devicecount world", "gpus", "count", 1, 1e6, "layout"),
     "nodes": Fact("numnodes nnodes nodes nnode numhosts numnode", "", "count", 1, 1e5, "layout"),
     "devices": Fact("ndevicespernode devices nprocpernode gpuspernode ntaskspernode devicespernode numgpuspernode nprocspernode numgpupernode gpupernode gpusperreplica ngpuspernode pernodegpus", "gres", "any", 1, 64, "layout"),
     "save_steps": Fact("saveinterval savesteps saveevery checkpointinterval saveintervalupdates checkpointevery checkpointevery saveiters checkpointfactor savefreq saveinterval checkpointsteps ckptinterval savecheckpointsteps checkpointperiod checkpointfreq savemodelevery saveeverysteps savecheckpointinterval checkpointfrequency ckptevery", "", "duration", 1, 1e9, "any"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.preflight.reading.document import Document, PathKey
 from trimtab.preflight.reading.text_sources import put
-from trimtab.preflight.reading.values import calculate
+from trimtab.preflight.reading.values import YES, calculate
 
 __all__ = ["FUNCTION_NOTE", "read_python"]
 
@@ -43,6 +43,9 @@ def read_module(module: ast.Module) -> Iterator[Document]:
             continue
         if function.name in ENTRIES:
             reader.parameters(function)
+    for node in ast.walk(module):
+        if halves_weights(node):
+            reader.store(("weights_in_half",), YES, node)
     if reader.tree:
         yield Document(reader.tree, "python", reader.lines)
     for function in ast.walk(module):
@@ -52,6 +55,20 @@ def read_module(module: ast.Module) -> Iterator[Document]:
         inner.body(function.body, ())
         if inner.tree:
             yield Document(inner.tree, "python", inner.lines, (f"{FUNCTION_NOTE} {function.name}",))
+
+
+def halves_weights(node: ast.AST) -> bool:
+    """Whether this is `model.half()`, or `.half()` on a model that is built there."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    if node.func.attr != "half" or node.args:
+        return False
+    inner: ast.expr = node.func.value
+    while isinstance(inner, ast.Call):  # GPT(...).cuda().half()
+        if isinstance(inner.func, ast.Name):
+            return inner.func.id[:1].isupper()
+        inner = inner.func.value if isinstance(inner.func, ast.Attribute) else inner.func
+    return isinstance(inner, ast.Name) and inner.id.lower() in ("model", "net", "network", "gpt")
 
 
 class PythonReader:

@@ -8,12 +8,21 @@ from trimtab.errors import ReadError
 from trimtab.preflight.reading.deepspeed import own_scaler, with_config
 from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
+from trimtab.preflight.reading.doubt import conflicts, doubtful, exponents, in_doubt
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
-from trimtab.preflight.reading.recognise import accepted, left_open, recognise, switched_off
+from trimtab.preflight.reading.recognise import (
+    Candidate,
+    accepted,
+    left_open,
+    named,
+    recognise,
+    switched_off,
+)
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
+from trimtab.preflight.reading.values import NO
 from trimtab.preflight.settings import Setting, Settings
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
@@ -65,6 +74,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
         settings
         for document in load(path)
         if (settings := understood(str(path), with_config(document, path), frameworks)).values
+        or any(doubt.kind == "unreadable" for doubt in settings.doubts)
     ]
     if not found:
         raise ReadError(
@@ -136,7 +146,8 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     stated = {} if framework is None else own_keys(framework, leaves)
     rest = leaves if framework is None else list(without(framework, leaves))
     for name, found in recognise(rest).items():
-        stated.setdefault(name, Setting(found.value, "stated", found.leaf.key, found.leaf.line))
+        leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
+        stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
     stated.update(segment_facts(document.tree))
     note = list(document.note)
     if (scaled := own_scaler(document.tree, stated)) is not None:
@@ -146,12 +157,49 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     no_clip = switched_off(leaves, "clip")
     if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
         stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
+    doubts = (
+        *doubtful(document, leaves, framework, stated),
+        *conflicts(framework, stated),
+        *exponents(document, leaves),
+    )
+    refused = in_doubt(doubts)
+    stated = {name: setting for name, setting in stated.items() if name not in refused}
     facts = Facts(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
-        facts.defaults = defaults_for(framework, stated, leaves)
-    values = settings_of(facts)
-    return Settings(path, framework.name if framework else "generic", values, tuple(facts.note))
+        facts.defaults = {
+            name: value
+            for name, value in defaults_for(framework, stated, leaves).items()
+            if name not in refused
+        }
+    values = {name: found for name, found in settings_of(facts).items() if name not in refused}
+    name = framework.name if framework else "generic"
+    if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
+        values.setdefault("saves", Setting(NO, "default", "--save"))
+    return Settings(path, name, values, tuple(facts.note), doubts)
+
+
+def is_script(path: str, document: Document) -> bool:
+    """Whether this is a whole command line, and not arguments that somebody noted down."""
+    return document.syntax == "args" and not path.lower().endswith(".json")
+
+
+def has_key(leaves: Iterable[Leaf], key: str) -> bool:
+    """Whether a key is there, with whatever value."""
+    return any(squash(leaf.path[-1]) == key for leaf in leaves)
+
+
+def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
+    """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or the call's own key."""
+    if len(found.leaf.path) == 1:
+        return found.leaf
+    for leaf in leaves:
+        same = (
+            len(leaf.path) == 1 and leaf.value == found.value and not isinstance(leaf.value, bool)
+        )
+        if same and any(name == found.fact for name, _ in named(squash(leaf.path[0]), "")):
+            return leaf
+    return found.leaf
 
 
 def defaults_for(

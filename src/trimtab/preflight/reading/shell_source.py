@@ -3,7 +3,12 @@
 import re
 from dataclasses import dataclass, field
 
-from trimtab.preflight.reading.arguments import argument_tree, count_options, launcher_tree
+from trimtab.preflight.reading.arguments import (
+    argument_tree,
+    count_options,
+    launcher_tree,
+    spelled_options,
+)
 from trimtab.preflight.reading.document import Document, PathKey
 from trimtab.preflight.reading.shell_branches import Branches
 from trimtab.preflight.reading.text_sources import read_json
@@ -99,7 +104,7 @@ def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
         spelled = re.search(rf"--?{re.escape(key).replace('_', '[-_]')}\b", text)
         if spelled:
             lines[(key,)] = text.count("\n", 0, spelled.start()) + 1
-    return Document(tree, "args", lines)
+    return Document(tree, "args", lines, spelled=spelled_options(best))
 
 
 def program(command: list[str]) -> dict[str, str]:

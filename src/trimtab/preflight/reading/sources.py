@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from trimtab.preflight.reading.arguments import argument_tree
+from trimtab.preflight.reading.arguments import argument_tree, spelled_options
 from trimtab.preflight.reading.document import Document
 from trimtab.preflight.reading.interpolation import interpolate
 from trimtab.preflight.reading.python_source import read_python
@@ -76,8 +76,11 @@ def facts(document: Document) -> Iterator[Document]:
             if key == "framework" or isinstance(value, dict)
         }
         # Stored arguments may still hold `${NAME:-512}`: the fallback is what runs unless the caller sets NAME.
-        options: dict[str, Any] = argument_tree([expand(str(word), {}) for word in arguments])
-        yield Document({**beside, **options}, "args", note=document.note)
+        words = [expand(str(word), {}) for word in arguments]
+        options: dict[str, Any] = argument_tree(words)
+        yield Document(
+            {**beside, **options}, "args", note=document.note, spelled=spelled_options(words)
+        )
     elif (
         isinstance(inner, dict)
         and len(inner) > 1

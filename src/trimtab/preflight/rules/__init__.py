@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from trimtab.preflight.rules.init import INIT_RULES
+from trimtab.preflight.rules.layout import LAYOUT_RULES
 from trimtab.preflight.rules.learning_rate import LEARNING_RATE_RULES
 from trimtab.preflight.rules.model import MODEL_RULES
 from trimtab.preflight.rules.operations import OPERATIONS_RULES
@@ -21,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     *SHAPE_RULES,
     *LEARNING_RATE_RULES,
     *OPTIMIZER_RULES,
+    *LAYOUT_RULES,
     *OPERATIONS_RULES,
     *MODEL_RULES,
 )

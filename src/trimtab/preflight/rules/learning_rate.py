@@ -139,7 +139,7 @@ def unknown_optimizer(run: Facts) -> Verdict | None:
 
 LEARNING_RATE_RULES: tuple[Rule, ...] = (
     Rule(
-        id="L06", title="peak rate fits the size", topic="optimizer", check=learning_rate, needs=("lr",), remedy="lower-lr",
+        id="L06", title="peak rate fits the size", topic="optimizer", check=learning_rate, needs=("lr",), decided=lambda run: run.params is not None and run.has_adam and not run.is_adapter, remedy="lower-lr",
         why="OPT-175B started high at 3e-4, five times GPT-3's rate, and lowered it after each divergence: every run 11.x was dead by step 6 500. Starting high to drop later is risky; a lower rate was what cured 175B and 66B",
         source="GPT-3 paper table 2.1; OPT-175B logbook; Llama 3, OLMo 2 and Marin settings; Zephyr and Tulu recipes",
     ),

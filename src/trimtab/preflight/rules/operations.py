@@ -2,9 +2,11 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.rules.rule import Rule, Verdict, compact
+from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact
+from trimtab.preflight.settings import Doubt
 
 __all__ = ["OPERATIONS_RULES"]
 
@@ -17,8 +19,50 @@ _LIKE_A_NUMBER = re.compile(r"[+-]?\.?\d[\d._eE+-]*")
 _BELOW_ONE = ("beta1", "beta2", "dropout", "attention_dropout", "embedding_dropout")
 
 
-def spelled(run: Facts) -> Verdict | None:
-    """A number that is text, because it is misspelt."""
+def spelled(run: Facts) -> Sequence[Verdict]:
+    """A value that could not be read, or a number that is text because it is misspelt."""
+    found = [
+        _unread(doubt) for doubt in run.settings.doubts if doubt.kind in ("unreadable", "unsure")
+    ]
+    if (misspelt := _misspelt(run)) is not None:
+        found.append(misspelt)
+    bare = [doubt for doubt in run.settings.doubts if doubt.kind == "word"]
+    if bare:
+        keys = ", ".join(f"{d.key} {d.text}" for d in bare[:4]) + (" …" if len(bare) > 4 else "")
+        found.append(
+            Verdict(
+                "info",
+                f"{keys}: PyYAML reads a number without a point or without a sign in its exponent as text; it is taken as a number here",
+                {d.key: d.text for d in bare},
+                words="write 4.0e-4, unless your trainer turns text into numbers",
+            )
+        )
+    return found
+
+
+def _unread(doubt: Doubt) -> Verdict:
+    where = f" (line {doubt.line})" if doubt.line else ""
+    return Verdict(
+        "error" if doubt.kind == "unreadable" else "warning",
+        f'{doubt.key} "{doubt.text}"{where} cannot be read: expected {doubt.expected}',
+        {doubt.name: doubt.text, "line": doubt.line},
+        words=_typed(doubt.key, _meant(doubt.text)) or f"write {doubt.key} as {doubt.expected}",
+    )
+
+
+def _typed(key: str, value: str) -> str:
+    return "" if not value else f"{key} {value}" if key.startswith("-") else f"{key}: {value}"
+
+
+def _meant(text: str) -> str:
+    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where that is not plain."""
+    plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
+    plain = re.sub(r"^[Oo](?=\.)", "0", plain)
+    plain = re.sub(r"^(\d+),(\d+)$", r"\1.\2", plain)
+    return plain if plain != text and re.fullmatch(r"-?\d*\.?\d+([eE]-?\d+)?", plain) else ""
+
+
+def _misspelt(run: Facts) -> Verdict | None:
     for name in _NUMBERS:
         value = run.get(name)
         if not isinstance(value, str) or not _LIKE_A_NUMBER.fullmatch(value.strip()):
@@ -47,8 +91,25 @@ def _guess(value: str) -> float | None:
         return None
 
 
-def possible(run: Facts) -> Verdict | None:
-    """A value that cannot be. Sizes are left out: -1 stands for "from the tokenizer" and the like."""
+def possible(run: Facts) -> Sequence[Verdict]:
+    """Values that cannot be, alone or together. Sizes are left out: -1 stands for "from the tokenizer" and the like."""
+    found = []
+    for doubt in run.settings.doubts:
+        where = f" (line {doubt.line})" if doubt.line else ""
+        if doubt.kind == "impossible":
+            said = f"{doubt.key} {doubt.text}{where} cannot be: expected {doubt.expected}"
+        elif doubt.kind in ("conflict", "disagree"):
+            said = f"{doubt.key} {doubt.text}{where}: expected {doubt.expected}"
+        else:
+            continue
+        severity: Severity = "warning" if doubt.kind == "disagree" else "error"
+        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=f"give {doubt.expected}"))  # fmt: skip
+    if (one := _impossible(run)) is not None:
+        found.append(one)
+    return found
+
+
+def _impossible(run: Facts) -> Verdict | None:
     for name in (*_BELOW_ONE, "lr", "min_lr", "weight_decay", "eps", "init_std"):
         value = run.raw_number(name)
         if value is None:
@@ -103,15 +164,17 @@ def lengths(run: Facts) -> Verdict | None:
 def saves(run: Facts) -> Verdict | None:
     """Few checkpoints in a long run."""
     save, steps = run.positive("save_steps"), run.train_steps
-    if save is None or steps is None or run.is_tuning or steps < 2000 or not run.is_large:
+    if save is None or steps is None or run.is_tuning or steps < 2000 or (run.params or 0) < 1e9:
         return None
-    if save > steps / 20:
-        return Verdict(
-            "info",
-            f"a checkpoint every {save:.0f} of {steps:.0f} steps: a failure loses {save / steps / 2:.0%} of the run on average",
-            {"save_steps": save, "train_steps": steps},
-            words="--save-seconds and --devices give the interval that loses least",
+    values, words = {"save_steps": save, "train_steps": steps}, "--save-seconds and --devices give the interval that loses least"  # fmt: skip
+    if save > steps:
+        said = (
+            f"a checkpoint every {save:.0f} steps, and the run has {steps:.0f}: none before its end"
         )
+        return Verdict("info", said, values, words=words)
+    if save > steps / (20 if run.is_large else 5):
+        said = f"a checkpoint every {save:.0f} of {steps:.0f} steps: a failure loses {save / steps / 2:.0%} of the run on average"
+        return Verdict("warning" if save > steps / 5 and steps >= 10_000 else "info", said, values, words=words)  # fmt: skip
     return None
 
 
@@ -119,12 +182,12 @@ OPERATIONS_RULES: tuple[Rule, ...] = (
     Rule(
         id="PARSE", title="numbers are numbers", topic="operations", check=spelled,
         why="YAML takes a misspelt number for text; some trainers then fail at step 0, others compare text with numbers",
-        source="published gpt-neox configs; YAML 1.1", cost="none", when="mid-run",
+        source="published gpt-neox configs; YAML 1.1 and PyYAML", cost="none", when="mid-run",
     ),
     Rule(
         id="KEY", title="values are possible", topic="operations", check=possible,
-        why="swapped betas and negative rates are accepted by many launchers",
-        source="Adam (arXiv:1412.6980)", cost="none", when="mid-run",
+        why="swapped betas and negative rates are accepted by many launchers; others stop at step 0, after the queue",
+        source="Adam (arXiv:1412.6980); the checks of TrainingArguments and of Megatron-LM's arguments", cost="none", when="mid-run",
     ),
     Rule(
         id="SEQ", title="lengths agree", topic="operations", check=lengths, needs=("seq", "batch_tokens"),
@@ -137,7 +200,7 @@ OPERATIONS_RULES: tuple[Rule, ...] = (
         source="OPT-175B logbook; BLOOM chronicles",
     ),
     Rule(
-        id="L35", title="checkpoint interval", topic="operations", check=saves, needs=("save_steps", "train_steps"),
+        id="L35", title="checkpoint interval", topic="operations", check=saves, needs=("save_steps", "train_steps"), decided=lambda run: (run.params or 0) >= 1e9 and not run.is_tuning,
         why="interval √(2 × save time × time between failures) loses least; 300 steps were taken while unstable (tr8), 100 in BLOOM and GLM-130B",
         source="Young (1974), Daly (2006); BLOOM and GLM-130B logs", cost="disk, and the time of the saves", when="mid-run",
     ),

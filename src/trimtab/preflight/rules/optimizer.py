@@ -171,12 +171,12 @@ def z_loss(run: Facts) -> Verdict | None:
 
 OPTIMIZER_RULES: tuple[Rule, ...] = (
     Rule(
-        id="L09", title="β2 fits the batch", topic="optimizer", check=beta2, needs=("beta2",), remedy="adam-beta2",
+        id="L09", title="β2 fits the batch", topic="optimizer", check=beta2, needs=("beta2",), from_scratch=True, decided=lambda run: run.has_adam and (run.batch_tokens is not None or (run.number("beta2") or 1.0) < 0.995), remedy="adam-beta2",
         why="DeepSpeed's advisers saw 0.95 steady similar losses; BigScience lists it under what did not help the 104B: the sources disagree",
         source="BigScience tr8-104B chronicles and lessons learned; GPT-3, BLOOM and Llama settings; StableAdamW (arXiv:2304.13013)",
     ),
     Rule(
-        id="L10", title="Adam's ε", topic="optimizer", check=epsilon, needs=("eps",), remedy="adam-eps",
+        id="L10", title="Adam's ε", topic="optimizer", check=epsilon, needs=("eps",), decided=lambda run: run.has_adam, remedy="adam-eps",
         why="layers of a 546B model had gradients far below 1e-8 and stopped learning; OLMo 2 saw the grad norm settle sooner when it went from 1e-5 to 1e-8",
         source="Molybog et al. (arXiv:2304.09871); OLMo 2 report; small-scale proxies (arXiv:2309.14322)",
     ),
@@ -186,7 +186,7 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
         source="OPT-175B notes and metaseq settings; GPT-3 paper", cost="none", when="mid-run",
     ),
     Rule(
-        id="L12", title="no decay on norms, biases, embeddings", topic="optimizer", check=decay_groups, needs=("weight_decay",),
+        id="L12", title="no decay on norms, biases, embeddings", topic="optimizer", check=decay_groups, needs=("weight_decay",), decided=lambda run: run.setting("decay_norms_and_biases") is not None,
         why="OLMo 2 measured a spike score of 0.16 with decay on embeddings, 0.092 without; BLOOM's embedding norm fell into the wrong group",
         source="OLMo 2 report (arXiv:2501.00656); BLOOM chronicles; OPT-175B logbook", cost="none", when="mid-run",
     ),
@@ -206,7 +206,7 @@ OPTIMIZER_RULES: tuple[Rule, ...] = (
         source="OPT-175B logbook; OLMo-core SkipStep",
     ),
     Rule(
-        id="L20", title="output logits are held", topic="optimizer", check=z_loss, needs=("vocab", "weight_decay"), remedy="z-loss",
+        id="L20", title="output logits are held", topic="optimizer", check=z_loss, needs=("vocab", "weight_decay"), from_scratch=True, remedy="z-loss",
         why="log Z drifts late in training when neither weight decay nor z-loss holds it",
         source="PaLM (arXiv:2204.02311); small-scale proxies (arXiv:2309.14322); OLMo 2 configs",
     ),

@@ -25,7 +25,12 @@ def fp16(run: Facts) -> Verdict | None:
     values = {"dtype": run.get("dtype"), "params": params}
     change = {"dtype": "bf16"}
     if run.is_large:
-        return Verdict("warning", f"fp16 at {size}: its range ends at 65 504", values, change)
+        said = f"fp16 at {size}: its range ends at 65 504"
+        if run.settings.framework == "hf-config":  # the format of its weights on disk
+            return Verdict(
+                "info", f"{said}; counts only if it is trained in this format", values, change
+            )
+        return Verdict("warning", said, values, change)
     if params and params >= 1e9:
         return Verdict("info", f"fp16 at {size}; bf16 needs no loss scale", values, change)
     return None
@@ -77,6 +82,11 @@ def states(run: Facts) -> Verdict | None:
             f"gradients are summed in bf16{over}: 8 bits for a sum of many",
             {"reduce_dtype": reduce, "data_parallel": ranks}, {"reduce_dtype": "fp32"},
         )  # fmt: skip
+    if run.text("dtype") == "fp16-pure" and not run.is_adapter:
+        return Verdict(
+            "error", "weights are turned to fp16 (.half()) without an fp32 copy: updates below 1/2048 of a weight are lost, and Adam's ε 1e-8 rounds to 0 in fp16",
+            {"dtype": "fp16"}, {}, "keep the weights in fp32 and run the forward pass under torch.autocast with bf16",
+        )  # fmt: skip
     if run.text("dtype") in ("bf16-true", "bf16-pure", "pure_bf16") and not run.is_adapter:
         return Verdict(
             "warning", "weights are kept in bf16 without an fp32 copy: updates below 1/256 of a weight are lost",
@@ -103,12 +113,12 @@ def gelu(run: Facts) -> Verdict | None:
 
 PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
-        id="L24", title="bf16 rather than fp16 from 10 B on", topic="precision", check=fp16, needs=("dtype",), remedy="bf16",
+        id="L24", title="bf16 rather than fp16 from 10 B on", topic="precision", check=fp16, needs=("dtype",), decided=lambda run: not _is_fp16(run) or run.params is not None, remedy="bf16",
         why="OPT and BigScience's 104B fought fp16; BLOOM-176B in bf16 had one spike in the whole run",
         source="BigScience lessons learned; OPT talk", when="from scratch",
     ),
     Rule(
-        id="L25", title="fp16 with a dynamic loss scale", topic="precision", check=loss_scale, needs=("dtype",),
+        id="L25", title="fp16 with a dynamic loss scale", topic="precision", check=loss_scale, needs=("dtype",), decided=_is_fp16,
         why="gradients leave fp16's range in both directions over a run; a scale at its floor means the run learns nothing",
         source="Mixed precision training (arXiv:1710.03740); metaseq and Megatron-LM scalers",
         cost="a few skipped steps while the scale finds its level", when="mid-run",
@@ -136,7 +146,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         source="OPT-175B logbook; BigScience tr8-104B chronicles",
     ),
     Rule(
-        id="L30", title="tanh-GELU in fp16", topic="precision", check=gelu, needs=("dtype", "activation"),
+        id="L30", title="tanh-GELU in fp16", topic="precision", check=gelu, needs=("dtype", "activation"), decided=_is_fp16,
         why="OPT replaced GELU by ReLU for this; alone it rescued nothing visible",
         source="OPT-175B logbook", cost="another activation is another model: a restart from step 0", when="from scratch",
     ),

@@ -1,6 +1,6 @@
 """What a rule is, as data: when it applies, what it checks, why, from where, and at what price to follow."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ class Verdict:
     """What to do where it is not a setting, or in addition."""
 
 
-Check = Callable[[Facts], Verdict | None]
+Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,13 @@ class Rule:
     source: str
     """Public name of where it comes from."""
     check: Check | None = None
-    """Gives None where the rule is satisfied or the settings it needs are absent."""
+    """Gives None, or nothing, where the rule is satisfied or the settings it needs are absent."""
     needs: tuple[str, ...] = ()
     """Settings, or what follows from them, without which it does not apply."""
+    from_scratch: bool = False
+    """Whether it speaks of training from scratch only."""
+    decided: Callable[[Facts], bool] | None = None
+    """Whether a config that has what it needs also says enough to call the rule satisfied; None where it always does."""
     elsewhere: Elsewhere | None = None
     remedy: str = ""
     """Id in the table of remedies, whose cost and time then hold."""
@@ -69,6 +73,14 @@ class Rule:
     def applies(self, run: Facts) -> bool:
         """Whether a config can answer it and has what it needs."""
         return self.check is not None and all(run.has(name) for name in self.needs)
+
+    def answered(self, run: Facts) -> bool:
+        """Whether silence of the check means that the rule is satisfied, and not that it could not tell."""
+        if not self.needs or not self.applies(run):
+            return False
+        if self.from_scratch and (run.is_tuning or run.is_continued or run.is_description):
+            return False
+        return self.decided is None or self.decided(run)
 
 
 def compact(value: float) -> str:

@@ -1,10 +1,14 @@
 """Warm-up, decay, batch ramps, and how often the corpus is seen."""
 
+import math
+
 from trimtab.preflight.facts import Facts
 from trimtab.preflight.references import BATCH_TOKENS, GPT3_LR
 from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact, tokens
 
 __all__ = ["SCHEDULE_RULES"]
+
+_NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
 def warm_up(run: Facts) -> Verdict | None:
@@ -19,9 +23,11 @@ def warm_up(run: Facts) -> Verdict | None:
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
     if steps <= 2 and not run.is_ngpt:
+        stated = run.setting("warmup_tokens")
+        short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
         return Verdict(
             _severity_without_warm_up(run),
-            f"no warm-up ({steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates are at the full rate",
+            f"no warm-up ({short}{steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates are at the full rate",
             values,
             change,
         )
@@ -96,54 +102,76 @@ def danger_zone(run: Facts) -> Verdict | None:
     return None
 
 
-def schedule(run: Facts) -> Verdict | None:
-    """Warm-up, decay and end of the run fit each other."""
+def schedule(run: Facts) -> tuple[Verdict, ...]:
+    """Warm-up, end rate, decay and end of the run fit each other."""
+    said = (_warm_up_fits(run), _end_rate(run), _decay(run), _constant(run))
+    return tuple(verdict for verdict in said if verdict is not None)
+
+
+def _warm_up_fits(run: Facts) -> Verdict | None:
     steps, end = run.warmup_steps, run.train_steps
-    lr, low, decay = run.positive("lr"), run.number("min_lr"), run.positive("decay_steps")
-    if steps and end and steps >= end:
+    if not steps or not end:
+        return None
+    values = {"warmup_steps": steps, "train_steps": end}
+    change = {"warmup_steps": max(1, round(end / 50))}
+    if steps >= end:
+        longer = "as long as" if steps == end else "longer than"
+        said = f"warm-up of {steps:.0f} steps is {longer} the run of {end:.0f}: the peak rate is never held"
+        return Verdict("error", said, values, change)
+    if steps > 0.3 * end and not run.is_tuning:
+        return Verdict("info", f"warm-up takes {steps / end:.0%} of the run", values, change)
+    return None
+
+
+def _end_rate(run: Facts) -> Verdict | None:
+    lr, low = run.positive("lr"), run.number("min_lr")
+    if lr is None or low is None:
+        return None
+    values = {"lr": lr, "min_lr": low}
+    change = {"min_lr": float(f"{lr / 10:.3g}")}
+    if low > lr * 1.001:  # from a hundredth on it may be a share of the peak
         return Verdict(
-            "error",
-            f"warm-up of {steps:.0f} steps is {'as long as' if steps == end else 'longer than'} the run of {end:.0f}: the peak rate is never held",
-            {"warmup_steps": steps, "train_steps": end},
-            {"warmup_steps": max(1, round(end / 50))},
-        )
-    if lr and low is not None and low > lr * 1.001:
-        return Verdict(
-            "error"
-            if low < 0.01
-            else "warning",  # from a hundredth on it may be a share of the peak
+            "error" if low < 0.01 else "warning",
             f"minimum rate {compact(low)} is above the peak {compact(lr)}",
-            {"lr": lr, "min_lr": low},
-            {"min_lr": float(f"{lr / 10:.3g}")},
+            values,
+            change,
         )
     constant = "constant" in run.text("schedule") or "wsd" in run.text("schedule")
-    if lr and low is not None and low >= lr * 0.999 and not constant and not run.is_tuning:
-        return Verdict(
-            "warning",
-            f"minimum rate {compact(low)} equals the peak: the {run.text('schedule') or 'schedule'} never decays",
-            {"lr": lr, "min_lr": low},
-            {"min_lr": float(f"{lr / 10:.3g}")},
-        )
-    if decay and end and (decay < 0.9 * end or decay > 1.25 * end):
-        what = (
-            f"the rest runs at {compact(low) if low is not None else 'the minimum'}"
-            if decay < end
-            else "the run ends at a high rate"
-        )
-        return Verdict(
-            "info",
-            f"the decay ends at {decay:.0f} of {end:.0f} steps: {what}",
-            {"decay_steps": decay, "train_steps": end},
-            {"decay_steps": end},
-        )
-    if steps and end and steps > 0.3 * end and not run.is_tuning:
-        return Verdict(
-            "info",
-            f"warm-up takes {steps / end:.0%} of the run",
-            {"warmup_steps": steps, "train_steps": end},
-            {"warmup_steps": round(end / 50)},
-        )
+    if low >= lr * 0.999 and not constant and not run.is_tuning:
+        said = f"minimum rate {compact(low)} equals the peak: the {run.text('schedule') or 'schedule'} never decays"
+        return Verdict("warning", said, values, change)
     return None
+
+
+def _decay(run: Facts) -> Verdict | None:
+    """Whether the decay ends with the run: a warning where it is off by a factor of two or more."""
+    end, decay, low = run.train_steps, run.positive("decay_steps"), run.number("min_lr")
+    if not decay or not end or 0.9 * end <= decay <= 1.25 * end:
+        return None
+    found = run.setting("decay_steps")
+    rises = found is not None and found.key.rsplit(".", 1)[-1] == "T_max" and decay < end
+    rest = f"the rest runs at {compact(low) if low is not None else 'the minimum'}"
+    if rises:
+        rest = "torch's cosine then rises to the peak again"
+    far = decay <= 0.5 * end or decay >= 2 * end
+    known = found is not None and found.origin == "stated" and run.is_stated("train_steps")
+    return Verdict(
+        "warning" if far and known and not run.is_tuning else "info",
+        f"the decay ends at {decay:.0f} of {end:.0f} steps: {rest if decay < end else 'the run ends at a high rate'}",
+        {"decay_steps": decay, "train_steps": end},
+        {"decay_steps": int(end)},
+    )
+
+
+def _constant(run: Facts) -> Verdict | None:
+    if run.text("schedule") not in _NEVER_DECAYS or run.is_tuning or run.positive("lr") is None:
+        return None
+    return Verdict(
+        "info",
+        f"schedule {run.get('schedule')}: the rate never decays; published runs end at a tenth of the peak or below",
+        {"schedule": run.get("schedule")},
+        {"schedule": "cosine"},
+    )
 
 
 def ramp(run: Facts) -> Verdict | None:
@@ -160,8 +188,16 @@ def ramp(run: Facts) -> Verdict | None:
     return Verdict(
         "info",
         f"{tokens(batch)} a step from the start: early gradients agree, so much of it is wasted (BLOOM ramped from 192 to 2048 sequences over 9.8 M)",
-        {"batch_tokens": batch}, {"batch_start_samples": 192} if run.positive("batch_samples") else {}, "start at an eighth of it",
+        {"batch_tokens": batch}, _eighth(run), "start at an eighth of it",
     )  # fmt: skip
+
+
+def _eighth(run: Facts) -> dict[str, int]:
+    """Return an eighth of the batch in sequences, where the devices can divide it."""
+    samples = run.positive("batch_samples") or 0.0
+    shares = (run.positive("micro_batch") or 1) * (run.positive("data_parallel") or 1)
+    fits = samples >= 8 and samples % 8 == 0 and (samples / 8) % shares == 0
+    return {"batch_start_samples": int(samples / 8)} if fits else {}
 
 
 def batch_size(run: Facts) -> Verdict | None:
@@ -208,7 +244,7 @@ def epochs(run: Facts) -> Verdict | None:
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
     if corpus is None or total is None or total <= corpus * 1.0001:
         return None
-    where = f", the second pass begins at step {corpus / batch:.0f}" if batch else ""
+    where = f", the second pass begins at step {math.ceil(corpus / batch)}" if batch else ""
     return Verdict(
         "warning" if not run.is_tuning else "info",
         f"{tokens(total)} from a corpus of {compact(corpus)}: {total / corpus:.2f} epochs{where}",
@@ -216,7 +252,7 @@ def epochs(run: Facts) -> Verdict | None:
             "train_tokens": total,
             "corpus_tokens": corpus,
             "epochs": total / corpus,
-            "boundary_step": corpus / batch if batch else None,
+            "boundary_step": math.ceil(corpus / batch) if batch else None,
         },
         words="plan what repeats, or end at the boundary; expect a step down in train loss there",
     )
@@ -229,7 +265,7 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
         source="GPT-3, BLOOM, Llama and OLMo settings; BigScience lessons learned",
     ),
     Rule(
-        id="L08", title="dense checkpoints through 3 × warm-up", topic="schedule", check=danger_zone, needs=("warmup_steps", "save_steps"),
+        id="L08", title="dense checkpoints through 3 × warm-up", topic="schedule", check=danger_zone, needs=("warmup_steps", "save_steps"), from_scratch=True, decided=lambda run: (run.params or 0) >= 1e9,
         why="three documented divergences came at 1.16 to 1.21 × warm-up; advice then was to watch the first 3 ×",
         source="BigScience tr8-104B chronicles (advice of Conglong Li)", cost="disk, and the time of the saves", when="mid-run",
     ),
@@ -239,17 +275,17 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
         source="Chinchilla (arXiv:2203.15556) on decay length; published smoke and benchmark configs", cost="none", when="from scratch",
     ),
     Rule(
-        id="L16", title="batch ramp", topic="schedule", check=ramp, needs=("batch_tokens",),
+        id="L16", title="batch ramp", topic="schedule", check=ramp, needs=("batch_tokens",), from_scratch=True,
         why="BLOOM 192 to 2048 sequences over 9.77 M, Llama 3 4 to 16 M tokens, DeepSeek-V2 2304 to 9216, Gopher 3 to 6 M",
         source="BLOOM chronicles; Llama 3 (arXiv:2407.21783); DeepSeek-V2 (arXiv:2405.04434)", cost="more steps at first", when="from scratch",
     ),
     Rule(
-        id="L17", title="batch against the noise scale", topic="schedule", check=batch_size, needs=("batch_tokens", "params"),
+        id="L17", title="batch against the noise scale", topic="schedule", check=batch_size, needs=("batch_tokens", "params"), from_scratch=True, decided=lambda run: (run.params or 0) >= 1e9,
         why="beyond the noise scale a larger batch buys little and costs tokens; far below it the rate must come down",
         source="McCandlish et al. (arXiv:1812.06162); OPT talk", cost="tokens per update, or steps", when="mid-run",
     ),
     Rule(
-        id="L32", title="sequence-length warm-up with huge batches", topic="schedule", check=length_ramp, needs=("batch_tokens", "params", "seq"),
+        id="L32", title="sequence-length warm-up with huge batches", topic="schedule", check=length_ramp, needs=("batch_tokens", "params", "seq"), from_scratch=True,
         remedy="sequence-length-warm-up",
         why="stable at 8 × batch and 4 × rate for GPT-2 1.5B; did not help the 104B, and may mask a bug",
         source="Li et al. (arXiv:2108.06084); BigScience lessons learned",

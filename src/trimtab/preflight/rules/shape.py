@@ -212,12 +212,12 @@ def extra_norms(run: Facts) -> Verdict | None:
 
 SHAPE_RULES: tuple[Rule, ...] = (
     Rule(
-        id="L18", title="FFN width fits the hidden width", topic="shape", check=ffn_width, needs=("hidden", "ffn"),
+        id="L18", title="FFN width fits the hidden width", topic="shape", check=ffn_width, needs=("hidden", "ffn"), decided=lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1,
         why="in BigScience's 104B experiment 6 the width was changed and FFN 20480 stayed: a lopsided model of 58 B; gated blocks in gpt-neox take 2/3 of what is stated",
         source="BigScience tr8-104B chronicles; gpt-neox configs", cost="a restart from step 0", when="from scratch",
     ),
     Rule(
-        id="L18-aspect", title="width over depth", topic="shape", check=aspect, needs=("hidden", "layers"), remedy="width-depth-ratio",
+        id="L18-aspect", title="width over depth", topic="shape", check=aspect, needs=("hidden", "layers"), decided=lambda run: run.is_large, remedy="width-depth-ratio",
         why="large models that trained well have 100 to 205 (Megatron's practice 150 to 200, tr8 181, BLOOM 205). Deeper was less stable; the ratio alone did not cure the 104B",
         source="BigScience tr8-104B chronicles; Megatron-LM practice; OPT talk",
     ),
@@ -227,12 +227,12 @@ SHAPE_RULES: tuple[Rule, ...] = (
         source="metaseq assertions; GPT-3, BLOOM and Llama 3 shapes", cost="a restart from step 0", when="from scratch",
     ),
     Rule(
-        id="L21", title="QK-norm with a high rate", topic="shape", check=qk_norm, needs=("params", "lr"), remedy="qk-norm",
+        id="L21", title="QK-norm with a high rate", topic="shape", check=qk_norm, needs=("params", "lr"), from_scratch=True, remedy="qk-norm",
         why="attention logits grow with the square of the rate; small proxies with logits above 1e4 all diverged, Marin 32B was cured by it at step 80 000",
         source="Small-scale proxies (arXiv:2309.14322); Marin 32B retrospective",
     ),
     Rule(
-        id="L22", title="Muon with bounded attention logits", topic="shape", check=muon_clip, needs=("optimizer",), remedy="qk-norm",
+        id="L22", title="Muon with bounded attention logits", topic="shape", check=muon_clip, needs=("optimizer",), decided=lambda run: "muon" in run.text("optimizer"), remedy="qk-norm",
         why="Kimi K2's proxy passed logits of 1000 under Muon; with QK-clip at 100 it trained 15.5 T tokens without a spike",
         source="Kimi K2 report (arXiv:2507.20534)",
     ),

@@ -14,7 +14,7 @@ DEFAULTS = {
 LM_DEFAULTS = {**DEFAULTS, "zero_stage": 0}
 KEYS = {
     "numexperts": "experts", "moezlosscoeff": "router_z_loss", "lrwarmupfraction": "warmup_ratio", "rampupbatchsize": "ramp",
-    "lossscale": "loss_scale", "optimizer": "optimizer", "load": "ignored", "numtokens": "ignored",
+    "lossscale": "loss_scale", "optimizer": "optimizer", "load": "ignored", "save": "save_to", "numtokens": "ignored",
 }
 
 MEGATRON: tuple[Framework, ...] = (
@@ -88,7 +88,7 @@ MEGATRON: tuple[Framework, ...] = (
     Framework(
         name="deepspeed",
         marks=("zerooptimization !modelnameorpath !basemodel !model", "trainmicrobatchsizepergpu !modelnameorpath !model", "fp16.enabled optimizer.params.lr", "bf16.enabled optimizer.params.lr"),
-        keys={"trainbatchsize": "batch_global", "scheduler.params.warmupnumsteps": "warmup_steps", "scheduler.params.warmupmaxlr": "ignored",
+        keys={"trainbatchsize": "batch_global", "scheduler.params.warmupnumsteps": "warmup_steps", "scheduler.params.warmupmaxlr": "scheduler_lr",
               "scheduler.params.warmupminlr": "ignored", "optimizer.type": "optimizer", "scheduler.type": "schedule"},
         defaults={"clip": 0},
         source="https://www.deepspeed.ai/docs/config-json/",
