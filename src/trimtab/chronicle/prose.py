@@ -12,11 +12,15 @@ __all__ = [
     "signal_label",
     "values_text",
     "verdict_text",
+    "visible",
     "words",
 ]
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_STEERING = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?"
 )
@@ -45,6 +49,21 @@ def plain(text: object, *, limit: int = 0) -> str:
     if limit and len(cleaned) > limit:
         return cleaned[: limit - 1].rstrip() + "…"
     return cleaned
+
+
+def visible(text: object, *, keep: str = "") -> str:
+    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the characters to `keep`.
+
+    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must see what is in them.
+
+    Example:
+        >>> visible("a\x1b[31m\u202eb")
+        'a\\x1b[31m\\u202eb'
+    """
+    return _STEERING.sub(
+        lambda m: m[0] if m[0] in keep else f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}",
+        str(text),
+    )  # fmt: skip
 
 
 def number(value: object, *, digits: int = 4) -> str:

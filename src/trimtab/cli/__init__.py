@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from trimtab.cli.output import tell_error
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
@@ -87,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", RuntimeWarning)
             return _run(given)
     except TrimtabError as error:
-        print(f"trimtab: {error}", file=sys.stderr)
+        tell_error(error)
         return 2
     except KeyboardInterrupt:
         print("trimtab: interrupted", file=sys.stderr)
@@ -97,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:  # a full disk behind our output
         what = f"{error.filename}: " if error.filename else "the output cannot be written: "
-        print(f"trimtab: {what}{error.strerror or error}", file=sys.stderr)
+        tell_error(f"{what}{error.strerror or error}")
         _discard_output()
         return 2
 

@@ -4,23 +4,53 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from trimtab.chronicle.prose import visible
 from trimtab.errors import ConfigError
 
-__all__ = ["finite", "print_json", "write_file"]
+__all__ = ["SafeConsole", "finite", "print_json", "tell_error", "write_file"]
 
 _MAX_DEPTH = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+
+
+class SafeConsole(Console):
+    """A console that nothing it is given can steer: control and reordering characters are written out.
+
+    The one place for it: whatever comes from a file, a config or a model's code passes here on its way to the
+    terminal. Colours and movements of trimtab's own are styles and controls, not text.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield the segments of anything printed, each harmless."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(visible(segment.text, keep="\n\t"), segment.style)
+
+
+def tell_error(error: object) -> None:
+    """Print an error, as one harmless line on stderr."""
+    print(f"trimtab: {visible(error)}", file=sys.stderr)
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print exactly one JSON document; NaN and Inf become null, lone surrogates U+FFFD."""
+    """Print exactly one JSON document; NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped."""
     plain = finite(document)
     text = _SURROGATE.sub(
         "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)
     )
+    text = _STEERING.sub(lambda m: f"\\u{ord(m[0]):04x}", text)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # a terminal that knows fewer characters: escape them

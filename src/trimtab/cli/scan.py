@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, print_json, tell_error
 from trimtab.errors import ConfigError
 from trimtab.plan.skiplist import write_skip_list
 from trimtab.preflight.scan import ScanResult, ScanSettings, scan
 from trimtab.preflight.scan.engine import Progress
+from trimtab.preflight.scan.places import check_skip_place
 from trimtab.preflight.scan.report import document, skip_list_of
-from trimtab.preflight.scan.sources import Reading
+from trimtab.preflight.scan.sources import Reading, expand
 from trimtab.preflight.scan.terminal import render_scan
 
 __all__ = ["add", "run"]
@@ -72,6 +72,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     reading = parser.add_argument_group("how to read")
     reading.add_argument("--field", help="name of the text field (default: found)")
+    reading.add_argument("--by", metavar="FIELD", help="name of the field that says where a document is from, a row of the table for each (default: source, meta.source and the like)")  # fmt: skip
     reading.add_argument(
         "--context",
         type=_count,
@@ -115,12 +116,21 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if not arguments.paths and not arguments.before:
         raise ConfigError("nothing to scan; give a PATH, or --before and --after")
+    skip: Path | None = arguments.write_skip
+    if skip is not None:
+        inputs = [Path(p) for p in (arguments.before, arguments.after) if p]
+        check_skip_place(skip, [*expand(arguments.paths).files, *inputs])
+        if skip == arguments.state:
+            raise ConfigError("--write-skip and --state name the same file; give two")
     bar = _Bar()
     result = scan(
         arguments.paths,
         ScanSettings(
             reading=Reading(
-                field=arguments.field, context=arguments.context, dtype=arguments.dtype
+                field=arguments.field,
+                context=arguments.context,
+                dtype=arguments.dtype,
+                by=arguments.by,
             ),
             duplicates=not arguments.quick,
             vocab=arguments.vocab,
@@ -135,9 +145,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     bar.end()
     for error in result.errors:
-        print(f"trimtab: {error['error']}", file=sys.stderr)
-    if arguments.write_skip:
+        tell_error(error["error"])
+    whole = not result.errors
+    if arguments.write_skip and whole:
         write_skip_list(arguments.write_skip, skip_list_of(result))
+    elif arguments.write_skip:
+        tell_error(f"{arguments.write_skip}: not written: its numbers count through all files, and not all could be read whole")  # fmt: skip
     _tell(result, arguments)
     if result.errors:
         return 2
@@ -155,9 +168,9 @@ def _tell(result: ScanResult, arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json(document(result))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(highlight=False, soft_wrap=True)
     console.print(render_scan(result))
-    if arguments.write_skip:
+    if arguments.write_skip and not result.errors:
         skips: Any = skip_list_of(result)
         console.print(
             f"{arguments.write_skip}: {skips.num_skipped:,} of {skips.size:,} to leave out",

@@ -100,9 +100,8 @@ def write_skip_list(path: Path, skips: SkipList) -> None:
         }
         for s in skips.sources
     ]
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no file of another's
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
             json.dump({"schema": 1, "kind": _KIND, "sources": sources}, file)
             file.flush()

@@ -143,14 +143,6 @@ def test_a_tar_header_that_asks_for_gigabytes_is_refused(tmp_path: Path) -> None
     assert "no honest tar file" in error["error"]
 
 
-def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_text, "MAX_UNPACKED_BYTES", 1 << 22)
-    monkeypatch.setattr(read_text, "MAX_EXPANSION", 500)
-    (tmp_path / "d.txt.gz").write_bytes(gzip.compress(bytes(1 << 24)))
-    result = scan([str(tmp_path / "d.txt.gz")])
-    assert "over 500 times its size" in result.errors[0]["error"]
-
-
 def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_text, "MAX_DOC_BYTES", 1000)
     (tmp_path / "d.jsonl").write_text('{"text": "' + "a" * 5000)
@@ -165,14 +157,6 @@ def test_what_is_no_json_keeps_its_number_and_is_counted(tmp_path: Path) -> None
     found = {f.rule: f for f in result.findings}
     assert found["unreadable"].count == 2
     assert found["escapes"].ranges == ((BAD, BAD),)
-
-
-def test_a_stream_that_breaks_off_is_read_up_to_there_and_said(tmp_path: Path) -> None:
-    whole = gzip.compress(write_jsonl(tmp_path / "x.jsonl", TEXTS).read_bytes())
-    (tmp_path / "d.jsonl.gz").write_bytes(whole[: len(whole) // 2])
-    result = scan_one(tmp_path / "d.jsonl.gz")
-    assert 50 < result.sources[0].num_units < len(TEXTS)
-    assert "breaks off" in result.sources[0].notes[0]
 
 
 @pytest.mark.parametrize("code", [4, 8])
@@ -255,9 +239,11 @@ def test_raw_tokens_need_a_dtype_unless_their_header_tells(tmp_path: Path) -> No
 def test_one_bad_path_does_not_stop_the_others(tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "d.jsonl", CLEAN[:50])
     (tmp_path / "empty").mkdir()
-    result = scan([str(tmp_path / "none"), str(good), str(tmp_path / "empty")])
+    (tmp_path / "link").symlink_to("nowhere")
+    result = scan([str(tmp_path / "none"), str(good), str(tmp_path / "empty"), str(tmp_path / "link")])  # fmt: skip
     assert [e["error"].split(";")[0].rpartition(": ")[2] for e in result.errors] == [
         "does not exist",
         "holds no file",
+        "is a link that leads nowhere",
     ]
     assert figures(result.sources[0])["units"] == 50

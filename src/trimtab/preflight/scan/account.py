@@ -12,6 +12,8 @@ from trimtab.preflight.scan.block import Block, show
 __all__ = ["MAX_EXAMPLES", "Account", "Tally"]
 
 MAX_EXAMPLES = 3
+MAX_ORIGINS = 100
+OTHER_ORIGINS = "(others)"
 
 
 @dataclass
@@ -44,6 +46,8 @@ class Account:
     kind: str
     unit: str
     context: int | None
+    vocab: int | None = None
+    """Rows of the embedding, where they are known."""
     size_bytes: int = 0
     num_units: int = 0
     num_docs: int = 0
@@ -61,6 +65,8 @@ class Account:
     lengths: dict[int, int] = field(default_factory=dict)
     """How many documents have each length."""
     tallies: dict[str, Tally] = field(default_factory=dict)
+    origins: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By where documents say they are from: units, bytes, compressed, judged, and units hit by each rule."""
     notes: list[str] = field(default_factory=list)
 
     def hit(
@@ -71,6 +77,8 @@ class Account:
             return
         tally = self.tallies.setdefault(rule, Tally())
         tally.add(block.ids[units].tolist())
+        for unit in units.tolist() if block.origins else ():
+            self.add_of_origin(block.origins[unit], rule, 1)
         for i in range(min(len(units), MAX_EXAMPLES - len(tally.examples))):
             unit = int(units[i])
             start = int(block.starts[unit]) if at is None else int(at[i])
@@ -82,6 +90,13 @@ class Account:
                     "text": show(block.data, start, end),
                 }
             )
+
+    def add_of_origin(self, origin: str, name: str, number: int) -> None:
+        """Add to a named count of an origin; of too many origins, such as addresses, none is kept apart."""
+        if origin not in self.origins and len(self.origins) >= MAX_ORIGINS:
+            origin = OTHER_ORIGINS
+        counts = self.origins.setdefault(origin, {})
+        counts[name] = counts.get(name, 0) + number
 
     def state(self) -> dict[str, Any]:
         """Return it as JSON and arrays."""

@@ -7,6 +7,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.chronicle.prose import visible
+
 __all__ = ["BLOCK_BYTES", "MAX_DOC_BYTES", "Block", "Reader", "Unit", "block_of", "show"]
 
 BLOCK_BYTES = 1 << 21
@@ -35,6 +37,8 @@ class Block:
     """Records among them that could not be read and stand here empty."""
     size_bytes: int = 0
     """What was read from the source for it."""
+    origins: tuple[str, ...] = ()
+    """Of each unit, where its record says it is from; empty where records do not say."""
 
     @property
     def is_text(self) -> bool:
@@ -79,14 +83,19 @@ class Reader(Protocol):
 
 
 def block_of(
-    docs: Sequence[bytes], first_id: int, *, num_unreadable: int, size_bytes: int
+    docs: Sequence[bytes],
+    first_id: int,
+    *,
+    num_unreadable: int,
+    size_bytes: int,
+    origins: Sequence[str] = (),
 ) -> Block:
     """Return a block of text documents."""
     starts = np.zeros(len(docs) + 1, np.int64)
     np.cumsum([len(d) for d in docs], out=starts[1:])
     data = np.frombuffer(b"".join(docs), np.uint8)
     ids = np.arange(first_id, first_id + len(docs), dtype=np.int64)
-    return Block(data, starts, ids, starts, num_unreadable, size_bytes)
+    return Block(data, starts, ids, starts, num_unreadable, size_bytes, tuple(origins))
 
 
 def show(data: NDArray[Any], start: int, end: int) -> str:
@@ -96,4 +105,4 @@ def show(data: NDArray[Any], start: int, end: int) -> str:
         more = " …" if end - start > 12 else ""
         return " ".join(str(int(t)) for t in data[start : min(end, start + 12)]) + more
     text = data[start:end].tobytes().decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return "".join(c if c.isprintable() else visible(c) for c in text)

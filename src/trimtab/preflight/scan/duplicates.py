@@ -1,7 +1,7 @@
 """Documents that come more than once, exactly or nearly, within bounded memory.
 
 Exact: a 64-bit hash of the bytes. Near: MinHash over all 8-byte shingles (5-token shingles for token
-ids), a quarter of them kept by their hash, in 64 bins by one-permutation hashing; each 8 neighbouring
+ids), of documents from 1 KiB on a quarter of them kept by their hash, in 64 bins by one-permutation hashing; each 8 neighbouring
 bins make one of 8 keys, and a document two of whose keys were seen before is a near duplicate. For two
 documents of Jaccard similarity J that is P(Binomial(8, J^8) >= 2): 0.92 at 0.9, 0.40 at 0.8, 0.0004 at 0.5.
 One key alone would do for a shared header among many documents.
@@ -23,8 +23,10 @@ from trimtab.preflight.scan.block import Block
 __all__ = ["Duplicates", "Seen"]
 
 _BINS, _ROWS = 64, 8
-_SHORTEST_BYTES = 1024
+_SHORTEST_BYTES = 128
 """Shorter documents have too few shingles for 64 bins, and are not compared."""
+_SAMPLED_BYTES = 1024
+"""From here on a quarter of the shingles is enough for 64 bins; of shorter documents all are taken."""
 _KEYS_SHARED = 2
 _MOST_EMPTY = 2
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
@@ -78,6 +80,7 @@ class Duplicates:
         """Start empty; `capacity` bounds each of the two tables."""
         self.exact = Seen(capacity)
         self.keys = Seen(capacity * 4) if near else None
+        self.num_short = 0
 
     def update(self, block: Block, account: Account) -> None:
         """Take in the documents of a block; units of a repeated one are noted, but for its first time."""
@@ -88,6 +91,7 @@ class Duplicates:
         fresh: list[int] = []
         for doc, (start, end) in enumerate(itertools.pairwise(edges)):
             if start == end:
+                account.add_total("docs_hashed", 1)
                 continue
             before = self.exact.add(_digest(raw[start * width : end * width]))
             if before >= 0:
@@ -96,16 +100,17 @@ class Duplicates:
                 again.append(doc)
             elif (end - start) * width >= _SHORTEST_BYTES:
                 fresh.append(doc)
+            else:
+                self.num_short += 1
         account.add_total("exact_duplicates", len(again))
         _note(account, "exact-duplicates", block, again)
         if self.keys is not None:
-            near = self._near(block, np.array(fresh, np.int64), account)
+            near = self._near(block, np.array(fresh, np.int64))
             account.add_total("near_duplicates", len(near))
             _note(account, "near-duplicates", block, near)
 
-    def _near(self, block: Block, docs: NDArray[np.int64], account: Account) -> list[int]:
+    def _near(self, block: Block, docs: NDArray[np.int64]) -> list[int]:
         assert self.keys is not None
-        account.add_total("docs_compared", len(docs))
         found = []
         for doc, keys in zip(docs.tolist(), band_keys(block, docs).tolist(), strict=True):
             before = [self.keys.add(key) for key in {k for k in keys if k}]
@@ -124,15 +129,24 @@ class Duplicates:
             notes.append(
                 f"near duplicates were looked for by one key in {1 << self.keys.bits}: there are more than found"
             )
+        if self.keys and self.num_short:
+            notes.append(
+                f"{self.num_short:,} documents are shorter than {_SHORTEST_BYTES} bytes and were not looked at for near duplicates"
+            )
         return tuple(notes)
 
     def state(self) -> dict[str, Any]:
         """Return both tables as arrays."""
-        return {"exact": self.exact.state(), "keys": self.keys.state() if self.keys else None}
+        return {
+            "exact": self.exact.state(),
+            "keys": self.keys.state() if self.keys else None,
+            "num_short": self.num_short,
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go back to a state."""
         self.exact.load(state["exact"])
+        self.num_short = int(state["num_short"])
         if self.keys is not None and state["keys"] is not None:
             self.keys.load(state["keys"])
 
@@ -179,9 +193,9 @@ def band_keys(block: Block, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
     if not len(docs):
         return np.zeros((0, _BINS // _ROWS), np.uint64)
     hashes = shingle_hashes(block.data)
-    kept = np.flatnonzero(hashes >> np.uint64(62) == 0)
     row = np.full(len(block.doc_starts), -1, np.int64)
     row[docs] = np.arange(len(docs))
+    kept = _kept(hashes, block, docs)
     reach = 8 if block.is_text else _SHINGLE_TOKENS
     doc = np.searchsorted(block.doc_starts, kept, side="right") - 1
     inside = (kept + reach <= block.doc_starts[doc + 1]) & (row[doc] >= 0)
@@ -197,6 +211,15 @@ def band_keys(block: Block, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
         keys ^= keys >> np.uint64(29)
     keys[(bands == _EMPTY).sum(axis=2) > _MOST_EMPTY] = 0
     return keys
+
+
+def _kept(hashes: NDArray[np.uint64], block: Block, docs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the shingles taken: of long documents a quarter, of short ones all."""
+    chosen = hashes >> np.uint64(62) == 0
+    sizes = (block.doc_starts[docs + 1] - block.doc_starts[docs]) * block.data.itemsize
+    for doc in docs[sizes < _SAMPLED_BYTES].tolist():
+        chosen[block.doc_starts[doc] : block.doc_starts[doc + 1]] = True
+    return np.flatnonzero(chosen)
 
 
 def _digest(raw: memoryview) -> int:

@@ -14,6 +14,7 @@ from trimtab.preflight.scan.duplicates import Duplicates
 from trimtab.preflight.scan.epochs import EpochPlan, plan_epochs
 from trimtab.preflight.scan.judge import Finding, corpus_tokens, judge
 from trimtab.preflight.scan.passes import PASSES
+from trimtab.preflight.scan.places import check_state_place
 from trimtab.preflight.scan.sources import Reading, expand, find_sources, open_source
 from trimtab.preflight.scan.state import load_state, save_state
 
@@ -96,12 +97,14 @@ def scan(
 
     Raises:
         ReadError: The note is damaged, or the data or settings are not what they were.
-        ConfigError: The note cannot be written.
+        ConfigError: The note cannot be written, or there is a file that is none in its place.
     """
     chosen = settings or ScanSettings()
     job = _Job(chosen, list(paths), state_path, save_every_s, tell)
     if resume:
         job.resume()
+    if state_path is not None:
+        check_state_place(state_path, [*job.files, *(Path(p) for p in (before, after) if p)])
     job.run()
     difference = _compare(chosen, before, after, job.errors) if before and after else None
     if state_path is not None:
@@ -113,7 +116,7 @@ def scan(
         errors=tuple(job.errors),
         epochs=epochs,
         difference=difference,
-        notes=job.duplicates.notes() if job.duplicates else (),
+        notes=(*job.notes, *(job.duplicates.notes() if job.duplicates else ())),
     )
 
 
@@ -132,13 +135,8 @@ class _Job:
             save_every_s,
             tell,
         )
-        self.errors: list[dict[str, str]] = []
-        self.files: list[Path] = []
-        for given, found in expand(paths):
-            if isinstance(found, ReadError):
-                self.errors.append({"path": given, "error": str(found)})
-            else:
-                self.files.append(found)
+        found = expand(paths)
+        self.errors, self.files, self.notes = found.errors, found.files, found.notes
         self.accounts: list[Account] = []
         self.duplicates = Duplicates() if settings.duplicates else None
         self.next_file = 0
@@ -154,12 +152,18 @@ class _Job:
                 self._scan_file(path)
             except (ReadError, MissingExtraError, OSError) as error:
                 self.errors.append({"path": str(path), "error": str(error)})
+                if self.under_way and not self.accounts[-1].num_units:
+                    self.accounts.pop()
+                elif self.under_way:
+                    self.accounts[-1].notes.append("was not read to its end: these are not all its figures")  # fmt: skip
             self.next_file, self.cursor, self.under_way = self.next_file + 1, 0, False
 
     def _scan_file(self, path: Path) -> None:
         kind, reader = open_source(path, self.settings.reading)
         if not self.under_way:
-            self.accounts.append(Account(str(path), kind, reader.unit, reader.context))
+            self.accounts.append(
+                Account(str(path), kind, reader.unit, reader.context, self.settings.vocab)
+            )
             self.under_way = True
         account = self.accounts[-1]
         for block, cursor in reader.blocks(self.cursor, account.num_units):
@@ -198,7 +202,7 @@ class _Job:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "schema": 1,
+            "schema": 2,
             "of": self._described(),
             "next_file": self.next_file,
             "cursor": self.cursor,
@@ -217,7 +221,7 @@ class _Job:
         if not self.state_path.exists():  # ended before its first note
             return
         state = load_state(self.state_path)
-        if state.get("schema") != 1 or state["of"] != self._described():
+        if state.get("schema") != 2 or state["of"] != self._described():
             raise ReadError(
                 f"{self.state_path}: was noted on other data or settings; leave out --resume to begin anew"
             )

@@ -42,12 +42,17 @@ def count(block: Block, account: Account) -> None:
         for value, number in zip(values.tolist(), times.tolist(), strict=True):
             if value in account.lengths or len(account.lengths) < _MAX_LENGTHS:
                 account.lengths[value] = account.lengths.get(value, 0) + number
+    for origin, length in zip(block.origins, block.lengths.tolist(), strict=False):
+        account.add_of_origin(origin, "units", 1)
+        account.add_of_origin(origin, "bytes", length)
     if account.unit == "document":
-        account.hit("empty-documents", block, np.flatnonzero(block.lengths == 0))
+        account.hit("empty-documents", block, _blank(block))
         account.hit("giant-documents", block, np.flatnonzero(block.lengths >= 1_000_000))
     if not len(block.data):
         return
     low, high = int(block.data.min()), int(block.data.max())
+    if not block.is_text and (low < 0 or (account.vocab is not None and high >= account.vocab)):
+        _out_of_range(block, account)
     account.totals["lowest"] = min(account.totals.get("lowest", low), low)
     account.totals["highest"] = max(account.totals.get("highest", high), high)
     if low >= 0 and high < _MAX_TOKEN_COUNTED:
@@ -57,6 +62,27 @@ def count(block: Block, account: Account) -> None:
                 account.counts, np.zeros(len(times) - len(account.counts), np.int64)
             )
         account.counts += times
+
+
+def _blank(block: Block) -> NDArray[np.int64]:
+    """Return the units that hold nothing, or nothing but blanks."""
+    empty = block.lengths == 0
+    first, last = block.starts[:-1], block.starts[1:] - 1
+    seen = np.flatnonzero(~empty)
+    blank = seen[(block.data[first[seen]] <= 32) & (block.data[last[seen]] <= 32)]
+    for unit in blank.tolist():
+        empty[unit] = not block.data[block.starts[unit] : block.starts[unit + 1]].tobytes().strip()
+    return np.flatnonzero(empty)
+
+
+def _out_of_range(block: Block, account: Account) -> None:
+    bad = block.data < 0
+    if account.vocab is not None:
+        bad |= block.data >= account.vocab
+    places = np.flatnonzero(bad)
+    units, where = np.unique(block.unit_at(places), return_index=True)
+    account.add_total("tokens_out_of_range", len(places))
+    account.hit("token-range", block, units, places[where])
 
 
 def escapes(block: Block, account: Account) -> None:
@@ -112,6 +138,9 @@ def compression(block: Block, account: Account) -> None:
             packed = len(compressor.compress(raw[at : at + size]))
             account.compressed_bytes += packed
             account.judged_bytes += size
+            if block.origins:
+                account.add_of_origin(block.origins[unit], "compressed", packed)
+                account.add_of_origin(block.origins[unit], "judged", size)
             worst[unit] = min(worst[unit], packed * RATIO_STEPS // size)
             if block.is_text and packed >= _NOISE * size and size >= _SHORTEST_NOISE:
                 noisy.setdefault(unit, at)

@@ -1,5 +1,6 @@
 """Parquet and Arrow files: the text column alone, a batch at a time. Needs the `data` extra."""
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 
 from trimtab.errors import MissingExtraError, ReadError
 from trimtab.preflight.scan.block import BLOCK_BYTES, Block, Unit
+from trimtab.preflight.scan.read_text import ORIGINS
 
 __all__ = ["Columns"]
 
@@ -21,7 +23,7 @@ class Columns:
     unit: Unit = "document"
     context = None
 
-    def __init__(self, path: Path, field: str | None = None) -> None:
+    def __init__(self, path: Path, field: str | None = None, by: str | None = None) -> None:
         """Remember the path.
 
         Raises:
@@ -31,7 +33,7 @@ class Columns:
             import pyarrow  # noqa: F401
         except ImportError as error:
             raise MissingExtraError(f"Reading {path.name}", "data") from error
-        self.path, self.field = path, field
+        self.path, self.field, self.by = path, field, by
         self.total = 0
         self.notes: list[str] = []
 
@@ -57,28 +59,35 @@ class Columns:
             magic = file.read(6)
         if magic.startswith(b"PAR1"):
             with parquet.ParquetFile(self.path) as table:
-                name = self._column(pa, table.schema_arrow)
-                yield from table.iter_batches(batch_size=_ROWS, columns=[name])
+                names = self._columns(pa, table.schema_arrow)
+                for batch in table.iter_batches(batch_size=_ROWS, columns=names):
+                    yield batch.select(names)
             return
         with pa.memory_map(str(self.path)) as source:
             if magic == b"ARROW1":
                 reader = pa.ipc.open_file(source)
-                name = self._column(pa, reader.schema)
+                names = self._columns(pa, reader.schema)
                 for i in range(reader.num_record_batches):
-                    yield from _cut(reader.get_batch(i).select([name]))
+                    yield from _cut(reader.get_batch(i).select(names))
             else:
                 stream = pa.ipc.open_stream(source)
-                name = self._column(pa, stream.schema)
+                names = self._columns(pa, stream.schema)
                 for batch in stream:
-                    yield from _cut(batch.select([name]))
+                    yield from _cut(batch.select(names))
 
-    def _column(self, pa: Any, schema: Any) -> str:
+    def _columns(self, pa: Any, schema: Any) -> list[str]:
+        """Return the column of the text, and the one that says where a row is from, if there is one.
+
+        Raises:
+            ReadError: There is no column of text.
+        """
         texts = [
             f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
         ]
         for name in (self.field,) if self.field else (*_FIELDS, *texts):
             if name in texts:
-                return str(name)
+                origin = (o for o in ((self.by,) if self.by else ORIGINS) if o in texts)
+                return [str(name), *itertools.islice((o for o in origin if o != name), 1)]
         what = f"no text column {self.field!r}" if self.field else "no text column"
         raise ReadError(
             f"{self.path}: {what}; it has {', '.join(schema.names[:20])}; name one with --field"
@@ -101,4 +110,6 @@ def _block(pa: Any, batch: Any, first_id: int) -> Block:
     data = raw[starts[0] : starts[-1]] if count else raw[:0]
     starts = (starts - starts[0]) if count else np.zeros(1, np.int64)
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
-    return Block(data, starts, ids, starts, column.null_count, len(data))
+    says = batch.column(1).to_pylist() if batch.num_columns > 1 else []
+    origins = tuple((o or "")[:200] for o in says)
+    return Block(data, starts, ids, starts, column.null_count, len(data), origins)

@@ -8,11 +8,13 @@ from typing import IO, cast
 
 from trimtab.errors import ReadError
 from trimtab.preflight.scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
-from trimtab.preflight.scan.read_text import CUT_STREAM, check_expansion, load_json, opened, text_of
+from trimtab.preflight.scan.read_text import Records, load_json, opened
 
 __all__ = ["TarShard"]
 
 _TEXTS = (".txt", ".text", ".md", ".html")
+_MOST_EMPTY_READS = 4
+"""A reader of tar asks once or twice behind the end; one that skips a member that is not there asks for ever."""
 _HEADER_SLACK_BYTES = 1 << 24
 """Bytes of headers believed between two members; long names and pax records are far shorter."""
 
@@ -23,31 +25,36 @@ class TarShard:
     unit: Unit = "document"
     context = None
 
-    def __init__(self, path: Path, field: str | None = None) -> None:
+    def __init__(self, path: Path, field: str | None = None, by: str | None = None) -> None:
         """Remember the path; nothing is opened yet."""
-        self.path, self.field = path, field
+        self.path, self.records = path, Records(path, field, by)
         self.total = 0
         self.notes: list[str] = []
+        self._origin = ""
 
     def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
         """Yield blocks of whole samples; the cursor counts samples."""
         docs: list[bytes] = []
+        origins: list[str] = []
         size = bad = 0
-        for number, text in enumerate(self._samples()):
+        for number, (text, origin) in enumerate(self._samples()):
             if number < cursor:
                 continue
             bad += text is None
             docs.append(text or b"")
+            origins.append(origin)
             size += len(docs[-1])
             if size >= BLOCK_BYTES:
-                yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size), number + 1
+                self.records.check()
+                yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=origins), number + 1  # fmt: skip
                 next_id, cursor = next_id + len(docs), number + 1
-                docs, size, bad = [], 0, 0
+                docs, origins, size, bad = [], [], 0, 0
+        self.records.check()
         if docs:
-            yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size), cursor + len(docs)
+            yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=origins), cursor + len(docs)  # fmt: skip
 
-    def _samples(self) -> Iterator[bytes | None]:
-        """Yield each sample's text; None for one whose text cannot be read."""
+    def _samples(self) -> Iterator[tuple[bytes | None, str]]:
+        """Yield each sample's text, None for one whose text cannot be read, and where it is from."""
         key, text = None, b""
         readable = True
         with opened(self.path, 0) as stream:
@@ -62,19 +69,34 @@ class TarShard:
                         here = f"{name[0]}/{name[2].partition('.')[0]}"
                         if here != key:
                             if key is not None:
-                                yield text if readable else None
-                            key, text, readable = here, b"", True
+                                yield text if readable else None, self._origin
+                            key, text, readable, self._origin = here, b"", True, ""
                         found = self._text(tar, member)
                         readable = readable and found is not None
                         text = text or found or b""
-            except (tarfile.TarError, *CUT_STREAM) as error:
-                if key is None:
-                    raise ReadError(
-                        f"{self.path}: cannot be read as a tar shard ({error}); check the file"
-                    ) from error
-                self.notes.append(f"the shard breaks off ({error}); what came before was read")
+                    self._check_end(metered, tar.offset)
+            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
+                where = "" if key is None else f" behind sample {key}"
+                raise ReadError(
+                    f"{self.path}: cannot be read as a tar shard{where} ({error}); make the shard anew"
+                ) from error
         if key is not None:
-            yield text if readable else None
+            yield text if readable else None, self._origin
+
+    def _check_end(self, metered: "_Metered", end_bytes: int) -> None:
+        """Say where the mark of the end is missing.
+
+        Raises:
+            ReadError: More than zeros follows it.
+        """
+        if metered.total_bytes <= end_bytes:
+            self.notes.append("the shard has no mark of its end; it may have been cut there")
+        while rest := metered.rest():
+            if rest.strip(b"\0"):
+                raise ReadError(
+                    f"{self.path}: something lies behind the end of the archive (two shards in one file?); "
+                    "readers of tar leave it out; make the shard anew"
+                )
 
     def _text(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
         """Return a member's text; empty for one that is no text, None for one that is unreadable."""
@@ -91,7 +113,9 @@ class TarShard:
             record = load_json(raw)
         except (ValueError, RecursionError):
             return None
-        return (text_of(record, self.field) or "").encode("utf-8", "surrogatepass")
+        found, origin = self.records.take(record)
+        self._origin = origin or self._origin
+        return found or b""
 
 
 class _Metered:
@@ -100,7 +124,8 @@ class _Metered:
     def __init__(self, path: Path, stream: BufferedIOBase) -> None:
         self._path, self._stream = path, stream
         self._left = _HEADER_SLACK_BYTES
-        self._read = 0
+        self._empty_reads = 0
+        self.total_bytes = 0
 
     def allow(self, size: int) -> None:
         """Allow a member of this size, and the headers of the next."""
@@ -110,10 +135,18 @@ class _Metered:
         """Read like a file."""
         part = self._stream.read(size)
         self._left -= len(part)
-        self._read += len(part)
-        check_expansion(self._path, self._read)
+        self.total_bytes += len(part)
+        self._empty_reads += not part
+        if self._empty_reads > _MOST_EMPTY_READS:
+            raise ReadError(
+                f"{self._path}: ends in the middle of a member, at byte {self.total_bytes:,}; the copy is not whole"
+            )
         if self._left < 0:
             raise ReadError(
                 f"{self._path}: a header of {_HEADER_SLACK_BYTES >> 20} MiB and more; this is no honest tar file"
             )
         return part
+
+    def rest(self) -> bytes:
+        """Return a part of what the tar reader did not ask for."""
+        return self._stream.read(_HEADER_SLACK_BYTES)

@@ -1,8 +1,6 @@
 """Plain text and JSON lines, also compressed, a block at a time."""
 
 import json
-import lzma
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedIOBase
@@ -11,51 +9,31 @@ from typing import Any
 
 import numpy as np
 import orjson
-import zstandard
 
 from trimtab.errors import ReadError
 from trimtab.preflight.scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
-from trimtab.readers.base import open_bytes
+from trimtab.preflight.scan.unpack import open_data
 
-__all__ = ["JsonLines", "PlainText", "load_json", "text_of"]
+__all__ = ["ORIGINS", "JsonLines", "PlainText", "Records", "load_json", "opened"]
 
-CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
-MAX_EXPANSION = 2000
-"""A compressed file that unpacks to more than this many times its size, and to more than
-`MAX_UNPACKED_BYTES`, is taken for a bomb. gzip cannot exceed 1032."""
-MAX_UNPACKED_BYTES = 1 << 33
+ORIGINS = (
+    "source", "meta.source", "metadata.source", "meta.pile_set_name", "pile_set_name", "meta.redpajama_set_name",
+    "redpajama_set_name", "dataset", "subset", "meta.src", "domain",
+)  # fmt: skip
+"""Names under which mixtures of several corpora say which of them a document is from."""
+_LOOKED_FOR_ORIGIN = 64
 _FIELDS = ("text", "content", "raw_content", "body", "document", "article", "code", "output")
 
 
 @contextmanager
 def opened(path: Path, cursor: int) -> Iterator[BufferedIOBase]:
     """Open at a byte of the unpacked stream; compressed files are unpacked up to there once more."""
-    with open_bytes(path) as stream:
-        try:
-            if stream.seekable():
-                stream.seek(cursor)
-            while (
-                not stream.seekable() and cursor and (part := stream.read(min(cursor, BLOCK_BYTES)))
-            ):
-                cursor -= len(part)
-        except CUT_STREAM as error:
-            raise ReadError(
-                f"{path}: cannot go on at byte {cursor} ({error}); scan it anew"
-            ) from error
+    with open_data(path) as stream:
+        if stream.seekable():
+            stream.seek(cursor)
+        while not stream.seekable() and cursor and (part := stream.read(min(cursor, BLOCK_BYTES))):
+            cursor -= len(part)
         yield stream
-
-
-def check_expansion(path: Path, unpacked: int) -> None:
-    """Refuse to go on with a file that unpacks beyond measure.
-
-    Raises:
-        ReadError: It does.
-    """
-    if unpacked > MAX_UNPACKED_BYTES and unpacked > MAX_EXPANSION * path.stat().st_size:
-        raise ReadError(
-            f"{path}: unpacks to more than {unpacked >> 30} GiB, over {MAX_EXPANSION} times its size; "
-            "unpack it by hand and scan that, if it is meant to be so"
-        )
 
 
 class PlainText:
@@ -73,25 +51,12 @@ class PlainText:
         """Yield blocks; the cursor counts bytes of the unpacked text."""
         step = max(BLOCK_BYTES // self.context, 1) * self.context
         with opened(self.path, cursor) as stream:
-            while raw := self._read(stream, step):
+            while raw := stream.read(step):
                 cursor += len(raw)
-                check_expansion(self.path, cursor)
                 starts = np.append(np.arange(0, len(raw), self.context, dtype=np.int64), len(raw))
                 ids = np.arange(next_id, next_id + len(starts) - 1, dtype=np.int64)
                 next_id += len(ids)
                 yield Block(np.frombuffer(raw, np.uint8), starts, ids, starts, 0, len(raw)), cursor
-
-    def _read(self, stream: BufferedIOBase, size: int) -> bytes:
-        parts, missing = [], size
-        try:
-            while missing and (part := stream.read1(missing)):
-                parts.append(part)
-                missing -= len(part)
-        except CUT_STREAM as error:
-            self.notes.append(
-                f"the compressed file breaks off ({error}); what came before was read"
-            )
-        return b"".join(parts)
 
 
 class JsonLines:
@@ -100,9 +65,9 @@ class JsonLines:
     unit: Unit = "document"
     context = None
 
-    def __init__(self, path: Path, field: str | None = None) -> None:
+    def __init__(self, path: Path, field: str | None = None, by: str | None = None) -> None:
         """Remember the path; nothing is opened yet."""
-        self.path, self.field = path, field
+        self.path, self.records = path, Records(path, field, by)
         self.total = path.stat().st_size
         self.notes: list[str] = []
 
@@ -110,27 +75,23 @@ class JsonLines:
         """Yield blocks of whole records; the cursor counts bytes of the unpacked text."""
         with opened(self.path, cursor) as stream:
             while True:
-                docs, bad, size = self._gather(stream)
+                docs, origins, bad, size = self._gather(stream)
                 if not size:
                     return
+                self.records.check()
                 cursor += size
-                check_expansion(self.path, cursor)
                 if docs:
-                    yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size), cursor
+                    block = block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=origins)  # fmt: skip
+                    yield block, cursor
                 next_id += len(docs)
 
-    def _gather(self, stream: BufferedIOBase) -> tuple[list[bytes], int, int]:
-        """Return the documents of the next block, how many were unreadable, and the bytes read."""
+    def _gather(self, stream: BufferedIOBase) -> tuple[list[bytes], list[str], int, int]:
+        """Return the documents of the next block, where they are from, how many were unreadable, and the bytes read."""
         docs: list[bytes] = []
+        origins: list[str] = []
         bad = size = 0
         while size < BLOCK_BYTES:
-            try:
-                line = stream.readline(MAX_DOC_BYTES)
-            except CUT_STREAM as error:
-                self.notes.append(
-                    f"the compressed file breaks off ({error}); what came before was read"
-                )
-                break
+            line = stream.readline(MAX_DOC_BYTES)
             if not line:
                 break
             if len(line) == MAX_DOC_BYTES and not line.endswith(b"\n"):
@@ -141,18 +102,59 @@ class JsonLines:
             size += len(line)
             if line.isspace():
                 continue
-            text = self._text(line)
+            text, origin = self.records.read(line)
             bad += text is None
             docs.append(text or b"")
-        return docs, bad, size
+            origins.append(origin)
+        return docs, origins if any(origins) else [], bad, size
 
-    def _text(self, line: bytes) -> bytes | None:
+
+class Records:
+    """What is wanted of JSON records: the text, and where it is from."""
+
+    def __init__(self, path: Path, field: str | None, by: str | None) -> None:
+        """Start with nothing seen."""
+        self._path, self._field, self._by = path, field, by
+        self._names: tuple[str, ...] = ()
+        self._has_field = field is None
+        self._looked_for_origin = 0
+
+    def read(self, raw: bytes) -> tuple[bytes | None, str]:
+        """Return a record's text, None where it cannot be read, and its origin, "" where it does not say."""
         try:
-            record = load_json(line)
+            record = load_json(raw)
         except (ValueError, RecursionError):
-            return None
-        text = text_of(record, self.field)
-        return None if text is None else text.encode("utf-8", "surrogatepass")
+            return None, ""
+        return self.take(record)
+
+    def take(self, record: Any) -> tuple[bytes | None, str]:
+        """Return text and origin of a record that was read."""
+        text = text_of(record, self._field)
+        if isinstance(record, Mapping) and not self._has_field:
+            self._has_field = text is not None
+            self._names = self._names or tuple(map(str, record))
+        found = None if text is None else text.encode("utf-8", "surrogatepass")
+        return found, self._origin(record)
+
+    def _origin(self, record: Any) -> str:
+        if not isinstance(record, Mapping):
+            return ""
+        if self._by is None and self._looked_for_origin < _LOOKED_FOR_ORIGIN:
+            self._looked_for_origin += 1
+            self._by = next((n for n in ORIGINS if isinstance(_dig(record, n), str)), None)
+        value = _dig(record, self._by) if self._by is not None else None
+        return value[:200] if isinstance(value, str) else ""
+
+    def check(self) -> None:
+        """Refuse a named field that no record so far has.
+
+        Raises:
+            ReadError: Names the fields there are.
+        """
+        if not self._has_field and self._names:
+            raise ReadError(
+                f"{self._path}: no text field {self._field!r}; there are {', '.join(self._names[:20])}; name one with --field"
+            )
 
 
 def load_json(raw: bytes) -> Any:

@@ -79,8 +79,11 @@ class Tokens:
         starts, ids = starts - cursor, starts[:-1] // size
         docs = starts
         if self.doc_ends is not None:
-            ends = self.doc_ends[(self.doc_ends > cursor) & (self.doc_ends < end)]
-            docs = np.concatenate(([0], ends - cursor, [len(data)])).astype(np.int64)
+            # empty documents end where the one before does, and belong to the block of that one
+            first = int(np.searchsorted(self.doc_ends, cursor, side="right")) if cursor else 0
+            ends = self.doc_ends[first : np.searchsorted(self.doc_ends, end, side="right")] - cursor
+            rest = [] if len(ends) and ends[-1] == len(data) else [len(data)]
+            docs = np.concatenate(([0], ends, rest)).astype(np.int64)
         return Block(data, starts, ids, docs, 0, len(data) * self.dtype.itemsize)
 
 
@@ -168,10 +171,13 @@ def npy(path: Path, context: int) -> Tokens:
             )
             shape, fortran, dtype = header(file)
             offset = file.tell()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "its header is damaged or is none"  # fmt: skip
         raise ReadError(
-            f"{path}: cannot be read as a numpy array ({error}); save it with numpy.save"
+            f"{path}: cannot be read as a numpy array ({why}); save it with numpy.save"
         ) from error
+    if any(n < 0 for n in shape):
+        raise ReadError(f"{path}: says that it has the shape {shape}; save it anew")
     if dtype.kind not in "iu" or len(shape) not in (1, 2) or (fortran and len(shape) > 1):
         raise ReadError(
             f"{path}: holds {dtype} of shape {shape}; expected integer tokens [tokens] or [samples, length], in C order"

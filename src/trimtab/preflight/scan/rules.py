@@ -110,8 +110,13 @@ _ALL = (
         instead="decode once more (json.loads) and scan again", warning_share=0.001, error_share=0.05, skip=True,
     ),
     Rule(
-        name="empty-documents", says="empty", why="they weigh in a mixture by number, and give only end-of-text",
+        name="empty-documents", says="empty, or nothing but blanks", why="they weigh in a mixture by number, and give only end-of-text",
         source="MassiveText, arXiv:2112.11446, appendix A: fewer than 50 words are dropped", instead=_SKIP, warning_share=0.01, skip=True,
+    ),
+    Rule(
+        name="empty-source", says="holds nothing",
+        why="a shard that was never written is one that the mixture lacks", source="RFC 8259; Megatron-LM, indexed_dataset.py",
+        instead="look at the step that wrote it; take the file away, if it is meant to be empty",
     ),
     Rule(
         name="giant-documents", says="a million bytes or more",

@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
     """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     text = json.dumps(_take_arrays(state, arrays)).encode()
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no file of another's
     try:
         with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, json=np.frombuffer(text, np.uint8), **arrays)
@@ -42,11 +43,15 @@ def load_state(path: Path) -> dict[str, Any]:
     """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
-            state: dict[str, Any] = _put_arrays(json.loads(saved["json"].tobytes()), saved)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            state = _put_arrays(json.loads(saved["json"].tobytes()), saved)
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
+    except (ValueError, TypeError, KeyError, AttributeError, EOFError, zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         raise ReadError(
-            f"{path}: holds no state of a scan ({error}); leave out --resume to begin anew"
+            f"{path}: holds no state of a scan, or a damaged one; leave out --resume and take it away to begin anew"
         ) from error
+    if not isinstance(state, dict) or "accounts" not in state:
+        raise ReadError(f"{path}: holds no state of a scan")
     return state
 
 
