@@ -177,7 +177,9 @@ def fit(
             "learning_rate": PEAK_LR, "seed": 1, "train_sampling_strategy": "sequential", **arguments,
         }  # fmt: skip
         model = model or gpt2()
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=PEAK_LR)
+        optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad], lr=PEAK_LR
+        )
         own = {"optimizers": (optimizer, schedule(optimizer, fault))} if own_schedule else {}
         guarded = {} if guard is None else {"guard": guard}
         kind = spoiled(base or (Trainer if guard is None else GuardedTrainer), fault)

@@ -1,6 +1,5 @@
 """The guard in Hugging Face's real Trainer: nothing changed while it observes, faults recovered in act."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-from transformers import TrainerCallback  # noqa: E402
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
