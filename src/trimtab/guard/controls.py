@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-    from trimtab.guard.data import DataOrder
     from trimtab.guard.edge import Edge
     from trimtab.guard.engine import Engine
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Listener, Recorder
     from trimtab.guard.recovery import Recovery
+    from trimtab.guard.streams import Order
     from trimtab.incidents import Incident
 
 __all__ = ["Controls"]
@@ -33,7 +33,7 @@ class Controls:
 
     _engine: Engine
     _recovery: Recovery
-    _order: DataOrder
+    _order: Order
     _edge: Edge
     _ranks: Ranks
     _recorder: Recorder

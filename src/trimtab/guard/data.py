@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-__all__ = ["DataOrder", "Fed"]
+__all__ = ["DataOrder", "Fed", "generators_of"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class DataOrder:
         self._epoch_rng: torch.Tensor | None = None
         self.replicas = _replicas(loader)
         """How many ranks share the data out among them: each sample id belongs to one of them."""
-        self._generators = _generators(loader)
+        self._generators = generators_of(loader)
         self._generator_states: list[torch.Tensor] = []
         self._loaders: dict[int, DataLoader[Any]] = {0: loader}
         self._source = 0
@@ -174,7 +174,7 @@ class DataOrder:
 
     def _use(self, number: int) -> None:
         self._source, self._loader = number, self._loaders[number]
-        self._generators = _generators(self._loader)
+        self._generators = generators_of(self._loader)
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -445,7 +445,7 @@ def _samplers(loader: DataLoader[Any]) -> list[Any]:
     return list({id(s): s for s in found if s is not None}.values())
 
 
-def _generators(loader: DataLoader[Any]) -> list[torch.Generator]:
+def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
     """Return the random generators that the order is drawn from, besides torch's global one."""
     owners = (loader, *_samplers(loader))
     found = [getattr(owner, "generator", None) for owner in owners]

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     import torch
 
     from trimtab.detectors.contract import Finding
-    from trimtab.guard.data import DataOrder
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
+    from trimtab.guard.streams import Order
     from trimtab.plan.policy import Policy
 
 __all__ = ["Engine"]
@@ -46,7 +46,7 @@ class Engine(RunState):
     def __init__(
         self,
         training: Training,
-        data: DataOrder | None,
+        data: Order | None,
         policy: Policy,
         recorder: Recorder,
         *,

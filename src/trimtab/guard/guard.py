@@ -14,7 +14,7 @@ from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard import intake
 from trimtab.guard.companion import companion_of
-from trimtab.guard.data import DataOrder, Fed
+from trimtab.guard.data import Fed
 from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.ending import Ending
 from trimtab.guard.engine import Engine
@@ -27,6 +27,7 @@ from trimtab.guard.recovery import Recovery
 from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
 from trimtab.guard.store import bring_records
+from trimtab.guard.streams import open_order
 from trimtab.guard.verdict import EXIT_GIVEN_UP
 from trimtab.plan.policy import Mode, Policy
 
@@ -91,7 +92,8 @@ class Guard(Ending):
         Args:
             model: The module that is trained.
             optimizer: Its optimizer; parameters in its groups are clipped and measured.
-            data: A DataLoader over a map-style dataset; its order is kept exactly.
+            data: A DataLoader over a map-style dataset, or a stream (`guard.streams` says which and
+                with what limits); its order is kept exactly.
             run: Run directory; a run that is in it goes on from its newest healthy checkpoint.
             mode: observe, advise or act; default: the policy's.
             policy: Settings; default: `Policy()`.
@@ -123,7 +125,7 @@ class Guard(Ending):
         policy = policy or Policy()
         policy = replace(policy, mode=mode) if mode is not None else policy
         intake.check_arguments(optimizer, clip, steps, scheduler, accumulate)
-        self._order = DataOrder(data)
+        self._order = open_order(data)
         directory = RunDirectory(Path(run))
         self._ranks = ranks = Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))

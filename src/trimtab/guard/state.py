@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from trimtab.checkpoints.manifest import CheckpointOnDisk
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.judge import Judge
-    from trimtab.guard.data import DataOrder
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
+    from trimtab.guard.streams import Order
     from trimtab.plan.policy import Policy
 
 __all__ = ["RunState"]
@@ -44,7 +44,7 @@ class RunState:
     def __init__(
         self,
         training: Training,
-        data: DataOrder | None,
+        data: Order | None,
         policy: Policy,
         recorder: Recorder,
         *,

@@ -47,6 +47,8 @@ PACKAGES = (
     Package(name="mlflow-skinny", serves="logger (or the whole mlflow)", lowest=(3, 17), highest=(3, 17), extra="loggers"),
     Package(name="trackio", serves="logger", lowest=(0, 43), highest=(0, 43), extra="loggers"),
     Package(name="prometheus-client", serves="logger", lowest=(0, 26), highest=(0, 26), extra="loggers"),
+    Package(name="torchdata", serves="loaders that keep their place", lowest=(0, 11), highest=(0, 11), extra="streams"),
+    Package(name="webdataset", serves="streams of tar files", lowest=(1, 0), highest=(1, 0), extra="streams"),
     Package(name="pyarrow", serves="Parquet and Arrow in scan", lowest=(26, 0), highest=(26, 0), extra="data"),
 )  # fmt: skip
 """What `trimtab doctor --packages` lists."""
