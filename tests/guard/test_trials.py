@@ -80,9 +80,16 @@ def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
     assert "data x state" in table["why"]
 
 
-def test_a_wrong_rate_is_the_state_and_a_lower_one_is_kept(tmp_path: Path, text: Text) -> None:
-    run = tmp_path / "run"
-    o = bisected(short(bad_lr(FAULT, 30.0)), text, run)
+@pytest.fixture(scope="module")
+def wrong_rate(text: Text, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    run = tmp_path_factory.mktemp("rate") / "run"
+    return bisected(short(bad_lr(FAULT, 30.0)), text, run), run
+
+
+def test_a_wrong_rate_is_the_state_and_a_lower_one_is_kept(
+    wrong_rate: tuple[Outcome, Path],
+) -> None:
+    o, run = wrong_rate
     table = table_of(run)
     assert (table["suspect"], table["repeat"]) == ("state", "bit-equal")
     kept = rows_by_name(table)[table["kept"]]
@@ -132,7 +139,7 @@ class Overflow(Planted):
         return output * 6e4 * 1e3 / 6e4 / 1e3 if self.now >= self.step else output
 
 
-@pytest.mark.parametrize("bisect", ["when-stuck", "always"])
+@pytest.mark.parametrize("bisect", ["when-stuck", pytest.param("always", marks=pytest.mark.slow)])
 def test_a_flipped_bit_does_not_come_back_and_nothing_is_changed(
     tmp_path: Path, text: Text, bisect: str
 ) -> None:
@@ -178,6 +185,7 @@ def table_attempt(run: Path) -> str:
     return str(events_of(run, "action")[-1].data["kept_attempt"])
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S70")
 @pytest.mark.covers("S71")
 def test_a_wrong_rate_fails_in_fp32_too_and_numerics_are_not_looked_at(
@@ -194,6 +202,7 @@ def test_a_wrong_rate_fails_in_fp32_too_and_numerics_are_not_looked_at(
     assert ["bf16"] not in tried
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S77")
 def test_data_that_is_bad_to_the_end_is_told_as_inconclusive(tmp_path: Path, text: Text) -> None:
     run = tmp_path / "run"
@@ -212,10 +221,9 @@ def test_data_that_is_bad_to_the_end_is_told_as_inconclusive(tmp_path: Path, tex
 
 @pytest.mark.covers("S267")
 def test_branches_have_parent_and_tag_and_are_not_in_the_main_lineage(
-    tmp_path: Path, text: Text
+    wrong_rate: tuple[Outcome, Path],
 ) -> None:
-    run = tmp_path / "run"
-    bisected(short(bad_lr(FAULT, 30.0)), text, run)
+    _, run = wrong_rate
     kept = table_attempt(run)
     trials = [e for e in events_of(run, "attempt") if e.data["trial"]]
     assert {e.data["tag"] for e in trials} >= {"replay", "other-data", "other-state", "lower-lr"}
