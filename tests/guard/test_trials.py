@@ -1,6 +1,7 @@
 """Branches that separate causes, on real training: what each fault looks like in the table."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.guard import crowd, small_lab
 from tests.guard.small_lab import SOUND, Outcome, bad_data, bad_lr, guarded
 from tests.guard.tiny import events_of, rows_of
+from trimtab.cli import main
 from trimtab.guard import Guard
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
@@ -56,7 +58,7 @@ def remedies(o: Outcome) -> list[object]:
 @pytest.mark.covers("S76")
 @pytest.mark.covers("S258")
 def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
-    tmp_path: Path, text: Text
+    tmp_path: Path, text: Text, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     o = bisected(short(bad_data(FAULT, 10)), text, run)
@@ -77,7 +79,11 @@ def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
     assert table["kept"] == skip["name"]
     assert remedies(o)[0] == "roll-back+skip-data"
     assert o.guard.lr_factor == 1.0
-    assert "data x state" in table["why"]
+    assert main(["chronicle", str(run)]) == 0
+    page = capsys.readouterr().out
+    assert "decided: compare the trials" in page
+    assert "both other well: bad data" in page
+    assert "  - evidence: as it was: failed; loss" in page
 
 
 @pytest.fixture(scope="module")
@@ -241,6 +247,29 @@ def flip_on_every_rank(crew: crowd.Crew, step: int) -> None:
         crew.flipped = True  # type: ignore[attr-defined]
         with torch.no_grad():
             crew.model.module.output.weight[0, 0] = 1e4  # type: ignore[union-attr,operator]
+
+
+def spoil_from(first: int, count: int, crew: crowd.Crew, sample: int, batch: Tensor) -> Tensor:
+    """Random tokens on the last rank only, in `count` samples from `first` on."""
+    if first <= sample < first + count and crew.rank == torch.distributed.get_world_size() - 1:
+        generator = torch.Generator().manual_seed(sample)
+        return torch.randint(0, 13, batch.shape, generator=generator)
+    return batch
+
+
+@pytest.mark.slow
+def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) -> None:
+    job = crowd.Job(
+        layout="fsdp", steps=300, mode="act", spoil_batch=partial(spoil_from, 220 * 8, 20 * 8), lr=1e-2,
+        policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 10.0},
+    )  # fmt: skip
+    assert crowd.run_crowd(tmp_path, 2, job) == [0, 0]
+    table = table_of(tmp_path / "run")
+    assert (table["suspect"], table["repeat"]) == ("bad data", "bit-equal")
+    first, second = crowd.outcome(tmp_path, 0), crowd.outcome(tmp_path, 1)
+    assert first["actions"] == second["actions"] == ["roll-back+skip-data"]
+    assert first["skips"] == second["skips"]
+    assert events_of(tmp_path / "run", "fault") == []
 
 
 @pytest.mark.slow
