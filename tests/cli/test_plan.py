@@ -95,6 +95,25 @@ def test_changes_and_their_schedule(
     assert "no key differs" in said(capsys, "changes", config, config)
 
 
+@pytest.mark.covers("S135")
+def test_a_config_that_matches_an_earlier_run_differs_in_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.toml").write_text('clip = 1.0\nseed = 3\ndata_order = "d4c5"\n')
+    same = tmp_path / "same.yaml"
+    same.write_text("seed: 3\ndata_order: d4c5\nclip: 1\n")
+    assert document(capsys, "match", run, same) == {"schema": 1, "matches": True, "changes": []}
+    assert "no key differs" in said(capsys, "match", run, same)
+    same.write_text("seed: 4\nclip: 1\nlr: 1.0e-4\n")
+    assert not document(capsys, "match", run, same)["matches"]
+    text = said(capsys, "match", run, same)
+    assert "set seed to 3, it is 4" in text
+    assert "set data_order to d4c5, it is not stated" in text
+    assert "take lr out, it is 0.0001" in text
+
+
 @pytest.mark.covers("S90")
 def test_machines_are_halved(capsys: pytest.CaptureFixture[str]) -> None:
     outcomes: list[str] = []

@@ -1,6 +1,7 @@
 """Branches that separate causes, on real training: what each fault looks like in the table."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from tests.guard import crowd, small_lab
 from tests.guard.small_lab import SOUND, Outcome, bad_data, bad_lr, guarded
 from tests.guard.tiny import events_of, rows_of
+from trimtab.cli import main
 from trimtab.guard import Guard
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
@@ -56,7 +58,7 @@ def remedies(o: Outcome) -> list[object]:
 @pytest.mark.covers("S76")
 @pytest.mark.covers("S258")
 def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
-    tmp_path: Path, text: Text
+    tmp_path: Path, text: Text, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
     o = bisected(short(bad_data(FAULT, 10)), text, run)
@@ -77,12 +79,23 @@ def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
     assert table["kept"] == skip["name"]
     assert remedies(o)[0] == "roll-back+skip-data"
     assert o.guard.lr_factor == 1.0
-    assert "data x state" in table["why"]
+    assert main(["chronicle", str(run)]) == 0
+    page = capsys.readouterr().out
+    assert "decided: compare the trials" in page
+    assert "both other well: bad data" in page
+    assert "  - evidence: as it was: failed; loss" in page
 
 
-def test_a_wrong_rate_is_the_state_and_a_lower_one_is_kept(tmp_path: Path, text: Text) -> None:
-    run = tmp_path / "run"
-    o = bisected(short(bad_lr(FAULT, 30.0)), text, run)
+@pytest.fixture(scope="module")
+def wrong_rate(text: Text, tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    run = tmp_path_factory.mktemp("rate") / "run"
+    return bisected(short(bad_lr(FAULT, 30.0)), text, run), run
+
+
+def test_a_wrong_rate_is_the_state_and_a_lower_one_is_kept(
+    wrong_rate: tuple[Outcome, Path],
+) -> None:
+    o, run = wrong_rate
     table = table_of(run)
     assert (table["suspect"], table["repeat"]) == ("state", "bit-equal")
     kept = rows_by_name(table)[table["kept"]]
@@ -132,7 +145,7 @@ class Overflow(Planted):
         return output * 6e4 * 1e3 / 6e4 / 1e3 if self.now >= self.step else output
 
 
-@pytest.mark.parametrize("bisect", ["when-stuck", "always"])
+@pytest.mark.parametrize("bisect", ["when-stuck", pytest.param("always", marks=pytest.mark.slow)])
 def test_a_flipped_bit_does_not_come_back_and_nothing_is_changed(
     tmp_path: Path, text: Text, bisect: str
 ) -> None:
@@ -178,6 +191,7 @@ def table_attempt(run: Path) -> str:
     return str(events_of(run, "action")[-1].data["kept_attempt"])
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S70")
 @pytest.mark.covers("S71")
 def test_a_wrong_rate_fails_in_fp32_too_and_numerics_are_not_looked_at(
@@ -194,6 +208,7 @@ def test_a_wrong_rate_fails_in_fp32_too_and_numerics_are_not_looked_at(
     assert ["bf16"] not in tried
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S77")
 def test_data_that_is_bad_to_the_end_is_told_as_inconclusive(tmp_path: Path, text: Text) -> None:
     run = tmp_path / "run"
@@ -212,10 +227,9 @@ def test_data_that_is_bad_to_the_end_is_told_as_inconclusive(tmp_path: Path, tex
 
 @pytest.mark.covers("S267")
 def test_branches_have_parent_and_tag_and_are_not_in_the_main_lineage(
-    tmp_path: Path, text: Text
+    wrong_rate: tuple[Outcome, Path],
 ) -> None:
-    run = tmp_path / "run"
-    bisected(short(bad_lr(FAULT, 30.0)), text, run)
+    _, run = wrong_rate
     kept = table_attempt(run)
     trials = [e for e in events_of(run, "attempt") if e.data["trial"]]
     assert {e.data["tag"] for e in trials} >= {"replay", "other-data", "other-state", "lower-lr"}
@@ -233,6 +247,29 @@ def flip_on_every_rank(crew: crowd.Crew, step: int) -> None:
         crew.flipped = True  # type: ignore[attr-defined]
         with torch.no_grad():
             crew.model.module.output.weight[0, 0] = 1e4  # type: ignore[union-attr,operator]
+
+
+def spoil_from(first: int, count: int, crew: crowd.Crew, sample: int, batch: Tensor) -> Tensor:
+    """Random tokens on the last rank only, in `count` samples from `first` on."""
+    if first <= sample < first + count and crew.rank == torch.distributed.get_world_size() - 1:
+        generator = torch.Generator().manual_seed(sample)
+        return torch.randint(0, 13, batch.shape, generator=generator)
+    return batch
+
+
+@pytest.mark.slow
+def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) -> None:
+    job = crowd.Job(
+        layout="fsdp", steps=300, mode="act", spoil_batch=partial(spoil_from, 220 * 8, 20 * 8), lr=1e-2,
+        policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 10.0},
+    )  # fmt: skip
+    assert crowd.run_crowd(tmp_path, 2, job) == [0, 0]
+    table = table_of(tmp_path / "run")
+    assert (table["suspect"], table["repeat"]) == ("bad data", "bit-equal")
+    first, second = crowd.outcome(tmp_path, 0), crowd.outcome(tmp_path, 1)
+    assert first["actions"] == second["actions"] == ["roll-back+skip-data"]
+    assert first["skips"] == second["skips"]
+    assert events_of(tmp_path / "run", "fault") == []
 
 
 @pytest.mark.slow

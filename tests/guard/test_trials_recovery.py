@@ -66,6 +66,7 @@ class TwoRises:
         object.__setattr__(parts, "scheduler", LambdaLR(parts.optimizer, self.rate))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S266")
 @pytest.mark.covers("S251")
 def test_the_second_incident_of_a_kind_tries_first_what_worked_in_the_first(

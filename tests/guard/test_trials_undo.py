@@ -121,3 +121,29 @@ def test_what_cannot_be_taken_back_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="never raised"):
         guard.roll_back(10, why="a test", lr_factor=2.0, confirm=True)
     guard.close()
+
+
+@pytest.mark.covers("S138")
+def test_starting_over_is_the_next_major_number_and_keeps_what_was(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, _ = guard_at(run, 23)
+    guard.scale_lr(0.5, why="a test")
+    guard.skip_samples(400, 407, why="bad")
+    assert guard.start_over(why="lineage 1 keeps failing").startswith("dry run: start over as 2.0")
+    assert guard.step_number == 23
+    guard.start_over(why="lineage 1 keeps failing", confirm=True)
+    assert list(guard) == []  # the loop ends
+    assert list((run / "checkpoints").iterdir()) == []
+    assert len(list((run / "aside").iterdir())) == 2
+    again, s = guard_at(run, 12)
+    assert (again.step_number, again.lr_factor) == (12, 1.0)
+    assert again.skipped_samples == ((400, 407),)
+    numbers = [e.data["number"] for e in events_of(run, "attempt")]
+    assert numbers == ["1.0", "2.0"]
+    assert events_of(run, "attempt")[1].data["parent"] is None
+    fresh = make(shuffle=True)
+    plain = guard_of(fresh, tmp_path / "plain", steps=40)
+    train_guarded(fresh, plain, until=12)
+    assert differences(state_of(fresh)["model"], state_of(s)["model"]) == []
+    for g in (again, plain):
+        g.close()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli import plan_search
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, ReadError
@@ -58,6 +59,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="how the run with only these changes went, in the order of the schedule",
     )  # fmt: skip
     changes.set_defaults(run=run, plan=_changes)
+
+    match = kinds.add_parser(
+        "match", help="what a config would have to set to match an earlier run"
+    )
+    match.add_argument("path", metavar="RUN", type=Path, help="a run directory, or a config")
+    match.add_argument("config", metavar="CONFIG", type=Path, help="the same of the new run")
+    match.set_defaults(run=run, plan=_match)
 
     knobs = kinds.add_parser("knobs", help="every toggle of a run, with its effect on four metrics")
     knobs.add_argument("path", metavar="RUN")
@@ -201,6 +209,22 @@ def _changes(arguments: argparse.Namespace) -> Told:
         "schedule": [list(keys) for keys in narrowing.schedule()],
     }
     return lines, document
+
+
+def _match(arguments: argparse.Namespace) -> Told:
+    wanted, given = (flat_config(_config_of(p)) for p in (arguments.path, arguments.config))
+    changes = change_set(wanted, given).changes
+    lines = [
+        f"set {c.key} to {c.was}, it is {c.now}" for c in changes if None not in (c.was, c.now)
+    ]
+    lines += [f"set {c.key} to {c.was}, it is not stated" for c in changes if c.now is None]
+    lines += [f"take {c.key} out, it is {c.now}" for c in changes if c.was is None]
+    document = {"matches": not changes, "changes": [{"key": c.key, "was": c.was, "now": c.now} for c in changes]}  # fmt: skip
+    return lines or [f"matches {arguments.path}: no key differs"], document
+
+
+def _config_of(path: Path) -> Path:
+    return RunDirectory(path).settings if path.is_dir() else path
 
 
 def _narrowed(found: ChangeSet, outcomes: list[str]) -> Narrowing:

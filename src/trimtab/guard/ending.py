@@ -85,8 +85,8 @@ class Ending(Undoing):
         )
         self._edge.run("journal", lambda: self._tell_end(reason))
         state: State = "done"
-        if reason in ("interrupted", "given up"):
-            state = "interrupted" if reason == "interrupted" else "given-up"
+        if reason in ("interrupted", "started over", "given up"):
+            state = "given-up" if reason == "given up" else "interrupted"
         self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
         self.close()
 

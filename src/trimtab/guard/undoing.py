@@ -14,6 +14,7 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import actuators
 from trimtab.guard.controls import Controls
+from trimtab.guard.standing import Decisions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -130,6 +131,32 @@ class Undoing(Controls):
         }
         self._note_action(remedy, values, why)
         return what
+
+    def start_over(self, *, why: str, confirm: bool = False) -> str:
+        """Give this lineage up: the next launch begins at step 0, as the next major number.
+
+        All checkpoints are moved aside, changes of rates and settings are dropped, skipped data stays
+        skipped. It is only told and journalled unless it is confirmed; then the loop ends. Call it
+        between steps, on all ranks.
+
+        Raises:
+            ConfigError: No reason is given, a trial is under way, or the run has ended.
+        """
+        self._check_call("start_over", why)
+        engine, step = self._engine, self._engine.counters.step
+        next_major = engine.decisions.major + 1
+        what = f"start over as {next_major}.0: all {step} steps given up, checkpoints moved aside"
+        if not confirm:
+            return self._only_tell("start over", what, "it gives up the whole lineage", why)
+        engine.store.set_aside_after(-1, first_sign=math.inf, now=step, why=why)
+        engine.decisions = Decisions(row=engine.decisions.row, major=next_major)
+        self._note_action("start-over", {"from_step": step, "confirmed": True}, why)
+        engine.saved_step = step  # nothing of it is saved at the end
+        self._end("started over")
+        return what
+
+    def _end(self, reason: str) -> None:
+        raise NotImplementedError
 
     def _check_call(self, call: str, why: str) -> None:
         self._check_open(call)
