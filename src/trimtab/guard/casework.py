@@ -26,7 +26,7 @@ from trimtab.guard.case import (
 from trimtab.guard.experiments.branch import put_in_force, take_back
 from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats, usual_norm
 from trimtab.guard.experiments.telling import read_case, row_of
-from trimtab.guard.trouble import loss_level
+from trimtab.guard.trouble import loss_level, saturates, speaks_of_trial
 from trimtab.plan.arms import Trial
 from trimtab.plan.ladder import (
     Commit,
@@ -122,7 +122,7 @@ class Casework:
             case.alarmed
             or case.broken_steps >= _BROKEN_STEPS
             or trial_is_lost(case)
-            or any(f.severity != "info" and f.signal == "loss" for f in findings)
+            or any(f.severity != "info" and speaks_of_trial(f) for f in findings)
         )
         over = len(case.losses) >= self._trial_length(case) or self._repeated(case)
         if over or (case.alarmed and not self._measures_on(case, loss)):
@@ -275,6 +275,7 @@ class Casework:
         onset = onset_sample(case)
         return Situation(
             kind=case.incident.kind,
+            saturating=saturates(case.incident),
             nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
             lr_now=case.lr_now,
             lr_restore=case.lr_restore,

@@ -101,7 +101,7 @@ class Policy:
     lr_raise_allowed: bool = False
     """Always False: the guard lowers a learning rate and never raises one. OPT-175B and IDEFICS-80B
     raised theirs in mid-run, and both counted it as a failure."""
-    better_by: float = 0.01
+    better_by: float = 0.002
     """How much lower a stronger cut must bring the loss to be taken over a milder one that also
     held, share of the loss. Ours."""
 
