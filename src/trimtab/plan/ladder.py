@@ -15,7 +15,16 @@ from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.plan.arms import Trial, in_order
 from trimtab.plan.policy import Policy
 
-__all__ = ["Commit", "GiveUp", "GoBack", "NextStep", "Situation", "Trial", "Wait", "next_step"]
+__all__ = [
+    "Commit",
+    "GiveUp",
+    "GoBack",
+    "NextStep",
+    "Situation",
+    "Trial",
+    "Wait",
+    "next_step",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +72,8 @@ class Situation:
     """Whether a loss or gradient was not finite."""
     saturating: bool = False
     """Whether attention saturated first: the work of a rate that is several times too high."""
+    returning: bool = False
+    """Whether it is one of several spikes, of which the earlier ones healed by themselves."""
     lr_now: float
     """Learning rate in force at the onset."""
     lr_restore: float
@@ -133,7 +144,7 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
-        if held and not _worth_comparing(s, held[-1][0], trial):
+        if held and not _worth_comparing(held[-1][0], trial):
             break
         if result is None:
             if spent:
@@ -148,7 +159,7 @@ def next_step(s: Situation) -> NextStep:
             if trial.lr_factor == 1.0 and trial.precision != "fp32":
                 break
     if held:
-        trial, result = _with_margin(s, held)
+        trial, result = held[-1]
         return Commit(trial=trial, reason=_why(s, trial, result))
     return _nothing_held(s, spent=spent)
 
@@ -220,7 +231,7 @@ _CHEAP = ("replay", "other-data", "lower-lr")
 
 def _unexplained(s: Situation) -> bool:
     """Tell whether nothing speaks for the data or for the rate."""
-    if _outliers(s) or _lr_rose(s) or s.saturating:
+    if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
         return False
     looked = s.probe is not None and s.policy.bisect != "never"
     return s.nonfinite or looked
@@ -231,7 +242,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
     if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
         return ("replay", "fp32", "bf16")
-    return ("lower-lr",) if s.saturating else ()
+    return ("lower-lr",) if s.saturating or s.returning else ()
 
 
 def _data(s: Situation) -> Iterator[Trial]:
@@ -312,7 +323,8 @@ def _lr_rose(s: Situation) -> bool:
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     if s.saturating and s.lr_jump_step is None:
-        for factor in reversed(s.policy.lr_factors):
+        deep = [f for f in s.policy.lr_factors if f <= s.policy.lr_factor_saturating]
+        for factor in deep or s.policy.lr_factors[-1:]:
             yield factor, f"LR x {factor:.3g}"
         return
     base = 1.0
@@ -346,17 +358,7 @@ def _skip_range(s: Situation) -> tuple[int, int] | None:
     return skip if would_skip <= s.policy.max_skip_share * s.planned_samples else None
 
 
-def _with_margin(
-    s: Situation, held: list[tuple[Trial, TrialResult]]
-) -> tuple[Trial, TrialResult]:
-    """Return the one to keep: the best, or one rung below it where attention saturated.
-
-    A short branch does not show how attention goes on, and a cut too mild only postpones the end.
-    """
-    return held[-2] if s.saturating and len(held) > 1 else held[-1]
-
-
-def _worth_comparing(s: Situation, kept: Trial, trial: Trial) -> bool:
+def _worth_comparing(kept: Trial, trial: Trial) -> bool:
     """Tell whether a stronger cut is worth a trial once a milder one held.
 
     Not once the rate is back at that of the restore point: it was sound there. Where fp32 held,
@@ -364,8 +366,6 @@ def _worth_comparing(s: Situation, kept: Trial, trial: Trial) -> bool:
     """
     if kept.precision or trial.precision:
         return kept.precision == "fp32" and trial.precision == "bf16"
-    if s.saturating:  # the deepest cut comes first
-        return kept.lr_factor < trial.lr_factor < 1.0
     return not kept.name.split(", ")[-1].startswith("LR back") and trial.lr_factor < kept.lr_factor
 
 
