@@ -87,11 +87,27 @@ def test_the_mildest_cut_that_holds_wins() -> None:
     assert "failed: without samples 640-703, LR x 0.5" in step.reason
 
 
+def test_where_attention_saturated_deep_cuts_come_first_and_mild_ones_never() -> None:
+    s = situation(probe=CLEAN, saturating=True, policy=Policy(mode="act", lr_factor_saturating=0.1))
+    tried, step = play(s, lambda t: (t.lr_factor < 1, 3.0))
+    assert [t.lr_factor for t in tried] == [0.1, 1 / 30]
+    assert isinstance(step, Commit)
+    assert step.trial.lr_factor == 0.1
+    _, step = play(s, lambda t: (t.lr_factor == 1, 3.0))
+    assert isinstance(step, Commit)
+    assert step.trial.skip == (640, 703)  # no rate helped; then the data may have
+
+
+def test_spikes_that_return_speak_for_the_rate_first() -> None:
+    tried, _ = play(situation(probe=CLEAN, returning=True), lambda t: (t.lr_factor < 0.5, 3.0))
+    assert [t.lr_factor for t in tried] == [0.5, 0.25, 0.1]
+
+
 def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
-    losses = {0.5: 3.4, 0.25: 3.2, 0.1: 3.19, 1 / 30: 2.0}
+    losses = {0.5: 3.4, 0.25: 3.2, 0.1: 3.197, 1 / 30: 2.0}
     tried, step = play(situation(), lambda t: (t.lr_factor < 1, losses.get(t.lr_factor, 9.0)))
     assert isinstance(step, Commit)
-    assert step.trial.lr_factor == 0.25  # 0.1 is not better by 1 %, so 1/30 is not even tried
+    assert step.trial.lr_factor == 0.25  # 0.1 is not better by 0.2 %, so 1/30 is not even tried
     assert [t.lr_factor for t in tried] == [1.0, 0.5, 0.25, 0.1]
 
 

@@ -69,6 +69,10 @@ class Case:
     """What the guard had decided before the case."""
     lr_jump: LrJump | None
     recurrences: int
+    first_sign: int
+    """Step of the earliest sign, an earlier spike that healed among them."""
+    returning: bool = False
+    """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None
     eps: float | None = None
     """Settings of the optimizer before the case; None: it has no such."""
@@ -80,6 +84,8 @@ class Case:
     trials: list[TrialResult] = field(default_factory=list)
     tried: dict[str, Trial] = field(default_factory=dict)
     """Every trial that was started, by name."""
+    ends: dict[str, Snapshot] = field(default_factory=dict)
+    """States at the end of the last two trials that held, by name: to go on from, if one is kept."""
     trial: Trial | None = None
     rows: list[Row] = field(default_factory=list)
     """One for each trial that ended, from this restore point."""

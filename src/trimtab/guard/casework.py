@@ -26,7 +26,7 @@ from trimtab.guard.case import (
 from trimtab.guard.experiments.branch import put_in_force, take_back
 from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats, usual_norm
 from trimtab.guard.experiments.telling import read_case, row_of
-from trimtab.guard.trouble import loss_level
+from trimtab.guard.trouble import loss_level, saturates, speaks_of_trial
 from trimtab.plan.arms import Trial
 from trimtab.plan.ladder import (
     Commit,
@@ -122,7 +122,7 @@ class Casework:
             case.alarmed
             or case.broken_steps >= _BROKEN_STEPS
             or trial_is_lost(case)
-            or any(f.severity != "info" and f.signal == "loss" for f in findings)
+            or any(f.severity != "info" and speaks_of_trial(f) for f in findings)
         )
         over = len(case.losses) >= self._trial_length(case) or self._repeated(case)
         if over or (case.alarmed and not self._measures_on(case, loss)):
@@ -165,7 +165,7 @@ class Casework:
         engine = self.engine
         engine.recorder.event(
             "decision", step=engine.counters.step, what=f"go back to step {case.base.step}",
-            why=f"newest healthy state before the first sign (step {case.incident.first_step:g})",
+            why=f"newest healthy state before the first sign (step {case.first_sign})",
             evidence=[f.text for f in case.incident.findings][:6],
         )  # fmt: skip
         self._say(
@@ -173,8 +173,8 @@ class Casework:
         )
         engine.ring.drop_after(case.base.step)
         engine.store.set_aside_after(
-            case.base.step, first_sign=case.incident.first_step, now=engine.counters.step,
-            why=f"{case.incident.kind}, first sign at step {case.incident.first_step:g}",
+            case.base.step, first_sign=case.first_sign, now=engine.counters.step,
+            why=f"{case.incident.kind}, first sign at step {case.first_sign}",
         )  # fmt: skip
         engine.restore(case.base)
         case.probe_samples.clear()
@@ -210,7 +210,7 @@ class Casework:
             return None
         if isinstance(step, Commit):
             if case.trial is None or case.trial.name != step.trial.name:
-                self._start_trial(case, step.trial)
+                self._take_up(case, step.trial)
         else:
             self._leave(case, step.reason)
         self.phase, self.case = "calm", None
@@ -250,7 +250,7 @@ class Casework:
         self._say(f"             {step.reason}")
         older = self._further_back(case, step)
         case.depth += 1
-        case.base, case.trials = older, []
+        case.base, case.trials, case.ends = older, [], {}
         if case.lr_jump is None:
             case.lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
@@ -275,6 +275,8 @@ class Casework:
         onset = onset_sample(case)
         return Situation(
             kind=case.incident.kind,
+            saturating=saturates(case.incident),
+            returning=case.returning,
             nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
             lr_now=case.lr_now,
             lr_restore=case.lr_restore,
@@ -342,6 +344,24 @@ class Casework:
         )  # fmt: skip
         self.phase = "trial"
 
+    def _take_up(self, case: Case, trial: Trial) -> None:
+        """Go on from where an earlier trial ended, which saves doing its steps again."""
+        end = case.ends.get(trial.name)
+        if end is None or trial.rewarm_steps is not None:  # a reset would be done twice
+            self._start_trial(case, trial)
+            return
+        engine = self.engine
+        self._undo_trial(case)
+        engine.restore(end)
+        put_in_force(engine, trial, case.before)
+        case.trial = trial
+        self._on_branch()
+        engine.begin_attempt(
+            parent=end.attempt, parent_step=end.step, why=f"goes on: {trial.name}", trial=True,
+            tag="+".join(trial.arms), lr_cuts=[list(c) for c in engine.decisions.lr_cuts],
+            skip=list(trial.skip) if trial.skip else None,
+        )  # fmt: skip
+
     def _undo_trial(self, case: Case) -> None:
         if case.trial is not None:
             take_back(self.engine, case.trial, case.before)
@@ -350,10 +370,12 @@ class Casework:
     def _trial_length(self, case: Case) -> int:
         """Long enough to pass the place where the trouble was seen, and the patience after it.
 
-        Never past the end of the run: a scheduler may refuse to go on there.
+        Where the rate is suspected, the first sign: what each rate does is seen soon after. Never past the end of the run: a scheduler may refuse to go on there.
         """
         policy = self.engine.policy
-        steps = max(policy.trial_steps, case.seen_step - case.base.step + 2 * policy.patience_steps)
+        early = saturates(case.incident) or case.returning
+        told = case.first_sign if early else case.seen_step
+        steps = max(policy.trial_steps, told - case.base.step + 2 * policy.patience_steps)
         return steps if self._final_step is None else min(steps, self._final_step - case.base.step)
 
     def _finish_trial(self, case: Case) -> Ending | None:
@@ -361,6 +383,8 @@ class Casework:
         assert trial is not None
         result = conclude_trial(case, trial, tolerance=self.engine.policy.verify_tolerance)
         case.trials.append(result)
+        if result.held:
+            case.ends = dict([*case.ends.items(), (trial.name, self.engine.capture())][-2:])
         row = row_of(case, trial, result)
         case.rows.append(row)
         self.engine.recorder.event(

@@ -22,9 +22,16 @@ from trimtab.guard.experience import arms_that_worked
 from trimtab.guard.experiments.branch import what_is_in_force
 from trimtab.guard.labelling import Labeller
 from trimtab.guard.patience import Patience
+from trimtab.guard.returning import Returning
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
-from trimtab.guard.trouble import EARLY_SIGNS, find_incident, loss_level, speaks_of_state
+from trimtab.guard.trouble import (
+    EARLY_SIGNS,
+    find_incident,
+    loss_level,
+    saturates,
+    speaks_of_state,
+)
 from trimtab.plan.arms import ARM_BY_ID
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer, remedy_of
@@ -76,6 +83,7 @@ class Recovery:
         self._wait_until = 0
         self.labels = Labeller(engine)
         self._patience = Patience(engine.policy, self._decide)
+        self._returning = Returning(engine.policy)
         self.teller = Teller(engine, say=say, actions=self.actions)
         self._work = Casework(engine, say=say, final_step=final_step, on_branch=self._on_branch)
 
@@ -83,6 +91,8 @@ class Recovery:
 
     def after_step(self, loss: float, findings: tuple[Finding, ...], *, last: bool = False) -> None:
         """Take in one finished step; `last`: the run would end here."""
+        if self.phase == "calm":
+            self._returning.take_in(findings)
         findings = tuple(f for f in findings if speaks_of_state(f))
         for finding in findings:
             self._open[finding.key] = finding
@@ -148,6 +158,7 @@ class Recovery:
     def _on_branch(self) -> None:
         self._open.clear()
         self._patience.forget()
+        self._returning.forget()
         self.teller.forget_waiting()
 
     def _forget_old(self) -> None:
@@ -185,6 +196,8 @@ class Recovery:
             # a spike that heals looks like a change of level for a while, too
             return last or not self._patience.lasts(f, step)
         if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
+            return True
+        if self._returning.returns(f):
             return True
         if f.closed or f.signal != "loss" or age < patience:
             return False
@@ -238,11 +251,14 @@ class Recovery:
     def _open_case(self, incident: Incident, record: RunRecord) -> Case | None:
         """Return the case, with the state to go back to; None where none lies before the onset."""
         engine = self.engine
-        first_sign = int(incident.first_step)
+        returned = [f for f in incident.findings if self._returning.returns(f)]
+        first_sign = min([int(incident.first_step), *map(self._returning.first_of, returned)])
         recurrences = self._recurrences(first_sign)
         target = first_sign - 1 - engine.policy.rollback_margin_steps
         distance = max(int(incident.onset) - target, 1)
         target -= distance * (2**recurrences - 1)
+        if saturates(incident):  # it grew as long before it could be told apart as it did after
+            target -= engine.counters.step - first_sign
         base = engine.restore_point(target) or engine.oldest_restore_point()
         if base is None or base.step >= incident.onset:
             return None
@@ -257,6 +273,7 @@ class Recovery:
             lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
             level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
             worked=arms_that_worked(engine, incident.kind),
+            first_sign=first_sign, returning=bool(returned),
             beta2=read_setting(engine, "beta2"), eps=read_setting(engine, "eps"),
         )  # fmt: skip
 

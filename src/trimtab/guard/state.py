@@ -96,10 +96,14 @@ class RunState:
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state into memory and keep it in the ring."""
-        payload = clone(self._payload())
-        snapshot = Snapshot(self.counters.step, self.recorder.attempt, payload["position"], payload)
+        snapshot = self.capture()
         self.ring.add(snapshot)
         return snapshot
+
+    def capture(self) -> Snapshot:
+        """Copy the whole state into memory."""
+        payload = clone(self._payload())
+        return Snapshot(self.counters.step, self.recorder.attempt, payload["position"], payload)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot; what the guard decided stays."""

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
-__all__ = ["EARLY_SIGNS", "find_incident", "loss_level", "speaks_of_state"]
+__all__ = [
+    "EARLY_SIGNS",
+    "find_incident",
+    "loss_level",
+    "saturates",
+    "speaks_of_state",
+    "speaks_of_trial",
+]
 
 EARLY_SIGNS = ("saturation", "corrupt")
 """Detectors whose alarm is trouble before the loss says so."""
@@ -36,6 +43,16 @@ def speaks_of_state(finding: Finding) -> bool:
         return finding.severity == "critical"  # nothing is learnt any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
+
+
+def speaks_of_trial(finding: Finding) -> bool:
+    """Whether an alarm in a trial says that it failed: one of the loss, or the sign that leads it."""
+    return finding.signal == "loss" or finding.detector in EARLY_SIGNS
+
+
+def saturates(incident: Incident) -> bool:
+    """Whether attention saturated before the loss told."""
+    return any(f.detector == "saturation" for f in incident.findings)
 
 
 def find_incident(

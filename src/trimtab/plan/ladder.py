@@ -15,7 +15,16 @@ from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.plan.arms import Trial, in_order
 from trimtab.plan.policy import Policy
 
-__all__ = ["Commit", "GiveUp", "GoBack", "NextStep", "Situation", "Trial", "Wait", "next_step"]
+__all__ = [
+    "Commit",
+    "GiveUp",
+    "GoBack",
+    "NextStep",
+    "Situation",
+    "Trial",
+    "Wait",
+    "next_step",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +70,10 @@ class Situation:
     """Kind of the incident."""
     nonfinite: bool
     """Whether a loss or gradient was not finite."""
+    saturating: bool = False
+    """Whether attention saturated first: the work of a rate that is several times too high."""
+    returning: bool = False
+    """Whether it is one of several spikes, of which the earlier ones healed by themselves."""
     lr_now: float
     """Learning rate in force at the onset."""
     lr_restore: float
@@ -218,7 +231,7 @@ _CHEAP = ("replay", "other-data", "lower-lr")
 
 def _unexplained(s: Situation) -> bool:
     """Tell whether nothing speaks for the data or for the rate."""
-    if _outliers(s) or _lr_rose(s):
+    if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
         return False
     looked = s.probe is not None and s.policy.bisect != "never"
     return s.nonfinite or looked
@@ -229,7 +242,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
     if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
         return ("replay", "fp32", "bf16")
-    return ()
+    return ("lower-lr",) if s.saturating or s.returning else ()
 
 
 def _data(s: Situation) -> Iterator[Trial]:
@@ -309,6 +322,11 @@ def _lr_rose(s: Situation) -> bool:
 
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
+    if s.saturating and s.lr_jump_step is None:
+        deep = [f for f in s.policy.lr_factors if f <= s.policy.lr_factor_saturating]
+        for factor in deep or s.policy.lr_factors[-1:]:
+            yield factor, f"LR x {factor:.3g}"
+        return
     base = 1.0
     if _lr_rose(s):
         base = s.lr_restore / s.lr_now

@@ -45,6 +45,11 @@ class Policy:
     healing_steps: int = 32
     """Further steps that a spike is given while its loss is on the way back, optimizer steps; then it
     is acted on. BLOOM's 2022 spike healed by itself in about 30."""
+    spikes_trained_through: int = 2
+    """Spikes that may heal by themselves within `spike_horizon_steps` before the next one is acted on at
+    once, count. BLOOM had one in its whole run. Chosen on the lab, seeds 0-1."""
+    spike_horizon_steps: int = 256
+    """Distance over which spikes that healed are counted, optimizer steps. Ours."""
     snapshot_every_steps: int = 20
     """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
     a step, so at 20 it stays below the overhead budget."""
@@ -95,13 +100,16 @@ class Policy:
     incident is tried first."""
     lr_factors: tuple[float, ...] = (1 / 2, 1 / 4, 1 / 10, 1 / 30)
     """Learning-rate factors tried, mildest first, no unit. 1/2 as tr8-104B did; the rest ours."""
+    lr_factor_saturating: float = 1 / 30
+    """Mildest factor that is tried where attention saturated: milder ones look better in a short branch
+    and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
     lr_jump_ratio: float = 1.5
     """Rise of the learning rate in force between restore point and onset above which the old rate
     is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's distance."""
     lr_raise_allowed: bool = False
     """Always False: the guard lowers a learning rate and never raises one. OPT-175B and IDEFICS-80B
     raised theirs in mid-run, and both counted it as a failure."""
-    better_by: float = 0.01
+    better_by: float = 0.002
     """How much lower a stronger cut must bring the loss to be taken over a milder one that also
     held, share of the loss. Ours."""
 
@@ -237,6 +245,8 @@ _LEAST: Mapping[str, int] = {
     "healing_steps": 0,
     "max_failures": 1,
     "trial_budget_steps": 1,
+    "spikes_trained_through": 0,
+    "spike_horizon_steps": 1,
     "snapshot_every_steps": 1,
     "snapshots_kept": 1,
     "checkpoint_every_steps": 1,
@@ -254,6 +264,7 @@ _LEAST: Mapping[str, int] = {
 """Whole-number settings and their least value."""
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
+    "lr_factor_saturating": (0.0, 1.0),
     "lr_jump_ratio": (1.0, 1e6),
     "better_by": (0.0, 1.0),
     "verify_tolerance": (0.0, 1.0),

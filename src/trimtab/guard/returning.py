@@ -1,0 +1,51 @@
+"""Spikes that heal and come back: each is harmless, together they say that the rate is too high."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.plan.policy import Policy
+
+__all__ = ["Returning"]
+
+_OUTLIER_SHARE = 0.5
+"""Excess of a single row over the expected loss from which it counts as a spike, share."""
+
+
+class Returning:
+    """Remembers the loss spikes of this branch, and says when one is one too many."""
+
+    def __init__(self, policy: Policy) -> None:
+        """Use a policy's count and horizon."""
+        self._policy = policy
+        self._onsets: list[int] = []
+
+    def take_in(self, findings: Iterable[Finding]) -> None:
+        """Note spikes of the loss, and single rows that stood out as far, by their onset."""
+        for f in findings:
+            if f.signal != "loss" or f.direction != "up":
+                continue
+            alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
+            if (f.kind == "spike" or alone) and int(f.onset) not in self._onsets:
+                self._onsets.append(int(f.onset))
+
+    def returns(self, finding: Finding) -> bool:
+        """Whether an open spike is one more than the policy trains through within its horizon."""
+        if finding.kind != "spike" or finding.signal != "loss" or finding.closed:
+            return False
+        since = finding.onset - self._policy.spike_horizon_steps
+        earlier = [onset for onset in self._onsets if since <= onset < finding.onset]
+        return len(earlier) >= self._policy.spikes_trained_through
+
+    def first_of(self, finding: Finding) -> int:
+        """Return the onset of the earliest spike that it returns from, or its own."""
+        since = finding.onset - self._policy.spike_horizon_steps
+        return min((onset for onset in self._onsets if onset >= since), default=int(finding.onset))
+
+    def forget(self) -> None:
+        """Begin anew: another branch, or a remedy in force."""
+        self._onsets.clear()
