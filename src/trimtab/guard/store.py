@@ -121,11 +121,10 @@ class Store:
         self._ranks = ranks
         self._keep = keep
         self.whole_step = -1
-        """Step of the newest checkpoint that is known to be whole, this process' own or loaded."""
+        """Step of the newest checkpoint that is whole and healthy, this process' own or loaded: what
+        a restart would go on from, as far as the first rank knows."""
         self._beside: Ranks | None = None
         self._pending: _Pending | None = None
-        self._healthy_step = -1
-        """Step of the newest checkpoint that is called healthy, as far as this process knows."""
         self.notes: list[str] = []
         """What the user should hear of; told and emptied by who can."""
         self.mirror: Mirror | None = None
@@ -189,12 +188,11 @@ class Store:
         pending.join()
         if pending.error is not None:
             raise pending.error
-        self.whole_step = pending.step
         self._recorder.event(
             "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
         )
         if not pending.doubt:
-            self._healthy_step = pending.step
+            self.whole_step = pending.step
         if not self._ranks.chief:
             return
         path = self._directory.checkpoint_of(pending.step)
@@ -265,12 +263,12 @@ class Store:
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
         if pending is not None and finding.onset <= pending.step <= last:
             pending.doubt = pending.doubt or why
-        if self._healthy_step < finding.onset:
+        if self.whole_step < finding.onset:
             return
         healthy = [c for c in self._listed() if c.grade == "healthy"]
         doubtful = [c for c in healthy if finding.onset <= c.step <= last]
         before = [c for c in healthy if c.step < finding.onset]
-        self._healthy_step = max((c.step for c in healthy if c not in doubtful), default=-1)
+        self.whole_step = max((c.step for c in healthy if c not in doubtful), default=-1)
         for checkpoint in doubtful:
             self._regrade(checkpoint.path, "suspect", why, now=int(finding.step))
         if doubtful and before and not before[-1].pinned:
@@ -297,7 +295,7 @@ class Store:
         """
         self.finish(wait=True)
         found = self._ranks.agree(self._newest)
-        self._healthy_step = -1 if found is None else found.step
+        self.whole_step = -1 if found is None else found.step
         return found
 
     def _newest(self) -> CheckpointOnDisk | None:
@@ -398,6 +396,8 @@ class Store:
                 grade=grade,
                 why=why,
             )
+        healthy = [c.step for c in self._listed() if c.grade == "healthy"]
+        self.whole_step = max(healthy, default=-1)
         if last is not None and not last.pinned:
             self._pin(last)
 
