@@ -59,12 +59,13 @@ VARIANTS = (
     Variant(
         "rolled back",
         {"num_samples": 4000, "lr": 1e-2},
-        170,
+        135,
         save_every=5,
         fault=True,
         left_alone_steps=95,
-        delay_s=3.0,
-        places=400,
+        delay_s=1.2,
+        inside=0.85,
+        places=66,
     ),
 )
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -32,11 +31,12 @@ from trimtab.checkpoints.manifest import (
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
+from trimtab.guard.pending import Pending
 from trimtab.guard.saving import load_state, save_state
 from trimtab.guard.trouble import speaks_of_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
@@ -71,37 +71,6 @@ def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> lis
     return [f"{directory.root} held no run; brought back from {place}"] if found else []
 
 
-class _Pending:
-    """A checkpoint that is being written, in this thread or in one of its own."""
-
-    def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
-        self.name, self.step, self.why = name, step, why
-        self.error: BaseException | None = None
-        self.doubt = ""
-        """Why it is not healthy after all; found while it was being written."""
-        self._write = write
-        self._thread: threading.Thread | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is written any more."""
-        return self._thread is None or not self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self.run, name="trimtab-checkpoint", daemon=True)
-        self._thread.start()
-
-    def run(self) -> None:
-        try:
-            self._write()
-        except BaseException as error:  # noqa: BLE001 - raised again where it can be dealt with
-            self.error = error
-
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-
 class Store:
     """The checkpoints folder of a run directory, with its events."""
 
@@ -124,7 +93,7 @@ class Store:
         """Step of the newest checkpoint that is whole and healthy, this process' own or loaded: what
         a restart would go on from, as far as the first rank knows."""
         self._beside: Ranks | None = None
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         self.notes: list[str] = []
         """What the user should hear of; told and emptied by who can."""
         self.mirror: Mirror | None = None
@@ -165,7 +134,7 @@ class Store:
                 ranks=ranks,
             )  # fmt: skip
 
-        self._pending = _Pending(write, path.name, step, why)
+        self._pending = Pending(write, path.name, step, why)
         if background:
             self._pending.start()
         else:
