@@ -11,6 +11,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 EXTRAS ?= torch,dev
 RUNS ?= 1000000
+KILLS ?= 210
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip install -qq --disable-pip-version-check --constraint constraints.txt
@@ -76,12 +77,14 @@ bench: $(READY)  ## trimtab beside the published rules of others on made-up runs
 	@$(PY) -c 'import pandas, tbparse' 2>/dev/null || $(PIP) pandas tbparse tensorboard
 	@$(PY) -m trimtab bench read
 
-fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; then the readers, guided by coverage (RUNS=N)
+fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; the readers, guided by coverage (RUNS=N); then runs killed at random moments (KILLS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=fuzz || { rc=$$?; [ $$rc = 5 ] && echo 'no property tests yet' || exit $$rc; }
 	$(call say,Fuzz: the readers$(,) guided by coverage; an input that breaks one is written here.)
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PIP) 'atheris>=3.0'
 	@$(PY) tools/fuzz.py --runs $(RUNS)
+	$(call say,Fuzz: $(KILLS) kills of guarded runs$(,) at random moments and in mid-write; they must end as if unbroken.)
+	@KILLS=$(KILLS) KILLS_SEED=$$RANDOM $(PY) -m pytest -m slow tests/guard/test_kills.py -rP
 
 docs: $(READY)  ## make the pictures and figures of the documentation anew
 	$(call say,Docs: pictures and figures made anew from commands.)

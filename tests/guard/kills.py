@@ -42,31 +42,55 @@ class Variant:
     fault: bool = False
     """Whether some data is bad, so that the run is rolled back and goes on without it."""
     copies: bool = False
+    left_alone_steps: int = 0
+    """Steps at the start of each chain in which nothing is killed."""
+    delay_s: float = 0.8
+    """Longest time to an outside kill."""
+    inside: float = 0.5
+    """Share of the kills that come from inside."""
+    places: int = 150
+    """Writes among which an inside kill is drawn."""
 
 
 HARD: dict[str, Any] = {"shuffle": True, "schedule": "onecycle", "dropout": 0.2}
 VARIANTS = (
     Variant("fp16", {"precision": "fp16", **HARD}, 60),
     Variant("fp32 in the background, with copies", HARD, 60, background=True, copies=True),
-    Variant("rolled back", {"num_samples": 4000, "lr": 1e-2}, 190, save_every=5, fault=True),
+    Variant(
+        "rolled back",
+        {"num_samples": 4000, "lr": 1e-2},
+        135,
+        save_every=5,
+        fault=True,
+        left_alone_steps=95,
+        delay_s=1.2,
+        inside=0.85,
+        places=66,
+    ),
 )
 
 
-def live(folder: Path, variant: Variant, log: str, die_at: int | None) -> None:
-    """Go on with a run, to its end or to the place where it dies."""
+def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: int | None) -> None:
+    """Go on with a run, to its end or to the place where it dies; `until`: leave the loop there."""
     torch.set_num_threads(1)
     s = make(**variant.settings)
     policy = Policy(
         checkpoint_every_steps=variant.save_every, checkpoint_in_background=variant.background,
         snapshot_every_steps=5, copy_to=str(folder / "copies") if variant.copies else "",
     )  # fmt: skip
+    armed = [not variant.fault]
     if die_at is not None:
-        _set_traps(die_at)
+        _set_traps(die_at, armed)
     guard = guard_of(s, folder / "run", steps=variant.steps, mode="act", policy=policy)
+    if variant.fault:  # from the moment at which the run goes back
+        guard.on_restore(lambda _step: armed.__setitem__(0, True))
     (folder / log).touch()
     for batch in guard:
         guard.backward(s.loss(_bad(guard, batch) if variant.fault else batch))
         guard.step()
+        if guard.step_number == until:
+            break
+    guard.close()
     torch.save(state_of(s), folder / f"{log}.pt")
 
 
@@ -77,16 +101,16 @@ def _bad(guard: Guard, batch: Tensor) -> Tensor:
     return torch.randint(0, 13, batch.shape, generator=torch.Generator().manual_seed(first))
 
 
-def _set_traps(die_at: int) -> None:
-    """Die at the so-many-th place at which something is written for good."""
+def _set_traps(die_at: int, armed: list[bool]) -> None:
+    """Die at the so-many-th place at which something is written for good, once `armed[0]`."""
     left = [die_at]
     write, fsync, rename, replace, sample = (
         os.write, os.fsync, Path.rename, Path.replace, Recorder.sample
     )  # fmt: skip
 
     def due() -> bool:
-        left[0] -= 1
-        return left[0] == 0
+        left[0] -= armed[0]
+        return armed[0] and left[0] == 0
 
     def torn_write(fd: int, data: Any) -> int:
         if due():
@@ -140,22 +164,24 @@ def torment(root: Path, variant: Variant, kills: int, seed: int) -> Tally:
     tally, rng = Tally(), random.Random(seed)
     straight = root / "straight"
     straight.mkdir()
-    assert _start(straight, variant, "log", None, None) == 0
+    assert _start(straight, variant, "log") == 0
     tally.rolled_back = any(e.event == "action" for e in _events(straight / "run"))
     expected, end = losses(straight / "run"), torch.load(straight / "log.pt")
     while tally.kills < kills:
         folder = root / f"chain-{tally.chains}"
         folder.mkdir()
         logs: list[str] = []
+        if variant.left_alone_steps:
+            assert _start(folder, variant, "calm", until=variant.left_alone_steps) == 0
         code: int | None = -9
         while code != 0:
             last = tally.kills >= kills
             log = f"life-{len(logs)}"
-            inside = rng.random() < 0.5
-            die_at = None if last or not inside else rng.randint(1, 150)
-            delay = None if last or inside else rng.uniform(0.0, 0.8)
+            inside = rng.random() < variant.inside
+            die_at = None if last or not inside else rng.randint(1, variant.places)
+            delay = None if last or inside else rng.uniform(0.0, variant.delay_s)
             before = _committed(folder / "run")
-            code = _start(folder, variant, log, die_at, delay)
+            code = _start(folder, variant, log, die_at=die_at, delay=delay)
             assert code in (0, -signal.SIGKILL), f"{folder / log}: exit code {code}"
             logs.append(log)
             tally.kills += code != 0
@@ -170,9 +196,15 @@ def torment(root: Path, variant: Variant, kills: int, seed: int) -> Tally:
 
 
 def _start(
-    folder: Path, variant: Variant, log: str, die_at: int | None, delay: float | None
+    folder: Path,
+    variant: Variant,
+    log: str,
+    *,
+    die_at: int | None = None,
+    delay: float | None = None,
+    until: int | None = None,
 ) -> int | None:
-    process = context().Process(target=live, args=(folder, variant, log, die_at))
+    process = context().Process(target=live, args=(folder, variant, log, die_at, until))
     process.start()
     if delay is not None:
         deadline = time.monotonic() + 120

@@ -58,11 +58,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     demo.add_argument("--seed", type=_number(0, 2**31 - 1), default=100)
     _common(demo)
     demo.set_defaults(run=_demo)
-    bench = sub.add_parser("bench", help="what the guard costs per step, in paired ratios")
+    bench = sub.add_parser(
+        "bench",
+        help="what the guard costs per step, in paired ratios, and its snapshots and checkpoints",
+    )
     bench.add_argument(
         "--pairs", type=_number(10, 100_000), default=200, help="pairs of steps on the small model"
     )
     bench.add_argument("--json", action="store_true")
+    bench.add_argument(
+        "--only-state",
+        action="store_true",
+        help="only snapshots and checkpoints, by size and ranks",
+    )
     bench.add_argument("--threads", type=_number(1, 256), default=1)
     bench.set_defaults(run=_bench)
     table = sub.add_parser(
@@ -273,10 +281,13 @@ def _accept_line(row: dict[str, Any]) -> str:
 
 def _bench(arguments: argparse.Namespace) -> int:
     bench = _torch_side("trimtab.lab.bench", arguments.threads)
-    document = bench.run_bench(
-        pairs=arguments.pairs,
-        say=lambda line: print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True),
-    )
+    state = _torch_side("trimtab.lab.bench_state", arguments.threads)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    document = {} if arguments.only_state else bench.run_bench(pairs=arguments.pairs, say=say)
+    document |= state.run_state_bench(say=say)
     if arguments.json:
         print_json(document)
     return 0

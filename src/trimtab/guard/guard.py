@@ -451,6 +451,7 @@ class Guard(Ending):
                 "recovery",
                 lambda: self._recovery.after_step(loss, tuple(found), last=self._done()),
             )
+        self._tell_state()
         if self._recovery.busy:
             return
         step = engine.counters.step
@@ -459,9 +460,7 @@ class Guard(Ending):
             edge.run("recovery", engine.snapshot)
         edge.run("checkpoint", lambda: engine.store.finish(wait=False))
         edge.run("journal", self._tell_notes)
-        if engine.store.whole_step != self._told_step:
-            self._told_step = engine.store.whole_step
-            edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
+        self._tell_state()
         every = policy.checkpoint_every_steps
         if self._recovery.unsettled:
             every = min(every, policy.checkpoint_every_steps_unsettled)
@@ -469,6 +468,14 @@ class Guard(Ending):
             background = policy.checkpoint_in_background
             edge.run(
                 "checkpoint", lambda: engine.save_checkpoint("on schedule", background=background)
+            )
+
+    def _tell_state(self) -> None:
+        """Write down what a restart would go on from, where that is not what was said last."""
+        if self._engine.store.whole_step != self._told_step:
+            self._told_step = self._engine.store.whole_step
+            self._edge.run(
+                "journal", lambda: self._verdict("running", "under way, or it was killed")
             )
 
     def _tell(self, line: str) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import threading
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -32,11 +31,12 @@ from trimtab.checkpoints.manifest import (
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
+from trimtab.guard.pending import Pending
 from trimtab.guard.saving import load_state, save_state
 from trimtab.guard.trouble import speaks_of_state
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
@@ -71,37 +71,6 @@ def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> lis
     return [f"{directory.root} held no run; brought back from {place}"] if found else []
 
 
-class _Pending:
-    """A checkpoint that is being written, in this thread or in one of its own."""
-
-    def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
-        self.name, self.step, self.why = name, step, why
-        self.error: BaseException | None = None
-        self.doubt = ""
-        """Why it is not healthy after all; found while it was being written."""
-        self._write = write
-        self._thread: threading.Thread | None = None
-
-    @property
-    def done(self) -> bool:
-        """Whether nothing is written any more."""
-        return self._thread is None or not self._thread.is_alive()
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=self.run, name="trimtab-checkpoint", daemon=True)
-        self._thread.start()
-
-    def run(self) -> None:
-        try:
-            self._write()
-        except BaseException as error:  # noqa: BLE001 - raised again where it can be dealt with
-            self.error = error
-
-    def join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-
 class Store:
     """The checkpoints folder of a run directory, with its events."""
 
@@ -121,11 +90,10 @@ class Store:
         self._ranks = ranks
         self._keep = keep
         self.whole_step = -1
-        """Step of the newest checkpoint that is known to be whole, this process' own or loaded."""
+        """Step of the newest checkpoint that is whole and healthy, this process' own or loaded: what
+        a restart would go on from, as far as the first rank knows."""
         self._beside: Ranks | None = None
-        self._pending: _Pending | None = None
-        self._healthy_step = -1
-        """Step of the newest checkpoint that is called healthy, as far as this process knows."""
+        self._pending: Pending | None = None
         self.notes: list[str] = []
         """What the user should hear of; told and emptied by who can."""
         self.mirror: Mirror | None = None
@@ -166,7 +134,7 @@ class Store:
                 ranks=ranks,
             )  # fmt: skip
 
-        self._pending = _Pending(write, path.name, step, why)
+        self._pending = Pending(write, path.name, step, why)
         if background:
             self._pending.start()
         else:
@@ -189,12 +157,11 @@ class Store:
         pending.join()
         if pending.error is not None:
             raise pending.error
-        self.whole_step = pending.step
         self._recorder.event(
             "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
         )
         if not pending.doubt:
-            self._healthy_step = pending.step
+            self.whole_step = pending.step
         if not self._ranks.chief:
             return
         path = self._directory.checkpoint_of(pending.step)
@@ -265,12 +232,12 @@ class Store:
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
         if pending is not None and finding.onset <= pending.step <= last:
             pending.doubt = pending.doubt or why
-        if self._healthy_step < finding.onset:
+        if self.whole_step < finding.onset:
             return
         healthy = [c for c in self._listed() if c.grade == "healthy"]
         doubtful = [c for c in healthy if finding.onset <= c.step <= last]
         before = [c for c in healthy if c.step < finding.onset]
-        self._healthy_step = max((c.step for c in healthy if c not in doubtful), default=-1)
+        self.whole_step = max((c.step for c in healthy if c not in doubtful), default=-1)
         for checkpoint in doubtful:
             self._regrade(checkpoint.path, "suspect", why, now=int(finding.step))
         if doubtful and before and not before[-1].pinned:
@@ -297,7 +264,7 @@ class Store:
         """
         self.finish(wait=True)
         found = self._ranks.agree(self._newest)
-        self._healthy_step = -1 if found is None else found.step
+        self.whole_step = -1 if found is None else found.step
         return found
 
     def _newest(self) -> CheckpointOnDisk | None:
@@ -398,6 +365,8 @@ class Store:
                 grade=grade,
                 why=why,
             )
+        healthy = [c.step for c in self._listed() if c.grade == "healthy"]
+        self.whole_step = max(healthy, default=-1)
         if last is not None and not last.pinned:
             self._pin(last)
 

@@ -1,0 +1,46 @@
+"""A checkpoint on its way to disk, while training waits or goes on."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Pending"]
+
+
+class Pending:
+    """A checkpoint that is being written, in this thread or in one of its own."""
+
+    def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
+        """Nothing is written yet."""
+        self.name, self.step, self.why = name, step, why
+        self.error: BaseException | None = None
+        self.doubt = ""
+        """Why it is not healthy after all; found while it was being written."""
+        self._write = write
+        self._thread: threading.Thread | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is written any more."""
+        return self._thread is None or not self._thread.is_alive()
+
+    def start(self) -> None:
+        """Write in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="trimtab-checkpoint", daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        """Write here."""
+        try:
+            self._write()
+        except BaseException as error:  # noqa: BLE001 - raised again where it can be dealt with
+            self.error = error
+
+    def join(self) -> None:
+        """Wait until nothing is written any more."""
+        if self._thread is not None:
+            self._thread.join()

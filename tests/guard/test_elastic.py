@@ -1,0 +1,73 @@
+"""Under torchrun: a rank that dies in mid-incident is restarted with the others, and the run recovers."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.guard import elastic_script
+from tests.guard.tiny import events_of
+from trimtab.checkpoints.manifest import newest_healthy
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+
+STEPS = 150
+
+
+def torchrun(folder: Path, *, restarts: int) -> subprocess.CompletedProcess[str]:
+    root = Path(__file__).parents[2]
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+        f"--max-restarts={restarts}", "--monitor-interval=0.2", "-m", elastic_script.__name__,
+        str(folder), str(STEPS),
+    ]  # fmt: skip
+    paths = [str(root), str(root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    return subprocess.run(
+        command, env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def verdict(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "run" / "verdict.json").read_text("utf-8"))
+    return found
+
+
+def test_a_rank_killed_in_mid_incident_is_restarted_and_the_run_ends_healthy(
+    tmp_path: Path,
+) -> None:
+    ended = torchrun(tmp_path, restarts=2)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    died_at, life = map(int, (tmp_path / "died").read_text("utf-8").split())
+    assert life == 0
+    assert verdict(tmp_path) | {"reason": ""} == {
+        "schema": 1, "state": "done", "restart": False, "reason": "", "step": STEPS, "steps": STEPS,
+        "resume_step": STEPS, "attempt": verdict(tmp_path)["attempt"],
+    }  # fmt: skip
+    run = tmp_path / "run"
+    (resume,) = events_of(run, "resume")
+    assert resume.step <= 90, "from before the bad data, whatever was saved later"
+    assert resume.step < died_at
+    (action,) = events_of(run, "action")
+    assert action.data["remedy"] == "roll-back+skip-data"
+    newest = newest_healthy(run / "checkpoints")
+    assert newest is not None
+    assert newest.step == STEPS
+    assert events_of(run, "fault") == []
+
+
+def test_without_restarts_the_verdict_says_that_a_restart_makes_sense_and_from_where(
+    tmp_path: Path,
+) -> None:
+    ended = torchrun(tmp_path, restarts=0)
+    assert ended.returncode != 0
+    told = verdict(tmp_path)
+    assert (told["state"], told["restart"]) == ("running", True), "it was killed"
+    step = told["resume_step"]
+    assert isinstance(step, int)
+    newest = newest_healthy(tmp_path / "run" / "checkpoints")
+    assert newest is not None
+    assert 0 < step == newest.step <= 90
