@@ -22,12 +22,12 @@ from trimtab.lab.text import Text, load_text
 from trimtab.plan.policy import Policy
 
 CONTEXT = 32
-STEPS = 360
+STEPS = 280
 BATCH = 8
 PEAK_LR = 4e-3
-BAD_SAMPLES = range(239 * BATCH, 251 * BATCH)
-"""Of a fault in the data, in the order in which they are fed: steps 240 to 251."""
-LR_STEP, LR_FACTOR = 200, 100.0
+BAD_SAMPLES = range(159 * BATCH, 171 * BATCH)
+"""Of a fault in the data, in the order in which they are fed: steps 160 to 171."""
+LR_STEP, LR_FACTOR = 140, 100.0
 
 
 @cache
@@ -177,7 +177,9 @@ def fit(
             "learning_rate": PEAK_LR, "seed": 1, "train_sampling_strategy": "sequential", **arguments,
         }  # fmt: skip
         model = model or gpt2()
-        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=PEAK_LR)
+        optimizer = torch.optim.AdamW(
+            [p for p in model.parameters() if p.requires_grad], lr=PEAK_LR
+        )
         own = {"optimizers": (optimizer, schedule(optimizer, fault))} if own_schedule else {}
         guarded = {} if guard is None else {"guard": guard}
         kind = spoiled(base or (Trainer if guard is None else GuardedTrainer), fault)

@@ -21,7 +21,7 @@ from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.experiments.branch import what_is_in_force
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
-from trimtab.guard.trouble import find_incident, loss_level, speaks_of_state
+from trimtab.guard.trouble import find_incident, is_trouble, loss_level, speaks_of_state
 from trimtab.plan.ladder import Commit, GiveUp, Wait, next_step
 from trimtab.plan.planner import make_plan
 
@@ -48,9 +48,6 @@ _REMEDIES = {
     "optimizer-reset": "optimizer-reset",
 }
 """Remedy of the table by the arm that tried it."""
-
-_AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
-"""Kinds that took long enough to be told."""
 
 
 class Recovery:
@@ -158,24 +155,13 @@ class Recovery:
         patience = 0 if last else self.engine.policy.patience_steps
         waiting = self.engine.counters.step < self._wait_until
         return any(
-            self._is_trouble(f, row - f.onset_row, patience, last=last)
+            is_trouble(f, row - f.onset_row, patience, last=last, scaled=self.engine.has_scaler)
             for f in self._open.values()
             if f.severity != "info"
             and f.key not in self._handled
             and f.end_row is None
             and (f.kind == "non-finite" or not waiting)
         )
-
-    def _is_trouble(self, f: Finding, age: int, patience: int, *, last: bool) -> bool:
-        if f.kind == "non-finite":
-            # one skipped update is dealt with; a second in a row needs more. A gradient that never
-            # is finite leaves the loss as it is, and a scaler some steps to find its range
-            if f.signal == "grad_norm":
-                return not f.closed and age >= patience and not self.engine.has_scaler
-            return f.signal == "loss" and not f.closed and (age >= 2 or last)
-        if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
-            return True
-        return not f.closed and f.signal == "loss" and age >= patience
 
     def _respond(self) -> None:
         engine = self.engine

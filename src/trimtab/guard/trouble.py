@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
-__all__ = ["find_incident", "loss_level", "speaks_of_state"]
+__all__ = ["find_incident", "is_trouble", "loss_level", "speaks_of_state"]
+
+_AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
+"""Kinds that took long enough to be told."""
 
 
 def speaks_of_state(finding: Finding) -> bool:
@@ -33,6 +36,28 @@ def speaks_of_state(finding: Finding) -> bool:
         return finding.severity == "critical"  # nothing is learnt any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
+
+
+def is_trouble(finding: Finding, age: int, patience: int, *, last: bool, scaled: bool) -> bool:
+    """Whether an alarm has outlasted the patience, so that something must be done.
+
+    Args:
+        finding: The alarm, as it stands.
+        age: Rows since its onset.
+        patience: Rows that a spike is trained through.
+        last: Whether the run would end here.
+        scaled: Whether there is a loss scaler, for which a gradient that overflows is normal.
+    """
+    f = finding
+    if f.kind == "non-finite":
+        # one skipped update is dealt with; a second in a row needs more. A gradient that never
+        # is finite leaves the loss as it is, and a scaler some steps to find its range
+        if f.signal == "grad_norm":
+            return not f.closed and age >= patience and not scaled
+        return f.signal == "loss" and not f.closed and (age >= 2 or last)
+    if f.detector.startswith(("level", "saturation", "corrupt")) or f.kind in _AT_ONCE:
+        return True
+    return not f.closed and f.signal == "loss" and age >= patience
 
 
 def find_incident(
