@@ -22,12 +22,12 @@ from trimtab.lab.text import Text, load_text
 from trimtab.plan.policy import Policy
 
 CONTEXT = 32
-STEPS = 360
+STEPS = 280
 BATCH = 8
 PEAK_LR = 4e-3
-BAD_SAMPLES = range(239 * BATCH, 251 * BATCH)
-"""Of a fault in the data, in the order in which they are fed: steps 240 to 251."""
-LR_STEP, LR_FACTOR = 200, 100.0
+BAD_SAMPLES = range(159 * BATCH, 171 * BATCH)
+"""Of a fault in the data, in the order in which they are fed: steps 160 to 171."""
+LR_STEP, LR_FACTOR = 140, 100.0
 
 
 @cache

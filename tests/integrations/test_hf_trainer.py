@@ -22,7 +22,7 @@ from tests.integrations.hf_lab import (  # noqa: E402
     validation,
 )
 from trimtab.checkpoints.sidecar import read_stamp, verify_stamped  # noqa: E402
-from trimtab.guard import Guard  # noqa: E402
+from trimtab.guard import Guard  # noqa: E402, TC001
 
 pytestmark = pytest.mark.torch
 

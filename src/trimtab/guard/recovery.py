@@ -26,8 +26,8 @@ from trimtab.guard.returning import Returning
 from trimtab.guard.standing import lr_factor
 from trimtab.guard.telling import Teller
 from trimtab.guard.trouble import (
-    EARLY_SIGNS,
     find_incident,
+    is_trouble,
     loss_level,
     saturates,
     speaks_of_state,
@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["Recovery"]
 
 _MOST_FINDINGS = 1024
-
-_AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
-"""Kinds that took long enough to be told."""
 
 
 class Recovery:
@@ -172,36 +169,22 @@ class Recovery:
 
     def _troubled(self, *, last: bool) -> bool:
         """Whether an open alarm on the loss has outlasted the patience."""
-        row = self.engine.decisions.row - 1
-        patience = 0 if last else self.engine.policy.patience_steps
-        waiting = self.engine.counters.step < self._wait_until
+        engine = self.engine
+        row, step = engine.decisions.row - 1, engine.counters.step
+        patience = 0 if last else engine.policy.patience_steps
+        waiting = step < self._wait_until
         return any(
-            self._is_trouble(f, row - f.onset_row, patience, last=last)
+            is_trouble(
+                f, row - f.onset_row, 0 if self._returning.returns(f) else patience, last=last,
+                scaled=engine.has_scaler,
+                waits=lambda f: not self._returning.returns(f) and self._patience.lasts(f, step),
+            )
             for f in self._open.values()
             if f.severity != "info"
             and f.key not in self._handled
             and f.end_row is None
             and (f.kind == "non-finite" or not waiting)
-        )
-
-    def _is_trouble(self, f: Finding, age: int, patience: int, *, last: bool) -> bool:
-        if f.kind == "non-finite":
-            # one skipped update is dealt with; a second in a row needs more. A gradient that never
-            # is finite leaves the loss as it is, and a scaler some steps to find its range
-            if f.signal == "grad_norm":
-                return not f.closed and age >= patience and not self.engine.has_scaler
-            return f.signal == "loss" and not f.closed and (age >= 2 or last)
-        step = self.engine.counters.step
-        if f.detector.startswith("level") and f.signal == "loss":
-            # a spike that heals looks like a change of level for a while, too
-            return last or not self._patience.lasts(f, step)
-        if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
-            return True
-        if self._returning.returns(f):
-            return True
-        if f.closed or f.signal != "loss" or age < patience:
-            return False
-        return last or not self._patience.lasts(f, step)
+        )  # fmt: skip
 
     def _respond(self) -> None:
         engine = self.engine

@@ -12,7 +12,7 @@ from trimtab.kinds import KIND_BY_NAME
 from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.engine import Engine
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EARLY_SIGNS",
     "find_incident",
+    "is_trouble",
     "loss_level",
     "saturates",
     "speaks_of_state",
@@ -31,6 +32,8 @@ __all__ = [
 
 EARLY_SIGNS = ("saturation", "corrupt")
 """Detectors whose alarm is trouble before the loss says so."""
+_AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
+"""Kinds that took long enough to be told."""
 
 
 def speaks_of_state(finding: Finding) -> bool:
@@ -53,6 +56,42 @@ def speaks_of_trial(finding: Finding) -> bool:
 def saturates(incident: Incident) -> bool:
     """Whether attention saturated before the loss told."""
     return any(f.detector == "saturation" for f in incident.findings)
+
+
+def is_trouble(
+    finding: Finding,
+    age: int,
+    patience: int,
+    *,
+    last: bool,
+    scaled: bool,
+    waits: Callable[[Finding], bool] = lambda _: False,
+) -> bool:
+    """Whether an alarm has outlasted the patience, so that something must be done.
+
+    Args:
+        finding: The alarm, as it stands.
+        age: Rows since its onset.
+        patience: Rows that a spike is trained through.
+        last: Whether the run would end here.
+        scaled: Whether there is a loss scaler, for which a gradient that overflows is normal.
+        waits: Whether a spike is still given time to heal.
+    """
+    f = finding
+    if f.kind == "non-finite":
+        # one skipped update is dealt with; a second in a row needs more. A gradient that never
+        # is finite leaves the loss as it is, and a scaler some steps to find its range
+        if f.signal == "grad_norm":
+            return not f.closed and age >= patience and not scaled
+        return f.signal == "loss" and not f.closed and (age >= 2 or last)
+    if f.detector.startswith("level") and f.signal == "loss":
+        # a spike that heals looks like a change of level for a while, too
+        return last or not waits(f)
+    if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
+        return True
+    if f.closed or f.signal != "loss" or age < patience:
+        return False
+    return last or not waits(f)
 
 
 def find_incident(

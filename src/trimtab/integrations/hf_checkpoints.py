@@ -29,7 +29,14 @@ if TYPE_CHECKING:
     from trimtab.checkpoints.manifest import Grade
     from trimtab.guard import Guard
 
-__all__ = ["TrainerFiles", "choose_checkpoint", "read_companion"]
+__all__ = [
+    "TrainerFiles",
+    "choose_checkpoint",
+    "complete",
+    "newest_before",
+    "read_companion",
+    "set_aside_after",
+]
 
 _COMPANION = "trimtab.pt"
 
@@ -46,47 +53,62 @@ class TrainerFiles:
     def saved(self, step: int) -> None:
         """Complete the checkpoint of a step, which all ranks have written; all must call."""
         guard = self._guard
-        folder = self._root / f"checkpoint-{step}"
         companion = guard.companion() if step == guard.step_number else None
-        guard._ranks.on_chief(lambda: self._complete(folder, step, companion))
-
-    def _complete(self, folder: Path, step: int, companion: dict[str, Any] | None) -> None:
-        if not folder.is_dir():
-            return
-        if companion is not None:
-            torch.save(companion, folder / _COMPANION)
-        alarmed = self._guard._recovery.alarmed
-        stamp(
-            folder, step=step, attempt=self._guard._recorder.attempt,
-            grade="suspect" if alarmed else "healthy",
-            why="saved while an alarm was open" if alarmed else "saved while calm",
+        guard._ranks.on_chief(
+            lambda: complete(
+                self._root, step, attempt=guard._recorder.attempt,
+                alarmed=guard._recovery.alarmed, companion=companion,
+            )
         )  # fmt: skip
-        for beside in self._root.glob(f"checkpoint-*{SUFFIX}"):
-            if not beside.with_name(beside.name.removesuffix(SUFFIX)).exists():  # rotated away
-                beside.unlink(missing_ok=True)
 
     def follow_rollback(self) -> None:
-        """Move aside what was saved after the step that the guard went back to for good.
-
-        It must not be what the Trainer resumes from, and it is not deleted.
-        """
+        """Move aside what was saved after the step that the guard went back to for good."""
         actions = self._guard.actions
         if len(actions) == self._num_actions:
             return
         self._num_actions = len(actions)
         values = actions[-1].get("values")
-        if not (isinstance(values, dict) and "to_step" in values and self._guard._ranks.chief):
-            return
-        step, first_sign = int(values["to_step"]), self._guard.incidents[-1].first_step
-        why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
-        for found, path in _folders(self._root):
-            if found > step:
-                grade: Grade = "poisoned" if found >= first_sign else "suspect"
-                if read_stamp(path) is not None:
-                    regrade(path, grade, why)
-                moved = move_aside(path, self._root / "aside")
-                if sidecar_of(path).exists():
-                    shutil.move(sidecar_of(path), sidecar_of(moved))
+        if isinstance(values, dict) and "to_step" in values and self._guard._ranks.chief:
+            step, first_sign = int(values["to_step"]), self._guard.incidents[-1].first_step
+            why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
+            set_aside_after(self._root, step, first_sign=first_sign, why=why)
+
+
+def complete(
+    root: Path, step: int, *, attempt: str, alarmed: bool, companion: dict[str, Any] | None = None
+) -> None:
+    """Add to the checkpoint of a step what the guard needs, then manifest and grade beside it.
+
+    Raises:
+        ActError: The disk refuses.
+    """
+    folder = root / f"checkpoint-{step}"
+    if not folder.is_dir():
+        return
+    if companion is not None:
+        torch.save(companion, folder / _COMPANION)
+    stamp(
+        folder, step=step, attempt=attempt, grade="suspect" if alarmed else "healthy",
+        why="saved while an alarm was open" if alarmed else "saved while calm",
+    )  # fmt: skip
+    for beside in root.glob(f"checkpoint-*{SUFFIX}"):
+        if not beside.with_name(beside.name.removesuffix(SUFFIX)).exists():  # rotated away
+            beside.unlink(missing_ok=True)
+
+
+def set_aside_after(root: Path, step: int, *, first_sign: float, why: str) -> None:
+    """Grade the checkpoints after `step` and move them to `aside/`.
+
+    They must not be what the Trainer resumes from, and they are not deleted.
+    """
+    for found, path in _folders(root):
+        if found > step:
+            grade: Grade = "poisoned" if found >= first_sign else "suspect"
+            if read_stamp(path) is not None:
+                regrade(path, grade, why)
+            moved = move_aside(path, root / "aside")
+            if sidecar_of(path).exists():
+                shutil.move(sidecar_of(path), sidecar_of(moved))
 
 
 def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
@@ -104,6 +126,11 @@ def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
         if known is not None and known.grade == "healthy" and not verify_stamped(path):
             return path
     return None
+
+
+def newest_before(root: Path, step: float) -> int | None:
+    """Return the step of the newest checkpoint saved before `step`; None without one."""
+    return max((found for found, _ in _folders(root) if found < step), default=None)
 
 
 def read_companion(folder: str | Path) -> dict[str, Any] | None:

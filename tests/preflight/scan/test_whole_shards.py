@@ -81,6 +81,7 @@ def test_a_bomb_is_refused_in_every_form(
 
 def tar_of(names: list[str], *, size_of_last: int | None = None) -> bytes:
     buffer = io.BytesIO()
+    info = tarfile.TarInfo()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for i, name in enumerate(names):
             info = tarfile.TarInfo(name)
