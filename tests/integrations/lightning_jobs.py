@@ -104,17 +104,22 @@ class _Log(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
-    """One rank of a job."""
+def join(rank: int, world: int, store: str) -> None:
+    """Be a rank as under torchrun, but for the port: Lightning uses the group that is there."""
     torch.set_num_threads(1)
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.ERROR)
-    if world > 1:  # as torchrun would, but for the port: Lightning uses the group that is there
+    if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         os.environ |= {
             "TORCHELASTIC_RUN_ID": "test", "RANK": str(rank), "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "GROUP_RANK": "0",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
         }  # fmt: skip
+
+
+def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
+    """One rank of a job."""
+    join(rank, world, store)
     torch.manual_seed(3)
     module = TinyModule(job)
     callbacks: list[Callback] = [_Log(folder / f"{job.tag}-{rank}.txt", job)]
