@@ -8,7 +8,7 @@ from typing import Any
 from trimtab.preflight.reading import derive_batch, derive_shape
 from trimtab.preflight.reading.document import squash
 from trimtab.preflight.reading.values import NO, YES, duration, finite, flag, precision
-from trimtab.preflight.settings import NAMES, Origin, Setting
+from trimtab.preflight.settings import NAMES, UNEVEN, Origin, Setting
 
 __all__ = ["Facts", "settings_of"]
 
@@ -61,7 +61,6 @@ class Facts:
         return self.defaults.get(name)
 
 
-UNEVEN = "layers are divided over pipeline stages as the file says, not evenly"
 AS_STATED = (
     "hidden", "layers", "heads", "kv_heads", "head_dim", "seq", "norm", "activation", "dropout", "attention_dropout",
     "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "router_aux_loss", "router_bias", "init_std", "init_std_output", "embedding_scale",
@@ -163,6 +162,8 @@ def flags(facts: Facts) -> None:
 
 def names_weights(base: str, key: str) -> bool:
     """Whether a text names given weights; under a bare `model` only where it looks like a path (`org/name`)."""
+    if base.endswith((".json", ".yaml", ".yml")):  # a description, no weights
+        return False
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
