@@ -12,6 +12,7 @@ from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.doubt import conflicts, doubtful, exponents, in_doubt
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.preflight.reading.misspelt import misspelt
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
 from trimtab.preflight.reading.recognise import (
@@ -181,6 +182,7 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
         *doubtful(document, leaves, framework, stated),
         *conflicts(framework, stated),
         *exponents(document, leaves),
+        *misspelt(document, leaves, framework, stated),
         *mismatches(document.tree, stated, framework.name if framework else ""),
     )
     refused = in_doubt(doubts)
