@@ -167,7 +167,8 @@ def names_weights(base: str, key: str) -> bool:
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
-OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("cpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
+PREFERENCES = ("dpo", "orpo", "kto", "simpo", "cpo")
+OBJECTIVES = (*((name, name) for name in PREFERENCES), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
               ("sft", "sft"), ("rm", "reward"), ("reward", "reward"), ("pt", "pretrain"), ("pretrain", "pretrain"))  # fmt: skip
 
 
@@ -175,8 +176,11 @@ def objective(facts: Facts) -> None:
     """What is trained for, where a key, the loss or the program's name says it."""
     facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
     loss = goal_of(facts.fact("loss_type"))
-    if loss == "dpo" or facts.amount("pref_beta") is not None:
-        facts.derive("objective", "dpo", "pref_beta", "loss_type")
+    if loss in PREFERENCES:
+        facts.derive("objective", loss, "loss_type")
+    if facts.amount("pref_beta") is not None:  # dpo_beta, orpo_alpha
+        named = goal_of(facts.stated["pref_beta"].key)
+        facts.derive("objective", named if named in PREFERENCES else "dpo", "pref_beta")
     started = goal_of(facts.fact("program"))
     if started != "pretrain":  # Megatron's pretrain_gpt.py tunes given weights as well
         facts.derive("objective", started, "program")
