@@ -6,8 +6,7 @@ import pytest
 
 from tests.preflight.settings_by_hand import make_settings
 from trimtab.preflight.lint import Finding, lint
-from trimtab.preflight.reading.derive import UNEVEN
-from trimtab.preflight.settings import Settings
+from trimtab.preflight.settings import UNEVEN, Settings
 
 
 def found(framework: str = "megatron", **values: Any) -> dict[str, Finding]:

@@ -196,6 +196,15 @@ def test_difference_to_the_mutually_consistent_set() -> None:
     }
 
 
+def test_two_names_of_one_thing_are_no_difference() -> None:
+    ours = make_settings(
+        position="rope", norm="RMSNorm", activation="swiglu", optimizer="adamw_torch"
+    )
+    theirs = make_settings(position="rotary", norm="rmsnorm", activation="silu", optimizer="adamw")
+    assert difference(ours, theirs) == ()
+    assert [d.setting for d in difference(make_settings(position="alibi"), theirs)] == ["position"]
+
+
 def test_a_family_gives_the_member_of_the_nearest_size() -> None:
     assert find_preset("llama3", make_settings(params=65e9)).name == "llama3-70b"
     assert find_preset("olmo2", make_settings(params=12e9)).name == "olmo2-13b"

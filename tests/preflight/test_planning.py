@@ -5,7 +5,9 @@ import random
 
 import pytest
 
+from tests.preflight.settings_by_hand import make_settings
 from trimtab.errors import ConfigError
+from trimtab.preflight.budget import Machine, plan_config
 from trimtab.preflight.planning import epoch_ledger, gain_trend, goodput, memory, time_needed
 
 
@@ -103,3 +105,24 @@ def test_numbers_must_be_positive(bad: float) -> None:
     ):
         with pytest.raises(ConfigError, match="positive"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("framework", "dtype", "expected"),
+    [("megatron", "bf16", 18), ("nemo", "bf16", 18), ("deepspeed", "fp16", 16), ("megatron-deepspeed", "bf16", 16), ("torchtitan", "bf16", 16),
+     ("hf-trainer", "bf16", 16), ("something new", "bf16", 22), ("megatron", "fp32", 16)],
+)  # fmt: skip
+def test_memory_is_what_the_framework_keeps(framework: str, dtype: str, expected: float) -> None:
+    run = make_settings(framework, params=1e9, dtype=dtype)
+    found = plan_config(run, Machine(devices=8))["memory"]
+    assert found["bytes_per_param"] == expected
+    assert found["gib"] == pytest.approx(expected * 1e9 / 1024**3)
+    assert found["assumed"]
+    names = [p["name"] for p in found["parts"]]
+    assert ("duplicate fp32 parameters" in names) == (expected == 22)
+
+
+def test_memory_of_an_adapter_is_not_that_of_its_model() -> None:
+    plan = plan_config(make_settings("axolotl", params=70e9, adapter=True), Machine(devices=8))
+    assert "memory" not in plan
+    assert plan["missing"] == ["memory: only an adapter is trained, and its size is not stated"]

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +20,7 @@ from trimtab.preflight.export import ARCHITECTURES, export, left_open
 from trimtab.preflight.lint import Finding, in_phase, lint, phase_of, satisfied
 from trimtab.preflight.planning import Trend, gain_trend
 from trimtab.preflight.presets import difference, find_preset
-from trimtab.preflight.reading import read_config
+from trimtab.preflight.reading import joined, read_config
 from trimtab.preflight.rules import RULES, Rule
 from trimtab.preflight.rules.rule import compact
 from trimtab.preflight.scale import on_devices
@@ -156,7 +157,10 @@ def run(arguments: argparse.Namespace) -> int:
     worst = False
     if arguments.paths or not answered:
         document |= {"configs": [], "errors": []}
-        for settings in _read(arguments, document["errors"]):
+        found = list(_read(arguments, document["errors"]))
+        if len(arguments.paths) > 1:
+            found = joined(found, given_together=all(Path(p).is_file() for p in arguments.paths))
+        for settings in found:
             worst |= _tell(settings, arguments, document["configs"], console)
     if arguments.json:
         print_json(document)

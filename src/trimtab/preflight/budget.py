@@ -8,7 +8,7 @@ from typing import Any
 from trimtab.preflight.facts import Facts
 from trimtab.preflight.planning import epoch_ledger, goodput, memory, time_needed
 from trimtab.preflight.rules.rule import compact
-from trimtab.preflight.scale import sharding_of, sharding_words
+from trimtab.preflight.scale import keeping_of, sharding_of, sharding_words
 from trimtab.preflight.settings import Settings
 
 __all__ = ["Machine", "plan_config", "plan_lines"]
@@ -66,7 +66,7 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
             "days_left": eta.left_days,
             "late": eta.is_late,
         }
-    if run.params is not None and (machine.devices or machine.device_gib):
+    if run.params is not None and not run.is_adapter and (machine.devices or machine.device_gib):
         plan["memory"] = _memory(settings, run.params, machine)
     if reliable is not None:
         plan["checkpoints"] = asdict(reliable)
@@ -89,7 +89,8 @@ def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, An
     dtype = str(settings.get("dtype") or "bf16")
     found = asdict(
         memory(
-            params, devices=machine.devices, device_gib=machine.device_gib, sharding=sharding, dtype=dtype
+            params, devices=machine.devices, device_gib=machine.device_gib, sharding=sharding, dtype=dtype,
+            keeping=keeping_of(settings),
         )
     )  # fmt: skip
     for part in found["parts"]:
@@ -120,6 +121,8 @@ def _missing(run: Facts, machine: Machine) -> list[str]:
         missing.append("checkpoints: give --devices")
     if run.params is None and (machine.devices or machine.device_gib):
         missing.append("memory: the size of the model is not known; give --params")
+    elif run.is_adapter and (machine.devices or machine.device_gib):
+        missing.append("memory: only an adapter is trained, and its size is not stated")
     return missing
 
 
@@ -161,7 +164,7 @@ def plan_lines(plan: Mapping[str, Any]) -> list[str]:
         each = f", {kept['per_device_gib']:.1f} GiB per device" if kept["per_device_gib"] else ""
         fits = {True: ": fits, before activations", False: ": does not fit", None: ""}[kept["fits"]]
         lines.append(
-            f"memory      {kept['gib']:,.0f} GiB in one copy{each} ({kept['sharding_words']}){fits}; give up precision in this order:"
+            f"memory      {kept['gib']:,.0f} GiB in one copy, {kept['bytes_per_param']:.0f} bytes a parameter ({kept['assumed']}){each} ({kept['sharding_words']}){fits}; give up precision in this order:"
         )
         lines += [
             f"            {n}  {p['name']}  {p['gib']:,.0f} GiB — {p['give_up']}"

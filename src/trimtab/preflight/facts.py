@@ -19,7 +19,7 @@ OTHER_OPTIMIZERS = (
     "adagrad", "rmsprop", "galore", "composite", "prodigy", "came", "stablessm", "apollo", "sm3",
 )  # fmt: skip
 """Known optimizers whose rate is on a scale of their own."""
-_TUNING = ("sft", "dpo", "orpo", "kto", "rl", "ppo", "grpo", "reward", "instruct", "finetune",
+_TUNING = ("sft", "dpo", "orpo", "kto", "cpo", "rl", "ppo", "grpo", "reward", "instruct", "finetune",
            "fine-tun", "simpo", "rloo", "distill", "lora", "peft", "adapter", "preference")  # fmt: skip
 _DERIVED = (
     "params",

@@ -1,14 +1,14 @@
 """Arithmetic before the run: time, memory, checkpoints and spares, and when data comes again."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.errors import ConfigError
 
 __all__ = [
-    "Eta", "Goodput", "Ledger", "Memory", "MemoryPart", "Sharding", "Trend", "epoch_ledger", "gain_trend",
+    "Eta", "Goodput", "Keeping", "Ledger", "Memory", "MemoryPart", "Sharding", "Trend", "epoch_ledger", "gain_trend",
     "goodput", "memory", "time_needed",
 ]  # fmt: skip
 
@@ -104,17 +104,70 @@ class Memory:
     gib: float
     per_device_gib: float | None
     fits: bool | None
+    bytes_per_param: float
+    assumed: str
+    """Who keeps it so."""
+
+
+Keeping = Literal["everything", "megatron", "zero", "autocast"]
+"""What mixed precision keeps for each parameter, by framework."""
+_ASSUMED: Mapping[Keeping, str] = {
+    "everything": "everything kept, as no framework is known",
+    "megatron": "as Megatron-LM keeps it",
+    "zero": "as DeepSpeed keeps it",
+    "autocast": "fp32 weights under autocast or FSDP",
+}
+_SHARD = "shard over data-parallel ranks (ZeRO-3, FSDP)"
+_ACCUMULATE = "accumulate in 16 bits over few micro-batches only, and still reduce in fp32"
+
+
+def _kept(keeping: Keeping, dtype: str) -> tuple[tuple[str, float, int, str], ...]:
+    """Return name, bytes, the stage of ZeRO that divides it, and how to give it up, first first."""
+    narrow = "fp16" if dtype == "fp16" else "bf16"
+    full = dtype == "fp32"
+    duplicate = (
+        "duplicate fp32 parameters",
+        4.0,
+        3,
+        "shard them, or reduce from the master copy; costs nothing in precision",
+    )
+    gradients = ("fp32 gradients", 4.0, 2, _ACCUMULATE)
+    narrow_gradients = (f"{narrow} gradients", 2.0, 2, "shard over data-parallel ranks (ZeRO-2)")
+    master = (
+        "fp32 master copy of the weights",
+        4.0,
+        1,
+        "small updates are rounded away without it; keep it where it is affordable",
+    )
+    weights = (f"{narrow} weights", 2.0, 3, _SHARD)
+    wide = ("fp32 weights", 4.0, 3, _SHARD)
+    moments = (
+        "fp32 Adam moments",
+        8.0,
+        1,
+        "last: shard or offload before 8-bit moments, and bf16 not at all",
+    )
+    if keeping == "autocast" and not full:
+        return gradients, ("fp32 weights, the master copy", *wide[1:]), moments
+    if full:
+        return gradients, wide, moments
+    if keeping == "megatron":
+        return gradients, master, weights, moments
+    if keeping == "zero":
+        return narrow_gradients, master, weights, moments
+    return duplicate, gradients, master, weights, moments
 
 
 def memory(
     params: float, *, devices: float | None = None, device_gib: float | None = None,
-    sharding: Sharding | None = None, dtype: str = "bf16",
+    sharding: Sharding | None = None, dtype: str = "bf16", keeping: Keeping = "everything",
 ) -> Memory:  # fmt: skip
-    """Estimate the memory of mixed-precision Adam: 22 bytes a parameter with everything kept.
+    """Estimate the memory of Adam's training: 16 to 22 bytes a parameter, by what the framework keeps.
 
-    16-bit weights 2, a duplicate fp32 copy of them 4, fp32 gradients 4, fp32
-    master copy 4, Adam's two fp32 moments 8; in fp32, weights 4 and no other copy. Where memory allows, keep all; else
-    give up from the top of the list. Activations, buffers and fragmentation come on top.
+    Megatron-LM 18: 16-bit weights 2, fp32 gradients 4, fp32 master copy 4, Adam's two fp32 moments 8. DeepSpeed 16: its
+    gradients are kept in 16 bits. Autocast and FSDP 16: fp32 weights 4, gradients 4, moments 8, and no other copy (nor in
+    fp32). Where nothing is known 22: Megatron's with a duplicate fp32 copy of the weights. Where memory allows, keep all;
+    else give up from the top of the list. Activations, buffers and fragmentation come on top.
 
     Args:
         params: Parameters.
@@ -122,6 +175,7 @@ def memory(
         device_gib: Memory of one, in GiB.
         sharding: How it is divided; then `devices` is not needed.
         dtype: Format of the weights in the forward pass: bf16, fp16, fp32, fp8 (kept as bf16).
+        keeping: What is kept.
 
     Raises:
         ConfigError: A number is not positive.
@@ -129,34 +183,27 @@ def memory(
     Example:
         >>> [(p.name, round(p.gib)) for p in memory(175e9).parts][2]
         ('fp32 master copy of the weights', 652)
+        >>> memory(175e9, keeping="megatron").bytes_per_param
+        18.0
 
     References:
         The order is OPT's in hindsight: duplicate fp32 parameters first, Adam's states last. What each stage of ZeRO
-        divides: Rajbhandari et al. (arXiv:1910.02054).
+        divides, and DeepSpeed's 16 bytes: Rajbhandari et al. (arXiv:1910.02054). Megatron-LM's 18: its documentation of
+        the distributed optimizer.
     """
     _require(params=params, devices=devices or 1.0, device_gib=device_gib or 1.0)
-    full = dtype == "fp32"
-    narrow = "fp16" if dtype == "fp16" else "bf16"
-    rows = (
-        ("duplicate fp32 parameters", 0.0 if full else 4.0, 3, "shard them, or reduce from the master copy; costs nothing in precision"),
-        ("fp32 gradients", 4.0, 2, f"accumulate in {narrow} over few micro-batches only, and still reduce in fp32"),
-        ("fp32 master copy of the weights", 0.0 if full else 4.0, 1, "small updates are rounded away without it; keep it where it is affordable"),
-        ("fp32 weights" if full else f"{narrow} weights", 4.0 if full else 2.0, 3, "shard over data-parallel ranks (ZeRO-3, FSDP)"),
-        ("fp32 Adam moments", 8.0, 1, "last: shard or offload before 8-bit moments, and bf16 not at all"),
-    )  # fmt: skip
     evenly = devices or math.nan
     parts = tuple(
-        MemoryPart(
-            name, size, params * size / _GIB, sharding.ways(stage) if sharding else evenly, how
-        )
-        for name, size, stage, how in rows
-        if size
-    )
-    total = sum(p.gib for p in parts)
+        MemoryPart(name, size, params * size / _GIB, sharding.ways(stage) if sharding else evenly, how)
+        for name, size, stage, how in _kept(keeping, dtype)
+    )  # fmt: skip
     each = sum(p.gib / p.ways for p in parts)
     per_device = each if math.isfinite(each) else None
     fits = per_device <= device_gib if per_device is not None and device_gib else None
-    return Memory(parts, total, per_device, fits)
+    total = sum(p.gib for p in parts)
+    kept = sum(p.bytes_per_param for p in parts)
+    assumed = "all in fp32" if dtype == "fp32" else _ASSUMED[keeping]
+    return Memory(parts, total, per_device, fits, kept, assumed)
 
 
 @dataclass(frozen=True)

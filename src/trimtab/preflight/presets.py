@@ -4,6 +4,7 @@ Taking one value from one paper and one from another is how OPT's first runs wer
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -153,10 +154,26 @@ def difference(ours: Settings, theirs: Settings, *, absent: bool = False) -> tup
     return tuple(found)
 
 
+_SAME_WORDS: Mapping[str, str] = {
+    "rope": "rotary", "rotaryposition": "rotary", "rotaryembedding": "rotary", "learnedabsolute": "learned", "absolute": "learned",
+    "swiglu": "silu", "swish": "silu", "rms": "rmsnorm", "llamarmsnorm": "rmsnorm", "fusedrmsnorm": "rmsnorm", "layernorm1p": "layernorm",
+    "adamwtorch": "adamw", "adamwtorchfused": "adamw", "fusedadam": "adamw", "decoupledadamw": "adamw", "distributedfusedadam": "adamw",
+    "cosinewithwarmup": "cosine", "cosineannealing": "cosine", "cosinewithminlr": "cosine", "warmupcosine": "cosine",
+    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32",
+}  # fmt: skip
+"""Two names of one thing."""
+
+
+def _word(value: Any) -> str:
+    """Return a word without case and separators, and by one name where there are two."""
+    plain = re.sub(r"[^a-z0-9.]", "", str(value).lower())
+    return _SAME_WORDS.get(plain, plain)
+
+
 def _same(one: Any, other: Any) -> bool:
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (one, other))
     if not numbers:
-        return str(one).lower() == str(other).lower()
+        return _word(one) == _word(other)
     try:
         return math.isclose(one, other, rel_tol=0.01)
     except OverflowError:  # an integer beyond all floats

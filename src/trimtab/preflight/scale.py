@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.planning import Sharding
+from trimtab.preflight.planning import Keeping, Sharding
 from trimtab.preflight.settings import Setting, Settings
 
-__all__ = ["on_devices", "sharding_of", "sharding_words"]
+__all__ = ["keeping_of", "on_devices", "sharding_of", "sharding_words"]
 
 ONE_DEVICE = "batch is that of one device"
 """Part of the reader's note on a batch whose data-parallel width no key states."""
@@ -62,6 +62,23 @@ def sharding_of(settings: Settings, devices: float | None) -> Sharding | None:
     return Sharding(
         tensor=tensor or 1, pipeline=pipeline or 1, data=max(1.0, width), zero_stage=int(stage or 0)
     )
+
+
+_KEEPING: tuple[tuple[str, Keeping], ...] = (
+    ("deepspeed", "zero"), ("neox", "zero"), ("megatron", "megatron"), ("nemo", "megatron"), ("flagscale", "megatron"), ("nanotron", "megatron"),
+    ("titan", "autocast"), ("olmo", "autocast"), ("foundry", "autocast"), ("composer", "autocast"), ("lingua", "autocast"), ("litgpt", "autocast"),
+    ("levanter", "autocast"), ("maxtext", "autocast"), ("axolotl", "autocast"), ("llama-factory", "autocast"), ("hf-", "autocast"),
+    ("open-instruct", "autocast"), ("nanogpt", "autocast"), ("torchtune", "autocast"),
+)  # fmt: skip
+"""A part of the framework's name, and what it keeps for each parameter; the first that fits holds."""
+
+
+def keeping_of(settings: Settings) -> Keeping:
+    """Return what a config's framework keeps for each parameter."""
+    if any("deepspeed_json" in found.key for found in settings.values.values()):
+        return "zero"
+    name = settings.framework.lower()
+    return next((keeping for part, keeping in _KEEPING if part in name), "everything")
 
 
 def sharding_words(sharding: Sharding | None, devices: float | None) -> str:

@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["NAMES", "Doubt", "Origin", "Setting", "Settings"]
+__all__ = ["NAMES", "UNEVEN", "Doubt", "Origin", "Setting", "Settings"]
+
+UNEVEN = "layers are divided over pipeline stages as the file says, not evenly"
+"""Note of the reader where a file divides its layers itself."""
 
 Origin = Literal["stated", "derived", "default"]
 """stated: written in the file; derived: computed from stated ones; default: of the framework."""
@@ -146,6 +149,10 @@ class Settings:
     """What was assumed while reading, for people."""
     doubts: tuple[Doubt, ...] = ()
     """Values that could not be taken; nothing else stands in their place, no default either."""
+    parts: tuple[str, ...] = ()
+    """Other files that were read into it."""
+    names_files: tuple[str, ...] = ()
+    """Configs that it names, read or not."""
 
     def get(self, name: str) -> Any:
         """Return the value of a setting, or None where it is absent."""

@@ -115,13 +115,17 @@ def _one(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
     value = change[name]
     table = next((t for part, t in _FRAMEWORKS if part in settings.framework.lower()), {})
     template = table.get(name, "")
-    if name.endswith("dtype") and (typed := _number_format(settings, name, str(value), template)):
+    if name.endswith("dtype") and (typed := _number_format(settings, name, str(value))):
         return typed
     if typed := _betas(settings, name, change):
         return typed
     if name == "warmup_steps" and (typed := _warm_up(settings, float(value))):
         return typed
     text = _plain(value)
+    if (lent := settings.values.get(name)) and (
+        file := re.fullmatch(r"([\w.-]+): ([\w.]+)", lent.key)
+    ):
+        return f"{file[2]}: {text} (in {file[1]})"
     if own := _own_key(settings, name, value):
         return _assigned(settings, own, text + _unit(settings.values[name].text))
     if template:
@@ -163,6 +167,8 @@ def _assigned(settings: Settings, key: str, text: str) -> str:
     if key.startswith("-"):
         return f"{key} {text}"
     if settings.path.lower().endswith(_WITH_EQUALS):
+        if settings.path.lower().endswith(".py"):
+            text = {"true": "True", "false": "False"}.get(text, text)
         quoted = (
             text
             if re.fullmatch(r"[\[(]?[-+\d.].*|true|false|True|False|torch\..*", text)
@@ -180,7 +186,7 @@ def _on_command_line(settings: Settings, typed: str) -> str:
     return f"--{plain[1]}" if plain[2] == "true" else f"--{plain[1]} {plain[2]}"
 
 
-def _number_format(settings: Settings, name: str, value: str, template: str) -> str:
+def _number_format(settings: Settings, name: str, value: str) -> str:
     """Return the file's own key with the number format in the file's own words; empty where it has none."""
     found = settings.values.get(name)
     if found is None or found.origin == "default" or not re.fullmatch(_KEY, found.key):
@@ -188,7 +194,7 @@ def _number_format(settings: Settings, name: str, value: str, template: str) -> 
     written = _in_words_of(found.text, value)
     if written:
         return _assigned(settings, found.key, written)
-    if template or found.text.lower() not in ("true", "1") or "fp16" not in found.key:
+    if found.text.lower() not in ("true", "1") or "fp16" not in found.key:
         return ""
     key = found.key.replace("fp16", value)
     return key if key.startswith("-") else _assigned(settings, key, "true")

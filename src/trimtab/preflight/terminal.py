@@ -55,7 +55,7 @@ def render_config(
         width: Columns of the terminal.
     """
     rows: list[RenderableType] = [_headline(settings, params), Text("")]
-    shown = [f for f in findings if everything or f.severity != "info"]
+    shown = [f for f in findings if everything or f.severity != "info" or f.rule == "READ"]
     rows.append(render_findings(shown, width))
     quiet = [f for f in findings if f not in shown]
     counts = [f"{len(fine)} rules satisfied"]
@@ -86,6 +86,9 @@ def _headline(settings: Settings, params: float | None) -> Text:
         parts.append(str(dtype))
     if run.is_tuning:
         parts.append(str(run.get("objective") or "fine-tuning"))
+    parts += [
+        note for note in settings.note if note.startswith(("shape taken from", "composed with"))
+    ]
     return Text(f"{settings.path}\n", style="bold") + Text(" · ".join(parts), style="not bold")
 
 

@@ -92,3 +92,33 @@ def test_an_exponent_that_pyyaml_reads_as_text_is_a_number_with_a_remark(read: R
     assert "learning_rate 4e-4" in finding.message
     assert not said(read("b.yaml", _TRAINER + "learning_rate: 4.0e-4\n"), "PARSE")
     assert not said(read("c.toml", 'lr = 4e-4\nsteps = 10\nweight_decay = "0.1"\n'), "PARSE")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message", "typed"),
+    [
+        ("a.toml", "[model]\nflavor = '8B'\n[training]\nsteps = 100\nmax_nrom = 1.0\n", "not read: training.max_nrom 1.0 (line 5)", "did you mean max_norm?"),
+        ("a.yaml", _TRAINER + "wieght_decay: 0.1\n", "not read: wieght_decay 0.1 (line 5)", "did you mean weight_decay?"),
+        ("a.sh", _MEGATRON + "--grad-clip 1.0", "not read: --grad-clip 1.0 (line 1)", "Megatron-LM's option is --clip-grad"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_key_is_named_with_the_nearest_one(
+    read: Read, name: str, text: str, message: str, typed: str
+) -> None:
+    (finding,) = said(read(name, text), "READ")
+    assert finding.severity == "info"
+    assert (finding.message, finding.instead) == (message, typed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _TRAINER + "weight_decay: 0.1\n",
+        _TRAINER + "max_grad_norm: 1.0\ngradient_norms: 3\n",  # the clip is stated
+        _TRAINER + "eval:\n  wieght_decay: 0.1\n",
+        _TRAINER + "my_own_knob: 7\n",
+        _TRAINER + "wieght_decay: heavy\n",
+    ],
+)
+def test_other_unknown_keys_are_left_alone(read: Read, text: str) -> None:
+    assert not said(read("a.yaml", text), "READ")

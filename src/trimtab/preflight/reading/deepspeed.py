@@ -1,38 +1,95 @@
 """What DeepSpeed takes from its own config where a launch script starts it, and not from the script's options."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trimtab.preflight.reading.compose import file_within
 from trimtab.preflight.reading.document import Document, squash
 from trimtab.preflight.reading.text_sources import read_json
 from trimtab.preflight.reading.values import finite, flag
-from trimtab.preflight.settings import Origin, Setting
+from trimtab.preflight.settings import Doubt, Origin, Setting
 
-__all__ = ["own_scaler", "with_config"]
+__all__ = ["INNER", "TRAINERS", "mismatches", "own_scaler", "with_config"]
 
 INNER = "deepspeed_json"
 """Where the DeepSpeed config of a script stands in its tree."""
-MAX_BYTES = 1_000_000
+TRAINERS: frozenset[str] = frozenset(
+    {"hf-trainer", "axolotl", "llama-factory", "hf-alignment", "open-instruct"}
+)
+MATCHING = (
+    ("train_micro_batch_size_per_gpu", "micro_batch"), ("gradient_accumulation_steps", "grad_accum"), ("gradient_clipping", "clip"),
+    ("optimizer.params.lr", "lr"), ("optimizer.params.weight_decay", "weight_decay"), ("optimizer.params.eps", "eps"),
+    ("scheduler.params.warmup_num_steps", "warmup_steps"), ("scheduler.params.warmup_max_lr", "lr"),
+    ("fp16.enabled", "fp16"), ("bf16.enabled", "bf16"),
+)  # fmt: skip
+"""Keys of DeepSpeed's config that transformers refuses where they differ from its own arguments."""
 
 
 def with_config(document: Document, path: Path) -> Document:
     """Return a script with the DeepSpeed config that it names, where that file lies beside it.
 
-    Only the last part of the name is looked for, in the script's own folder; a file that cannot be read is left out.
+    It is looked for below the script's own folder, and by the last part of its name in that folder; a file that
+    cannot be read is named as missing.
     """
-    named = document.tree.get("deepspeed_config")
+    named = document.tree.get("deepspeed_config") or document.tree.get("deepspeed")
     if INNER in document.tree or not isinstance(named, str) or not named.endswith(".json"):
         return document
+    file = file_within(path.parent, named)
+    if file is None and ".." not in named:
+        file = file_within(path.parent, Path(named).name)
     try:
-        file = path.parent / Path(named).name
-        if file.stat().st_size > MAX_BYTES:
-            return document
-        inner = read_json(file.read_text(encoding="utf-8", errors="replace")).tree
+        inner = (
+            None
+            if file is None
+            else read_json(file.read_text(encoding="utf-8", errors="replace")).tree
+        )
     except (OSError, ValueError):
-        return document
-    return replace(document, tree={**document.tree, INNER: inner})
+        inner = None
+    if inner is None:
+        return replace(document, missing=(*document.missing, named))
+    return replace(
+        document, tree={**document.tree, INNER: inner}, parts=(*document.parts, str(file))
+    )
+
+
+def mismatches(
+    tree: Mapping[str, Any], stated: Mapping[str, Setting], framework: str
+) -> Iterator[Doubt]:
+    """Give what a DeepSpeed config states otherwise than the arguments of transformers' Trainer.
+
+    Source: transformers, HfTrainerDeepSpeedConfig: values that are not "auto" must match.
+    """
+    inner = tree.get(INNER)
+    if framework not in TRAINERS or not isinstance(inner, Mapping):
+        return
+    for key, name in MATCHING:
+        theirs: Any = inner
+        for part in key.split("."):
+            theirs = theirs.get(part) if isinstance(theirs, Mapping) else None
+        mine = stated.get(name)
+        if theirs is None or theirs == "auto" or (mine is not None and INNER in mine.key):
+            continue
+        if told := differing(name, mine, theirs):
+            line = mine.line if mine else None
+            expected = 'one value, or "auto" in the DeepSpeed config'
+            yield Doubt(
+                name, f"{told} and the DeepSpeed config's {key}", str(theirs)[:40], line, expected, "conflict"
+            )  # fmt: skip
+
+
+def differing(name: str, mine: Setting | None, theirs: Any) -> str:
+    """Return what the script says where it differs from DeepSpeed's config, else nothing."""
+    if name in ("fp16", "bf16"):
+        on = bool(mine and flag(mine.value))
+        differs = flag(theirs) is not None and on != flag(theirs)
+        return f"{name} {'on' if on else 'off'}" if differs else ""
+    ours, other = finite(mine.value) if mine else None, finite(theirs)
+    if mine is None or ours is None or other is None:
+        return ""
+    close = abs(ours - other) <= 1e-9 * max(abs(ours), abs(other))
+    return "" if close else f"{mine.key} {mine.value}"
 
 
 def own_scaler(tree: Mapping[str, Any], stated: Mapping[str, Setting]) -> dict[str, Setting] | None:

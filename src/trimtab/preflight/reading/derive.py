@@ -8,7 +8,7 @@ from typing import Any
 from trimtab.preflight.reading import derive_batch, derive_shape
 from trimtab.preflight.reading.document import squash
 from trimtab.preflight.reading.values import NO, YES, duration, finite, flag, precision
-from trimtab.preflight.settings import NAMES, Origin, Setting
+from trimtab.preflight.settings import NAMES, UNEVEN, Origin, Setting
 
 __all__ = ["Facts", "settings_of"]
 
@@ -61,7 +61,6 @@ class Facts:
         return self.defaults.get(name)
 
 
-UNEVEN = "layers are divided over pipeline stages as the file says, not evenly"
 AS_STATED = (
     "hidden", "layers", "heads", "kv_heads", "head_dim", "seq", "norm", "activation", "dropout", "attention_dropout",
     "embedding_dropout", "softcap_attention", "softcap_final", "z_loss", "router_z_loss", "router_aux_loss", "router_bias", "init_std", "init_std_output", "embedding_scale",
@@ -163,10 +162,13 @@ def flags(facts: Facts) -> None:
 
 def names_weights(base: str, key: str) -> bool:
     """Whether a text names given weights; under a bare `model` only where it looks like a path (`org/name`)."""
+    if base.endswith((".json", ".yaml", ".yml")):  # a description, no weights
+        return False
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
 
 
-OBJECTIVES = (("dpo", "dpo"), ("orpo", "dpo"), ("kto", "dpo"), ("simpo", "dpo"), ("cpo", "dpo"), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
+PREFERENCES = ("dpo", "orpo", "kto", "simpo", "cpo")
+OBJECTIVES = (*((name, name) for name in PREFERENCES), ("grpo", "rl"), ("ppo", "rl"), ("rlhf", "rl"),
               ("sft", "sft"), ("rm", "reward"), ("reward", "reward"), ("pt", "pretrain"), ("pretrain", "pretrain"))  # fmt: skip
 
 
@@ -174,8 +176,11 @@ def objective(facts: Facts) -> None:
     """What is trained for, where a key, the loss or the program's name says it."""
     facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
     loss = goal_of(facts.fact("loss_type"))
-    if loss == "dpo" or facts.amount("pref_beta") is not None:
-        facts.derive("objective", "dpo", "pref_beta", "loss_type")
+    if loss in PREFERENCES:
+        facts.derive("objective", loss, "loss_type")
+    if facts.amount("pref_beta") is not None:  # dpo_beta, orpo_alpha
+        named = goal_of(facts.stated["pref_beta"].key)
+        facts.derive("objective", named if named in PREFERENCES else "dpo", "pref_beta")
     started = goal_of(facts.fact("program"))
     if started != "pretrain":  # Megatron's pretrain_gpt.py tunes given weights as well
         facts.derive("objective", started, "program")

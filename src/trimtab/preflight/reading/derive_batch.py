@@ -3,13 +3,15 @@
 import math
 from typing import TYPE_CHECKING
 
-from trimtab.preflight.reading.values import duration, number
+from trimtab.preflight.reading.document import squash
+from trimtab.preflight.reading.values import duration, finite, number
 
 if TYPE_CHECKING:
     from trimtab.preflight.reading.derive import Facts
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
+PER_NODE = {"numgpus", "launchernumgpus"}
 MAX_STEPS = 1e9  # of a decay; more are tokens
 MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
@@ -117,6 +119,12 @@ def layout(facts: "Facts") -> None:
     if shard is not None and shard > 0:
         facts.derive("data_parallel", shard * max(replicate or 1, 1), "dp_shard")
     nodes, devices = facts.amount("nodes"), facts.amount("devices")
+    whole_job = facts.stated.get("world_size")
+    if nodes and whole_job is not None and squash(whole_job.key) in PER_NODE and devices is None:
+        facts.values.pop(
+            "world_size", None
+        )  # the deepspeed launcher counts the devices of one node
+        facts.derive("world_size", (finite(whole_job.value) or 1) * nodes, "world_size", "nodes")
     if (
         devices is not None
         and devices > 0

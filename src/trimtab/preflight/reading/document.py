@@ -38,6 +38,10 @@ class Document:
     note: tuple[str, ...] = ()
     spelled: Mapping[PathKey, str] = field(default_factory=dict)
     """Options of a command line as they are typed there."""
+    parts: tuple[str, ...] = ()
+    """Files that were read into it."""
+    missing: tuple[str, ...] = ()
+    """Files that it names and that were not read."""
 
     def leaves(self) -> list[Leaf]:
         """Every value with its path; lists of plain values are one value."""

@@ -1,15 +1,18 @@
 """From a path to settings: read the text, tell the syntax, tell the framework, bring it to canonical units."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from trimtab.errors import ReadError
-from trimtab.preflight.reading.deepspeed import own_scaler, with_config
+from trimtab.preflight.reading.compose import composed
+from trimtab.preflight.reading.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
 from trimtab.preflight.reading.derive import Facts, settings_of
 from trimtab.preflight.reading.document import Document, Leaf, squash
 from trimtab.preflight.reading.doubt import conflicts, doubtful, exponents, in_doubt
 from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.preflight.reading.misspelt import misspelt
 from trimtab.preflight.reading.names import FACTS
 from trimtab.preflight.reading.python_source import FUNCTION_NOTE
 from trimtab.preflight.reading.recognise import (
@@ -22,11 +25,18 @@ from trimtab.preflight.reading.recognise import (
 )
 from trimtab.preflight.reading.segments import segment_facts
 from trimtab.preflight.reading.sources import SUFFIXES, documents
+from trimtab.preflight.reading.together import joined
 from trimtab.preflight.reading.values import NO
-from trimtab.preflight.settings import Setting, Settings
+from trimtab.preflight.settings import Doubt, Setting, Settings
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
 __all__ = ["read_config"]
+
+REFERENCES = {
+    "configname", "modelnameorpath", "config", "modelconfig", "modelconfigpath", "basemodelconfig", "deepspeed", "deepspeedconfig",
+}  # fmt: skip
+"""Keys that name another config, as do `config = AutoConfig.from_pretrained("./config.json")` and its like."""
+CONFIG_FILE = re.compile(r"[\w./-]+\.(json|ya?ml)")
 
 MAX_BYTES = 8_000_000
 MIN_IN_DIRECTORY = 3
@@ -73,7 +83,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     found = [
         settings
         for document in load(path)
-        if (settings := understood(str(path), with_config(document, path), frameworks)).values
+        if (settings := understood(str(path), with_files(document, path), frameworks)).values
         or any(doubt.kind == "unreadable" for doubt in settings.doubts)
     ]
     if not found:
@@ -82,6 +92,11 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
             "give the file that holds the learning rate, the batch or the model's shape"
         )
     return richest(found)
+
+
+def with_files(document: Document, path: Path) -> Document:
+    """Return a document with the files that belong to it and lie beside it."""
+    return with_config(composed(document, path), path)
 
 
 def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings]:
@@ -101,7 +116,8 @@ def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings
     if not found:
         why = f" ({failed[0]})" if failed else ""
         raise ReadError(f"{path}: no training config among its files{why}; name the file itself")
-    return found
+    taken = {part for settings in found for part in settings.parts}
+    return joined([settings for settings in found if settings.path not in taken])
 
 
 def is_config(settings: Settings) -> bool:
@@ -143,11 +159,16 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     """Return the settings of one document."""
     leaves = document.leaves()
     framework = detect(document, leaves, frameworks)
+    own = runner(document, leaves, frameworks)
+    framework = own or framework
     stated = {} if framework is None else own_keys(framework, leaves)
     rest = leaves if framework is None else list(without(framework, leaves))
-    for name, found in recognise(rest).items():
-        leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
-        stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
+    # what the Trainer's own arguments state stands; its DeepSpeed config fills in
+    shares = [[leaf for leaf in rest if (leaf.path[0] == INNER) == inner] for inner in (False, True)] if own else [rest]  # fmt: skip
+    for share in shares:
+        for name, found in recognise(share).items():
+            leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
+            stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
     stated.update(segment_facts(document.tree))
     note = list(document.note)
     if (scaled := own_scaler(document.tree, stated)) is not None:
@@ -161,6 +182,8 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
         *doubtful(document, leaves, framework, stated),
         *conflicts(framework, stated),
         *exponents(document, leaves),
+        *misspelt(document, leaves, framework, stated),
+        *mismatches(document.tree, stated, framework.name if framework else ""),
     )
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
@@ -176,7 +199,21 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     name = framework.name if framework else "generic"
     if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
         values.setdefault("saves", Setting(NO, "default", "--save"))
-    return Settings(path, name, values, tuple(facts.note), doubts)
+    files = tuple(named_files(leaves))
+    doubts += tuple(
+        Doubt("file", "", file, None, "the file itself, given as well", "not-read")
+        for file in dict.fromkeys((*document.missing, *files))
+        if not any(part.endswith(PurePath(file).name) for part in document.parts)
+    )
+    return Settings(path, name, values, tuple(facts.note), doubts, document.parts, files)
+
+
+def named_files(leaves: Iterable[Leaf]) -> Iterable[str]:
+    """Give the configs that keys such as `config_name` and `model_name_or_path` name."""
+    for leaf in leaves:
+        named = squash(leaf.path[-1]) in REFERENCES and isinstance(leaf.value, str)
+        if named and CONFIG_FILE.fullmatch(leaf.value):
+            yield leaf.value
 
 
 def is_script(path: str, document: Document) -> bool:
@@ -187,6 +224,17 @@ def is_script(path: str, document: Document) -> bool:
 def has_key(leaves: Iterable[Leaf], key: str) -> bool:
     """Whether a key is there, with whatever value."""
     return any(squash(leaf.path[-1]) == key for leaf in leaves)
+
+
+def runner(
+    document: Document, leaves: Sequence[Leaf], frameworks: Sequence[Framework]
+) -> Framework | None:
+    """Return the framework of a script without the DeepSpeed config that it names, where transformers' Trainer runs it."""
+    script = [leaf for leaf in leaves if leaf.path[0] != INNER]
+    if len(script) == len(leaves):
+        return None
+    found = detect(document, script, frameworks)
+    return found if found is not None and found.name in TRAINERS else None
 
 
 def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:

@@ -1,8 +1,8 @@
 """What must divide what, what the model has room for, and whether anything is kept."""
 
 from trimtab.preflight.facts import Facts
-from trimtab.preflight.reading.derive import UNEVEN
 from trimtab.preflight.rules.rule import Rule, Verdict, compact
+from trimtab.preflight.settings import UNEVEN
 
 __all__ = ["LAYOUT_RULES"]
 

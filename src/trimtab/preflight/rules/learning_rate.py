@@ -93,7 +93,7 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
         return None
     objective = run.text("objective") or run.named_objective
     preference = any(
-        o in objective for o in ("dpo", "orpo", "kto", "ipo", "simpo", "ppo", "grpo", "rl")
+        o in objective for o in ("dpo", "orpo", "kto", "ipo", "simpo", "cpo", "ppo", "grpo", "rl")
     )
     usual = _PREFERENCE_LR if preference else _TUNING_LR
     ratio = lr / usual

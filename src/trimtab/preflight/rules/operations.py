@@ -40,6 +40,22 @@ def spelled(run: Facts) -> Sequence[Verdict]:
     return found
 
 
+def read_whole(run: Facts) -> Sequence[Verdict]:
+    """Name the files and keys that were not read."""
+    missed = [doubt for doubt in run.settings.doubts if doubt.kind == "not-read"]
+    files = [doubt.text for doubt in missed if not doubt.key]
+    found = []
+    if files:
+        said = f"not read: {', '.join(files[:6])}; what stands there was not judged"
+        it = "it" if len(files) == 1 else "them"
+        found.append(Verdict("info", said, {"files": files}, words=f"give {it} on the command line as well"))  # fmt: skip
+    for doubt in [doubt for doubt in missed if doubt.key][:6]:
+        where = f" (line {doubt.line})" if doubt.line else ""
+        said = f"not read: {doubt.key} {doubt.text}{where}"
+        found.append(Verdict("info", said, {doubt.name: doubt.text}, words=doubt.expected))
+    return found
+
+
 def _unread(doubt: Doubt) -> Verdict:
     where = f" (line {doubt.line})" if doubt.line else ""
     return Verdict(
@@ -183,6 +199,11 @@ OPERATIONS_RULES: tuple[Rule, ...] = (
         id="PARSE", title="numbers are numbers", topic="operations", check=spelled,
         why="YAML takes a misspelt number for text; some trainers then fail at step 0, others compare text with numbers",
         source="published gpt-neox configs; YAML 1.1 and PyYAML", cost="none", when="mid-run",
+    ),
+    Rule(
+        id="READ", title="everything was read", topic="operations", check=read_whole,
+        why="what a config names and nobody reads is not judged, and a misspelt key leaves the default in force",
+        source="hydra's defaults list; transformers' --config_name and --deepspeed; keys of torchtitan and OLMo", cost="none", when="mid-run",
     ),
     Rule(
         id="KEY", title="values are possible", topic="operations", check=possible,
