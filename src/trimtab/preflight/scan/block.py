@@ -55,8 +55,16 @@ class Block:
         return np.searchsorted(self.starts, positions, side="right") - 1
 
     def per_unit(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many of the positions lie in each unit, int64 [units]."""
-        return np.bincount(self.unit_at(positions), minlength=len(self.ids)).astype(np.int64)
+        """Return how many of the positions, which rise, lie in each unit, int64 [units]."""
+        return np.diff(np.searchsorted(positions, self.starts)).astype(np.int64)
+
+    def first_in_units(
+        self, positions: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the units that positions, which rise, lie in, and the first position in each; two int64 [hit]."""
+        places = np.searchsorted(positions, self.starts)
+        units = np.flatnonzero(np.diff(places))
+        return units, positions[places[units]]
 
 
 class Reader(Protocol):

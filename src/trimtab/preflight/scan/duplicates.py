@@ -25,6 +25,11 @@ __all__ = ["Duplicates", "Seen"]
 _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 128
 """Shorter documents have too few shingles for 64 bins, and are not compared."""
+_COMPARED_BYTES = 1 << 22
+"""Of a longer document this much is compared: its hashes would take eight times its size."""
+_HEAD_BYTES = 64
+_HEADS_SEEN = 20
+"""A beginning that came so often before is a template's."""
 _SAMPLED_BYTES = 1024
 """From here on a quarter of the shingles is enough for 64 bins; of shorter documents all are taken."""
 _KEYS_SHARED = 2
@@ -80,6 +85,7 @@ class Duplicates:
         """Start empty; `capacity` bounds each of the two tables."""
         self.exact = Seen(capacity)
         self.keys = Seen(capacity * 4) if near else None
+        self.heads = Seen(capacity)
         self.num_short = 0
 
     def update(self, block: Block, account: Account) -> None:
@@ -88,6 +94,7 @@ class Duplicates:
         width = block.data.itemsize
         edges = block.doc_starts.tolist()
         again: list[int] = []
+        alike: list[int] = []
         fresh: list[int] = []
         for doc, (start, end) in enumerate(itertools.pairwise(edges)):
             if start == end:
@@ -100,10 +107,15 @@ class Duplicates:
                 again.append(doc)
             elif (end - start) * width >= _SHORTEST_BYTES:
                 fresh.append(doc)
+                if account.unit == "document":
+                    head = self.heads.add(_digest(raw[start : start + _HEAD_BYTES]))
+                    if head >= _HEADS_SEEN:
+                        alike.append(doc)
             else:
                 self.num_short += 1
         account.add_total("exact_duplicates", len(again))
         _note(account, "exact-duplicates", block, again)
+        _note(account, "same-beginning", block, alike)
         if self.keys is not None:
             near = self._near(block, np.array(fresh, np.int64))
             account.add_total("near_duplicates", len(near))
@@ -111,6 +123,7 @@ class Duplicates:
 
     def _near(self, block: Block, docs: NDArray[np.int64]) -> list[int]:
         assert self.keys is not None
+        block = _trimmed(block)
         found = []
         for doc, keys in zip(docs.tolist(), band_keys(block, docs).tolist(), strict=True):
             before = [self.keys.add(key) for key in {k for k in keys if k}]
@@ -140,12 +153,14 @@ class Duplicates:
         return {
             "exact": self.exact.state(),
             "keys": self.keys.state() if self.keys else None,
+            "heads": self.heads.state(),
             "num_short": self.num_short,
         }
 
     def load(self, state: dict[str, Any]) -> None:
         """Go back to a state."""
         self.exact.load(state["exact"])
+        self.heads.load(state["heads"])
         self.num_short = int(state["num_short"])
         if self.keys is not None and state["keys"] is not None:
             self.keys.load(state["keys"])
@@ -211,6 +226,16 @@ def band_keys(block: Block, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
         keys ^= keys >> np.uint64(29)
     keys[(bands == _EMPTY).sum(axis=2) > _MOST_EMPTY] = 0
     return keys
+
+
+def _trimmed(block: Block) -> Block:
+    """Return a block whose documents are no longer than what is compared of them."""
+    lengths = np.minimum(np.diff(block.doc_starts), _COMPARED_BYTES // block.data.itemsize)
+    if lengths.sum() == len(block.data):
+        return block
+    parts = [block.data[s : s + n] for s, n in zip(block.doc_starts, lengths, strict=False)]
+    starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+    return Block(np.concatenate(parts), starts, block.ids, starts)
 
 
 def _kept(hashes: NDArray[np.uint64], block: Block, docs: NDArray[np.int64]) -> NDArray[np.int64]:

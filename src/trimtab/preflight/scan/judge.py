@@ -23,12 +23,9 @@ OUTLIER_SPREADS = 8.0
 OUTLIER_DISTANCE = 0.15
 """A piece is an outlier below median - max(8 robust spreads, 0.15): an artefact in half of a batch moved the
 ratio by 3.5 to 9 spreads in trimtab's own lab, prose of one source stays within 0.1."""
-SOUND_RATIOS = {"text": (0.20, 0.12), "tokens": (0.40, 0.20)}
-"""And below the first of these; below the second where more than 2 % are outliers, which are then a kind of text of their own.
-In a mixture the median says little: nothing in Python's standard library as text is below 0.12 and 5 % below
-0.20, nor are Chinese, tables of numbers and LaTeX; the artefacts of our tests are below 0.08. Two bytes a token
-hold more: ids of prose come to 0.75."""
-_FEW = 0.02
+SOUND_RATIO = {"text": 0.12, "tokens": 0.20}
+"""And below this: in a mixture the median says little. Of Python's standard library as text nothing is below 0.12, nor are
+Chinese, tables of numbers or LaTeX; the artefacts of our tests are below 0.08. Two bytes a token hold more: ids of prose come to 0.75."""
 _FEWEST_JUDGED = 20
 
 
@@ -162,11 +159,9 @@ def _outliers(account: Account) -> dict[str, Tally]:
     if len(judged) >= _FEWEST_JUDGED:
         middle = float(np.median(judged))
         spread = 1.4826 * float(np.median(np.abs(judged - middle)))
-        below = middle - max(OUTLIER_SPREADS * spread, OUTLIER_DISTANCE)
         text = account.unit == "document" or account.kind == "text"
-        few, many = SOUND_RATIOS["text" if text else "tokens"]
-        rare = (judged < min(below, few)).mean() <= _FEW and (judged < below).mean() <= _FEW
-        floor = max(floor, min(below, few if rare else many))
+        below = middle - max(OUTLIER_SPREADS * spread, OUTLIER_DISTANCE)
+        floor = max(floor, min(below, SOUND_RATIO["text" if text else "tokens"]))
     known = ratios != NOT_JUDGED
     low = np.flatnonzero(known & (ratios < floor * RATIO_STEPS))
     return {"low-entropy": _tally(low, ratios)} if len(low) else {}
@@ -196,7 +191,7 @@ def _of_nothing(account: Account) -> Finding:
     """Return that a source holds no document, or only empty ones."""
     rule = RULES["empty-source"]
     return Finding(
-        rule=rule.name, severity="warning", message=f"{rule.says}: {account.num_docs:,} documents without text" if account.unit == "document" else f"{rule.says}: 0 {'bytes of text' if account.kind == 'text' else 'tokens'}",
+        rule=rule.name, severity="warning", message=f"{rule.says}: {account.num_docs or 'no'} document{'s' * (account.num_docs != 1)}{' without text' * (account.num_docs > 0)}" if account.unit == "document" else f"{rule.says}: 0 {'bytes of text' if account.kind == 'text' else 'tokens'}",
         values={"documents": account.num_docs}, why=rule.why, source=rule.source, instead=rule.instead, where=account.path,
     )  # fmt: skip
 

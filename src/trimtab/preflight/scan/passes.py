@@ -7,7 +7,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from trimtab.preflight.scan.account import Account
-from trimtab.preflight.scan.block import Block
+from trimtab.preflight.scan.block import BLOCK_BYTES, Block
 from trimtab.preflight.scan.runs import MAX_SPAN, MIN_RUN_BYTES, find_runs
 
 __all__ = ["NOT_JUDGED", "PASSES", "RATIO_STEPS"]
@@ -56,12 +56,12 @@ def count(block: Block, account: Account) -> None:
     account.totals["lowest"] = min(account.totals.get("lowest", low), low)
     account.totals["highest"] = max(account.totals.get("highest", high), high)
     if low >= 0 and high < _MAX_TOKEN_COUNTED:
-        times = np.bincount(block.data, minlength=len(account.counts))
-        if len(times) > len(account.counts):
-            account.counts = np.append(
-                account.counts, np.zeros(len(times) - len(account.counts), np.int64)
-            )
-        account.counts += times
+        if high >= len(account.counts):
+            more = np.zeros(high + 1 - len(account.counts), np.int64)
+            account.counts = np.append(account.counts, more)
+        for start in range(0, len(block.data), BLOCK_BYTES):  # bincount makes int64 of its input
+            part = block.data[start : start + BLOCK_BYTES]
+            account.counts += np.bincount(part, minlength=len(account.counts))
 
 
 def _blank(block: Block) -> NDArray[np.int64]:
@@ -80,9 +80,8 @@ def _out_of_range(block: Block, account: Account) -> None:
     if account.vocab is not None:
         bad |= block.data >= account.vocab
     places = np.flatnonzero(bad)
-    units, where = np.unique(block.unit_at(places), return_index=True)
     account.add_total("tokens_out_of_range", len(places))
-    account.hit("token-range", block, units, places[where])
+    account.hit("token-range", block, *block.first_in_units(places))
 
 
 def escapes(block: Block, account: Account) -> None:
@@ -118,8 +117,7 @@ def repeats(block: Block, account: Account) -> None:
         return
     account.add_total("repeat_runs", len(runs.starts))
     account.add_total("repeat_elements", int((runs.ends - runs.starts).sum()))
-    units, where = np.unique(block.unit_at(runs.starts), return_index=True)
-    account.hit("repeats", block, units, runs.starts[where])
+    account.hit("repeats", block, *block.first_in_units(runs.starts))
 
 
 def compression(block: Block, account: Account) -> None:
@@ -197,11 +195,10 @@ def encoding(block: Block, account: Account) -> None:
     raw = block.data.tobytes()
     for rule, marks in _MARKS.items():
         found = [_places(block.data, raw, mark) for mark in marks]
-        places = np.sort(np.concatenate(found))
+        places = np.sort(np.concatenate(found)) if len(found) > 1 else found[0]
         if len(places):
             account.add_total(rule, len(places))
-            units, where = np.unique(block.unit_at(places), return_index=True)
-            account.hit(rule, block, units, places[where])
+            account.hit(rule, block, *block.first_in_units(places))
     if not raw.isascii():
         _invalid(block, raw, account)
     if b"\\" in raw:

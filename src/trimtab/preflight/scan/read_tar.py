@@ -46,12 +46,18 @@ class TarShard:
             size += len(docs[-1])
             if size >= BLOCK_BYTES:
                 self.records.check()
-                yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=origins), number + 1  # fmt: skip
+                yield self._block(docs, next_id, bad, size, origins), number + 1
                 next_id, cursor = next_id + len(docs), number + 1
                 docs, origins, size, bad = [], [], 0, 0
         self.records.check()
         if docs:
-            yield block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=origins), cursor + len(docs)  # fmt: skip
+            yield self._block(docs, next_id, bad, size, origins), cursor + len(docs)
+
+    def _block(
+        self, docs: list[bytes], next_id: int, bad: int, size: int, origins: list[str]
+    ) -> Block:
+        says = origins if self.records.say_origins else []
+        return block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=says)
 
     def _samples(self) -> Iterator[tuple[bytes | None, str]]:
         """Yield each sample's text, None for one whose text cannot be read, and where it is from."""

@@ -106,7 +106,7 @@ class JsonLines:
             bad += text is None
             docs.append(text or b"")
             origins.append(origin)
-        return docs, origins if any(origins) else [], bad, size
+        return docs, origins if self.records.say_origins else [], bad, size
 
 
 class Records:
@@ -144,6 +144,11 @@ class Records:
             self._by = next((n for n in ORIGINS if isinstance(_dig(record, n), str)), None)
         value = _dig(record, self._by) if self._by is not None else None
         return value[:200] if isinstance(value, str) else ""
+
+    @property
+    def say_origins(self) -> bool:
+        """Whether a field was found or named that says where records are from."""
+        return self._by is not None
 
     def check(self) -> None:
         """Refuse a named field that no record so far has.

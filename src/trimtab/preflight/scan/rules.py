@@ -87,6 +87,12 @@ _ALL = (
         instead="deduplicate (datatrove, text-dedup), or plan the repeats", warning_share=0.05, totals=("near_duplicates",),
     ),
     Rule(
+        name="same-beginning", says="begin with the same 64 bytes as twenty and more before",
+        why="the head of a template, a menu or a licence is learnt by heart, and hides near duplicates that are short",
+        source="Lee et al. 2022, arXiv:2107.06499, section 4; MassiveText, arXiv:2112.11446, appendix A",
+        instead="look at the examples; take out what all have in common, if it is no prompt that is meant", warning_share=1.1,
+    ),
+    Rule(
         name="replacement-characters", says="U+FFFD: decoded with errors replaced",
         why="what was there is lost, and the character is learnt in its place", source="Unicode 15, section 5.22",
         instead="decode the originals with their own encoding", warning_share=0.005, totals=("replacement-characters",),

@@ -7,7 +7,6 @@ reads it next gets another number of documents, and every id after it means anot
 import bz2
 import io
 import lzma
-import os
 import stat
 import zlib
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from trimtab.errors import ReadError
 __all__ = ["open_data"]
 
 MAX_EXPANSION = 100
-"""A file that unpacks to more than this many times its size, and to more than `MAX_SMALL_BYTES`, is
+"""What unpacks to more than this many times what was read so far, and to more than `MAX_SMALL_BYTES`, is
 taken for a bomb. Text comes to 3 to 10, shards of the repeats that the scan looks for to 50."""
 MAX_SMALL_BYTES = 1 << 26
 _READ_BYTES = {"gzip": 1 << 16, "xz": 1 << 16, "bzip2": 1 << 16, "zstd": 1 << 12}
@@ -71,9 +70,7 @@ class _Unpacked(io.RawIOBase):
 
     def __init__(self, raw: io.BufferedReader, path: Path, form: str) -> None:
         self._raw, self._path, self._form = raw, path, form
-        size_bytes = os.fstat(raw.fileno()).st_size
-        self._limit = max(MAX_SMALL_BYTES, MAX_EXPANSION * size_bytes)
-        self._given = 0
+        self._taken = self._given = 0
         self._decoder = _decoder(form)
         self._packed = b""
         self._ready = memoryview(b"")
@@ -93,9 +90,9 @@ class _Unpacked(io.RawIOBase):
         buffer[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         self._given += size
-        if self._given > self._limit:
+        if self._given > max(MAX_SMALL_BYTES, MAX_EXPANSION * self._taken):
             raise ReadError(
-                f"{self._path}: unpacks to more than {self._limit:,} bytes, {MAX_EXPANSION} times its size; "
+                f"{self._path}: {self._taken:,} bytes unpack to more than {self._given:,}, over {MAX_EXPANSION} times as many; "
                 "if it is meant to be so, unpack it by hand and scan the result"
             )
         return size
@@ -109,7 +106,7 @@ class _Unpacked(io.RawIOBase):
         if self._decoder.eof:
             return self._next_member()
         if not self._packed and getattr(self._decoder, "needs_input", True):
-            self._packed = self._raw.read(_READ_BYTES[self._form])
+            self._packed = self._read()
             if not self._packed:
                 raise ReadError(
                     f"{self._path}: ends in the middle of the {self._form} stream, after {self._given:,} unpacked bytes; "
@@ -117,6 +114,11 @@ class _Unpacked(io.RawIOBase):
                 )
         self._ready = memoryview(self._unpack(max(wanted, 1)))
         return True
+
+    def _read(self) -> bytes:
+        packed = self._raw.read(_READ_BYTES[self._form])
+        self._taken += len(packed)
+        return packed
 
     def _unpack(self, wanted: int) -> bytes:
         decoder: Any = self._decoder
@@ -133,7 +135,7 @@ class _Unpacked(io.RawIOBase):
 
     def _next_member(self) -> bool:
         while not (rest := self._packed.lstrip(b"\0")):  # writers to tape fill up with zeros
-            self._packed = self._raw.read(_READ_BYTES[self._form])
+            self._packed = self._read()
             if not self._packed:
                 return False
         rest += self._raw.read(max(6 - len(rest), 0))
