@@ -17,6 +17,8 @@ from trimtab.guard import Guard
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
 from trimtab.lab.train import Parts
+from trimtab.plan.knobs import knob_ledger
+from trimtab.plan.labels import METRICS
 from trimtab.readers.rundir import read_run_directory
 
 pytestmark = pytest.mark.torch
@@ -239,6 +241,20 @@ def test_branches_have_parent_and_tag_and_are_not_in_the_main_lineage(
     assert set(names) == {"1.0", kept}
     steps = record.step[record.lineage_rows()]
     assert list(steps) == list(range(1, STEPS + 1))  # each step once
+
+
+@pytest.mark.covers("S92")
+def test_the_trials_of_a_run_are_toggles_with_their_effect_on_four_metrics(
+    wrong_rate: tuple[Outcome, Path],
+) -> None:
+    toggles = knob_ledger(read_run_directory(wrong_rate[1]))
+    by_key = {t.keys: t for t in toggles}
+    assert set(by_key) >= {("skip_samples",), ("lr_factor",)}
+    assert all(set(t.label.metrics) == set(METRICS) for t in toggles)
+    losses = {key: t.label.figures["loss"] for key, t in by_key.items()}
+    before, after = losses["lr_factor",]
+    assert after < 0.8 * before  # the parent, at the same steps, had begun to fail
+    assert losses["skip_samples",][1] > after  # leaving data out did less
 
 
 def flip_on_every_rank(crew: crowd.Crew, step: int) -> None:

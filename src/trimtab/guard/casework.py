@@ -23,7 +23,7 @@ from trimtab.guard.case import (
     summarise_probe,
     trial_is_lost,
 )
-from trimtab.guard.experiments.branch import put_in_force, take_back
+from trimtab.guard.experiments.branch import put_in_force, settings_of, take_back
 from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats, usual_norm
 from trimtab.guard.experiments.telling import read_case, row_of
 from trimtab.guard.trouble import loss_level, saturates, speaks_of_trial
@@ -339,7 +339,8 @@ class Casework:
         self._on_branch()
         engine.begin_attempt(
             parent=state.attempt, parent_step=state.step, why=f"trial: {trial.name}", trial=True,
-            tag="+".join(trial.arms), lr_cuts=[list(c) for c in engine.decisions.lr_cuts],
+            tag="+".join(trial.arms), settings=settings_of(trial),
+            lr_cuts=[list(c) for c in engine.decisions.lr_cuts],
             skip=list(trial.skip) if trial.skip else None,
         )  # fmt: skip
         self.phase = "trial"

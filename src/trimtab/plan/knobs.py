@@ -36,7 +36,8 @@ def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, .
     """Return every change of settings from a parent attempt to its child, in order.
 
     Compared are the child's rows with the parent's at the same steps, where the parent went on; else
-    with the parent's last rows before the branch.
+    with the parent's last rows before the branch. What the child does not state is no change: a guard's
+    trial states what it sets, and nothing else.
 
     Args:
         record: A run whose attempts state their settings.
@@ -48,13 +49,16 @@ def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, .
         parent = by_number.get(child.parent or "")
         if parent is None:
             continue
-        changes = change_set(record.attempts[parent].settings, child.settings).changes
+        both = change_set(record.attempts[parent].settings, child.settings).changes
+        changes = tuple(c for c in both if c.now is not None)
         if not changes:
             continue
         mine = np.flatnonzero(record.attempt == index)[:window_rows]
         theirs = np.flatnonzero(record.attempt == parent)
         beside = theirs[np.isin(record.step[theirs], record.step[mine])]
-        if len(beside) < 8:
+        if len(beside) >= 8:
+            mine = mine[np.isin(record.step[mine], record.step[beside])]
+        else:
             limit = np.inf if child.parent_step is None else child.parent_step
             beside = theirs[record.step[theirs] <= limit][-window_rows:]
         found.append(

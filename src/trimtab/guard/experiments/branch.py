@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trimtab.guard.engine import Engine
     from trimtab.plan.arms import Trial
 
-__all__ = ["InForce", "put_in_force", "take_back", "what_is_in_force"]
+__all__ = ["InForce", "put_in_force", "settings_of", "take_back", "what_is_in_force"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,19 @@ def what_is_in_force(engine: Engine) -> InForce:
         tuple((int(a), float(b)) for a, b in d.lr_cuts), d.clip_factor,
         dict(d.optimizer_settings), d.rewarm, d.precision,
     )  # fmt: skip
+
+
+def settings_of(trial: Trial) -> dict[str, str]:
+    """Return what a trial sets, by name: the knobs that its attempt turns against its parent's."""
+    values = {
+        "skip_samples": "" if trial.skip is None else f"{trial.skip[0]}-{trial.skip[1]}",
+        "lr_factor": "" if trial.lr_factor == 1.0 else f"{trial.lr_factor:g}",
+        "clip_factor": "" if trial.clip_factor == 1.0 else f"{trial.clip_factor:g}",
+        "precision": trial.precision,
+        "rewarm_steps": "" if trial.rewarm_steps is None else str(trial.rewarm_steps),
+        **{name: f"{value:g}" for name, value in trial.settings},
+    }
+    return {name: value for name, value in values.items() if value}
 
 
 def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
