@@ -44,6 +44,11 @@ def test_a_single_row_counts_where_it_stands_out_as_far_as_a_spike() -> None:
     assert not seen.returns(spike(200))
     seen.take_in([spike(150, kind="batch-outlier", value=3.1)])
     assert seen.returns(spike(200))
+    row = spike(180, kind="batch-outlier", value=3.1, closed=True)
+    (told,) = seen.take_in([row])
+    assert (told.kind, told.severity, told.closed) == ("spike", "warning", False)
+    assert seen.returns(told)
+    assert seen.take_in([row]) == (row,)  # told once
 
 
 def test_another_branch_begins_anew_and_other_signals_do_not_count() -> None:

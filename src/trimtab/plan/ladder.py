@@ -242,7 +242,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
     if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
         return ("replay", "fp32", "bf16")
-    return ("lower-lr",) if s.saturating or s.returning else ()
+    return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
 
 
 def _data(s: Situation) -> Iterator[Trial]:
