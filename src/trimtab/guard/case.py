@@ -136,7 +136,10 @@ class Verification:
 
 
 def outliers(case: Case) -> list[bool]:
-    """Return which probed batches stand out from the ones that were trained on without trouble."""
+    """Return which probed batches stand out from the ones that were trained on without trouble.
+
+    By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows.
+    """
     losses = [loss for *_, loss in case.probe_samples]
     trained = [
         x for first, _, x in case.probe_samples if first < onset_sample(case) and math.isfinite(x)
@@ -147,8 +150,17 @@ def outliers(case: Case) -> list[bool]:
         if len(trained) >= 5
         else case.sigma
     )
-    limit = max(6 * max(spread, case.sigma), 0.04 * centre)
-    return [not math.isfinite(x) or abs(x - centre) > limit for x in losses]
+    noise, least = max(spread, case.sigma), 0.04 * centre
+    far = [abs(x - centre) for x in losses]
+    alone = [not math.isfinite(x) or x > max(6 * noise, least) for x in far]
+    near = [not math.isfinite(x) or x > max(3.5 * noise, least) for x in far]
+    return [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
+
+
+def _in_a_row(marks: list[bool], place: int, *, count: int = 3) -> bool:
+    """Return whether a mark is one of so many without a gap."""
+    starts = range(max(place - count + 1, 0), place + 1)
+    return any(all(marks[i : i + count]) and len(marks[i : i + count]) == count for i in starts)
 
 
 def onset_sample(case: Case) -> int:

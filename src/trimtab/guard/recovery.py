@@ -89,7 +89,7 @@ class Recovery:
     def after_step(self, loss: float, findings: tuple[Finding, ...], *, last: bool = False) -> None:
         """Take in one finished step; `last`: the run would end here."""
         if self.phase == "calm":
-            self._returning.take_in(findings)
+            findings = self._returning.take_in(findings)
         findings = tuple(f for f in findings if speaks_of_state(f))
         for finding in findings:
             self._open[finding.key] = finding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,14 +25,26 @@ class Returning:
         self._policy = policy
         self._onsets: list[int] = []
 
-    def take_in(self, findings: Iterable[Finding]) -> None:
-        """Note spikes of the loss, and single rows that stood out as far, by their onset."""
-        for f in findings:
-            if f.signal != "loss" or f.direction != "up":
-                continue
-            alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
-            if (f.kind == "spike" or alone) and int(f.onset) not in self._onsets:
-                self._onsets.append(int(f.onset))
+    def take_in(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """Note spikes of the loss, and single rows that stood out as far, by their onset.
+
+        Returns:
+            The findings; a single row that is one too many is told as a spike that is still open.
+        """
+        return tuple(self._escalated(f) for f in findings)
+
+    def _escalated(self, f: Finding) -> Finding:
+        if f.signal != "loss" or f.direction != "up" or int(f.onset) in self._onsets:
+            return f
+        alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
+        if f.kind == "spike" or alone:
+            self._onsets.append(int(f.onset))
+        if alone:
+            spike = replace(
+                f, kind="spike", severity="warning", closed=False, end_row=None, end=None
+            )
+            return spike if self.returns(spike) else f
+        return f
 
     def returns(self, finding: Finding) -> bool:
         """Whether an open spike is one more than the policy trains through within its horizon."""

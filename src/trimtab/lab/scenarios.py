@@ -120,7 +120,7 @@ _RATES = (
     ),
     _short(
         "rate-ramp", "LR that rises by a tenth of 3e-3 with every step: a slow divergence",
-        _CONSTANT, steps=500, peak_lr=3e-3, lr_fault=_wrong_rate(1.0, growth_per_step=0.1),
+        _CONSTANT, steps=600, peak_lr=3e-3, lr_fault=_wrong_rate(1.0, growth_per_step=0.1),
     ),
     _short(
         "spikes-organic", "LR 0.05 without a final norm: spikes out of nothing",

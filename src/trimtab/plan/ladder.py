@@ -242,7 +242,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
     if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
         return ("replay", "fp32", "bf16")
-    return ("lower-lr",) if s.saturating or s.returning else ()
+    return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
 
 
 def _data(s: Situation) -> Iterator[Trial]:
@@ -322,9 +322,10 @@ def _lr_rose(s: Situation) -> bool:
 
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
-    if s.saturating and s.lr_jump_step is None:
-        deep = [f for f in s.policy.lr_factors if f <= s.policy.lr_factor_saturating]
-        for factor in deep or s.policy.lr_factors[-1:]:
+    if (s.saturating or s.returning) and s.lr_jump_step is None:
+        policy = s.policy
+        mildest = policy.lr_factor_saturating if s.saturating else policy.lr_factor_returning
+        for factor in [f for f in policy.lr_factors if f <= mildest] or policy.lr_factors[-1:]:
             yield factor, f"LR x {factor:.3g}"
         return
     base = 1.0

@@ -103,6 +103,8 @@ class Policy:
     lr_factor_saturating: float = 1 / 30
     """Mildest factor that is tried where attention saturated: milder ones look better in a short branch
     and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
+    lr_factor_returning: float = 1 / 4
+    """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-1."""
     lr_jump_ratio: float = 1.5
     """Rise of the learning rate in force between restore point and onset above which the old rate
     is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's distance."""
@@ -265,6 +267,7 @@ _LEAST: Mapping[str, int] = {
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "lr_factor_saturating": (0.0, 1.0),
+    "lr_factor_returning": (0.0, 1.0),
     "lr_jump_ratio": (1.0, 1e6),
     "better_by": (0.0, 1.0),
     "verify_tolerance": (0.0, 1.0),
