@@ -35,6 +35,7 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "L13": ("warning", {"clip": 3.0}, {"clip": 1.0}),
     "L16": ("info", {"batch_tokens": 8e6}, {"batch_tokens": 8e6, "batch_start_samples": 192}),
     "L17": ("warning", {"batch_tokens": 32768}, {"batch_tokens": 2e6}),
+    "LOCAL": ("info", {"batch_samples": 2048, "data_parallel": 8}, {"batch_samples": 2048, "data_parallel": 64}),
     "L18": ("error", {"hidden": 16384, "ffn": 20480, "layers": 100, "heads": 128}, {"ffn": 49152}),
     "L18-aspect": ("error", {"hidden": 16384, "layers": 32, "ffn": 65536, "heads": 128}, {"hidden": 11600, "layers": 64, "heads": 80, "ffn": 46400}),
     "L19": ("error", {"heads": 100}, {"heads": 96}),
@@ -90,6 +91,14 @@ def test_it_fires(rule: str) -> None:
 @pytest.mark.parametrize("rule", CASES)
 def test_it_is_silent(rule: str) -> None:
     assert rule not in found(**CASES[rule][2])
+
+
+@pytest.mark.covers("S27")
+@pytest.mark.parametrize(("width", "fires"), [(8, True), (63, True), (64, False), (128, False), (256, False), (257, True)])  # fmt: skip
+def test_a_local_batch_outside_8_to_32_is_an_info(width: int, fires: bool) -> None:
+    said = found(batch_samples=2048, data_parallel=width)
+    assert ("LOCAL" in said) == fires
+    assert not fires or said["LOCAL"].severity == "info"
 
 
 @pytest.mark.parametrize("rule", CASES)

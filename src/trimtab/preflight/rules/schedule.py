@@ -8,6 +8,8 @@ from trimtab.preflight.rules.rule import Rule, Severity, Verdict, compact, token
 
 __all__ = ["SCHEDULE_RULES"]
 
+LOCAL_BATCH = (8, 32)
+"""Usual sequences of one device in a step, OPT-175B logbook."""
 _NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
@@ -239,6 +241,21 @@ def length_ramp(run: Facts) -> Verdict | None:
     )
 
 
+def local_batch(run: Facts) -> Verdict | None:
+    """How many sequences one data-parallel rank takes in a step."""
+    batch, width = run.positive("batch_samples"), run.positive("data_parallel")
+    local = None if batch is None or width is None else batch / width
+    if local is None or LOCAL_BATCH[0] <= local <= LOCAL_BATCH[1] or run.is_tuning:
+        return None
+    side = "below" if local < LOCAL_BATCH[0] else "above"
+    return Verdict(
+        "info",
+        f"{local:g} sequences for one data-parallel rank in a step are {side} the usual {LOCAL_BATCH[0]} to {LOCAL_BATCH[1]}",
+        {"local_batch": local, "batch_samples": batch, "data_parallel": width},
+        words="few leave a device idle, many cost accumulation: measure the throughput of two or three widths",
+    )
+
+
 def epochs(run: Facts) -> Verdict | None:
     """Whether tokens repeat, and at which step."""
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
@@ -283,6 +300,12 @@ SCHEDULE_RULES: tuple[Rule, ...] = (
         id="L17", title="batch against the noise scale", topic="schedule", check=batch_size, needs=("batch_tokens", "params"), from_scratch=True, decided=lambda run: (run.params or 0) >= 1e9,
         why="beyond the noise scale a larger batch buys little and costs tokens; far below it the rate must come down",
         source="McCandlish et al. (arXiv:1812.06162); OPT talk", cost="tokens per update, or steps", when="mid-run",
+    ),
+    Rule(
+        id="LOCAL", title="batch of one rank", topic="schedule", check=local_batch, needs=("batch_samples", "data_parallel"),
+        why="the batch of one device decides how busy it is, and what is left of its memory; runs that are compared should state it, because it also decides how the order of the data is dealt out",
+        source="OPT-175B logbook (Meta AI, 2022)",
+        cost="memory, where it is raised; throughput, where it is lowered", when="mid-run",
     ),
     Rule(
         id="L32", title="sequence-length warm-up with huge batches", topic="schedule", check=length_ramp, needs=("batch_tokens", "params", "seq"), from_scratch=True,
