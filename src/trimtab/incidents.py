@@ -319,7 +319,8 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
 def _speaks_within(f: Finding, first_row: int, stop: int) -> bool:
     """Whether a finding on another signal began within the episode: evidence, no further kind."""
     within = first_row - f.grain_rows < f.onset_row < stop
-    return within and f.signal != "loss" and f.kind != "batch-outlier"
+    known_before = f.detector == "batch"  # the batch was odd before the step
+    return within and f.signal != "loss" and (known_before or f.kind != "batch-outlier")
 
 
 def _end(group: Sequence[Finding]) -> Finding | None:

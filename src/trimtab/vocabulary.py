@@ -352,6 +352,21 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("weight_max",),
     ),
     Signal(
+        name="loss_step_std",
+        unit="nats/token",
+        bad="up",
+        scale="log",
+        doc="Standard deviation of the change of the loss from row to row, over the last 64 rows.",
+        aliases=("loss_step_std",),
+    ),
+    Signal(
+        name="sample_loss_max",
+        unit="nats/token",
+        bad="up",
+        doc="Largest loss of one sample of the batch, where the loop gives them.",
+        aliases=("sample_loss_max",),
+    ),
+    Signal(
         name="batch_compression",
         unit="bytes after zlib over bytes before",
         bad="both",

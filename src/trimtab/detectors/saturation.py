@@ -6,12 +6,13 @@ not carry from one model to another; what is judged is the run's own course:
 
     e[t] = median of the last 4 readings of the entropy of the layer where it is lowest
     top  = highest e so far: what this run had when its attention was still even
-    fall   since the last e >= top / 2, which is the onset
+    fall   since the reading that first lay below top / 2, which is the onset
 
 Found, when no more than 128 steps after the onset three signals agree: e stands at top / 8 or below,
 the largest logit has at least doubled, and the norm of the last hidden state has come down by
-three tenths, as the model takes back what it no longer knows. Told once; it closes when e is back above top / 4, or after 64
-readings as a lasting state, from which on nothing is said before it has come back.
+three tenths, as the model takes back what it no longer knows. Told once; it closes when e is back
+above top / 4, or after 64 readings as a lasting state, from which on nothing is said before it has
+come back.
 
 The first two do not suffice: layers of sound runs learn to attend to few keys too, at 128 channels
 and a rate of 1e-2 within 150 steps. Blind to a fall that takes longer; to attention that begins
@@ -42,6 +43,9 @@ class SaturationState:
     """The same of the largest logit."""
     hidden: tuple[float, ...] = ()
     """The same of the norm of the last hidden state."""
+    rows: tuple[float, ...] = ()
+    """Where they stand."""
+    steps: tuple[float, ...] = ()
     top: float = 0.0
     onset_row: int = -1
     """First reading below half of the top; -1: it stands above."""
@@ -91,6 +95,8 @@ class SaturationDetector:
             entropies=(*state.entropies, entropy)[-n:],
             logits=(*state.logits, logit)[-n:],
             hidden=(*state.hidden, hidden)[-n:],
+            rows=(*state.rows, float(row.index))[-n:],
+            steps=(*state.steps, row.step)[-n:],
         )
         if len(s.entropies) < n:
             return s, ()
@@ -101,8 +107,10 @@ class SaturationDetector:
         if level >= self.onset_share * top:
             return changed(s, top=top, onset_row=-1, stage=0), ()
         if s.onset_row < 0:
+            # the median follows by two readings: the first of them that was as low already
+            first = next(k for k, e in enumerate(s.entropies) if e < self.onset_share * top)
             s = changed(
-                s, top=top, onset_row=row.index, onset=row.step,
+                s, top=top, onset_row=int(s.rows[first]), onset=s.steps[first],
                 logit_before=_middle(s.logits), hidden_before=_middle(s.hidden),
             )  # fmt: skip
         return self._judge(s, level, here)

@@ -115,6 +115,12 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "a single batch stood out of its neighbours",
             ),
             Rule(
+                "batch-odd",
+                lambda f: e.yes(f.batch_odd != ""),
+                1.5,
+                "the batches were unlike the others before their step: {f.batch_odd}",
+            ),
+            Rule(
                 "same-data",
                 e.failed_on_same_data,
                 0.6,

@@ -150,7 +150,7 @@ def norm_with_loss(f: Features) -> float:
 
 def inner_precursor(f: Features) -> float:
     """Update norm, activations or attention logits spoke before the loss."""
-    inner = {"update_norm", "activation_norm", "attention_logit_max"}
+    inner = {"update_norm", "activation_norm", "attention_logit_max", "attention_entropy"}
     return yes(bool(inner & set(f.precursors)))
 
 

@@ -46,6 +46,8 @@ class Features:
     """Median distance of rows, steps; above 5 a row is likely a mean and shapes blur."""
     rows_seen: int = 0
     """Rows that led to the onset."""
+    batch_odd: str = ""
+    """What a statistic of the batches, known before their step, said of the episode; empty: nothing."""
 
     clip: float = ASSUMED_CLIP
     clip_assumed: bool = True
@@ -199,6 +201,7 @@ def incident_features(
         "axis": record.axis,
         "onset": incident.onset,
         "rows_seen": len(before),
+        "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
         "row_steps": _row_steps(record, attempt, int(during[-1])),
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),

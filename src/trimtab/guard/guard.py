@@ -274,12 +274,15 @@ class Guard(Ending):
                 "a step is under way; call guard.checkpoint() between guard.step() and the next batch"
             )
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
         """Run the backward pass, scaled where there is a scaler; nothing but noting it in a probe.
 
         Call it more than once before `step()` to accumulate gradients; the logged loss is their mean.
+        `samples`: losses of single samples, [samples] or [samples, tokens]; the outliers are named.
         """
         self.note_loss(loss)
+        if samples is not None:
+            self._engine.probes.samples.note(samples)
         if self.probing:
             return
         self._engine.scales_loss = True

@@ -29,6 +29,7 @@ from trimtab.report.aftermath import aftermath_of, plan_after
 from trimtab.report.cures import left_behind
 from trimtab.report.deeds import NEAR_STEPS
 from trimtab.signals import derive
+from trimtab.signals.phases import slope_notes
 from trimtab.signals.runs import root_of, separate_runs
 
 __all__ = ["events_of", "make_account"]
@@ -80,7 +81,7 @@ def make_account(
     return RunAccount(
         record=record,
         incidents=tuple(told),
-        notes=record.notes,
+        notes=(*record.notes, *slope_notes(record)),
         events=tuple(events),
         read_s=read_s,
         layers=tuple(layers),

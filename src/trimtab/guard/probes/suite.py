@@ -28,6 +28,7 @@ from trimtab.guard.probes.moments import (
 )
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
+from trimtab.guard.probes.samples import SampleProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,6 +143,7 @@ class Probes:
         self._blocks = BlockProbe(list(blocks.values()))
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
+        self.samples = SampleProbe()
         self._overflow = OverflowProbe(model)
         self._broken = False
         self._layers: dict[str, list[float]] = {}
@@ -162,6 +164,7 @@ class Probes:
         self.due = self.cadence.reads_all(step)
         self.signs_due = self.cadence.reads_signs(step, closely=closely)
         self._seen, self._layers, self._broken_state = {}, {}, []
+        self.samples.forget()
         self._blocks.armed = self.due and self.runs("blocks")
         self._attention.armed = self.signs_due and self.runs("attention")
         self._log_z.armed = self.signs_due and self.runs("log_z")
@@ -225,6 +228,7 @@ class Probes:
         hidden = self.hidden.take()
         if hidden is not None:
             found.values["activation_norm"] = hidden
+        self._softly("samples", lambda: self._take_samples(found))
         left = next((r for r in self._overflow.take() if r.overflows), None)
         if left is not None:
             found.labels["nonfinite_module"] = left.name
@@ -247,6 +251,13 @@ class Probes:
             table = self._ranks.gather(self._vector(checksum))
         self._add_up(table, found)
         return found
+
+    def _take_samples(self, found: Measured) -> None:
+        taken = self.samples.take()
+        if taken is not None:
+            found.values["sample_loss_max"] = taken[0]
+            if taken[1]:
+                found.labels["outlier_samples"] = " ".join(map(str, taken[1]))
 
     def _take_moments(self, found: Measured) -> None:
         if not self.runs("moments"):

@@ -1,0 +1,50 @@
+"""Losses of single samples, where the loop has them: which of a batch stand out."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["SampleProbe"]
+
+OUTLIER_SIGMA = 8.0
+"""Robust standard deviations from the batch's median from which a sample stands out; as in `spike`."""
+_LEAST_SPREAD = 0.02
+"""Smallest spread believed, share of the median."""
+_NAMED = 8
+
+
+class SampleProbe:
+    """The losses of the samples of one step, as the loop hands them in."""
+
+    def __init__(self) -> None:
+        """Nothing is noted yet."""
+        self._parts: list[torch.Tensor] = []
+
+    def forget(self) -> None:
+        """Begin a new step."""
+        self._parts.clear()
+
+    def note(self, losses: torch.Tensor) -> None:
+        """Take in the losses of a batch, or a part of one: [samples], or [samples, tokens]."""
+        losses = losses.detach().float()
+        self._parts.append(losses.flatten(1).mean(dim=1) if losses.dim() > 1 else losses.flatten())
+
+    def take(self) -> tuple[float, tuple[int, ...]] | None:
+        """Return the largest loss, nats per token, and which samples of the step stand out upwards.
+
+        A sample stands out whose loss is not finite, or more than 8 robust standard deviations above
+        the batch's median; fewer than 8 samples have no spread to be held against. None where
+        nothing was noted. One read of the device.
+        """
+        parts, self._parts = self._parts, []
+        if not parts:
+            return None
+        losses = torch.cat(parts).to("cpu", torch.float64)
+        finite = losses[losses.isfinite()]
+        odd = ~losses.isfinite()
+        if len(finite) >= 8:
+            middle = finite.median()
+            spread = 1.4826 * (finite - middle).abs().median()
+            spread = torch.maximum(spread, _LEAST_SPREAD * middle.abs())
+            odd |= losses > middle + OUTLIER_SIGMA * spread
+        return float(losses.max()), tuple(odd.nonzero().flatten().tolist()[:_NAMED])
