@@ -51,7 +51,9 @@ def main() -> None:
         train_sampling_strategy="sequential", remove_unused_columns=False, disable_tqdm=True,
         report_to=[], use_cpu=True,
     )  # fmt: skip
-    make = Trainer if args.off else lambda **parts: GuardedTrainer(guard=args.mode, **parts)  # trimtab
+    make = (
+        Trainer if args.off else lambda **parts: GuardedTrainer(guard=args.mode, **parts)
+    )  # trimtab
     trainer = make(
         model=GPT2LMHeadModel(config), args=settings, train_dataset=train, data_collator=collate,
         eval_dataset=held_out,

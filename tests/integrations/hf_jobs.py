@@ -81,7 +81,9 @@ def train(folder: Path, name: str, job: Job) -> None:
             return loss * math.nan if bad else loss
 
     model: Any = gpt2()
-    if (folder / "base").is_dir():  # sharded as it is loaded, as the Trainer does FSDP2 on any device
+    if (
+        folder / "base"
+    ).is_dir():  # sharded as it is loaded, as the Trainer does FSDP2 on any device
         from transformers.distributed import DistributedConfig
 
         model = GPT2LMHeadModel.from_pretrained(
