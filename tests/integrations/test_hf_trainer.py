@@ -74,7 +74,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> float:
 def test_bad_data_is_left_out(tmp_path: Path, sound: float, accumulate: int) -> None:
     found = fit(
         tmp_path, guard=guard_settings(), fault="data", gradient_accumulation_steps=accumulate,
-        per_device_train_batch_size=BATCH // accumulate, save_strategy="steps", save_steps=30,
+        per_device_train_batch_size=BATCH // accumulate, save_strategy="steps", save_steps=7,
         save_total_limit=3,
     )  # fmt: skip
     guard: Guard = found.trainer.guard
@@ -93,7 +93,8 @@ def test_bad_data_is_left_out(tmp_path: Path, sound: float, accumulate: int) -> 
     aside = {int(p.name.split("-")[1]): p for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()}  # fmt: skip
     assert aside
     assert min(aside) > to_step
-    assert all(read_stamp(p).grade == "poisoned" for p in aside.values())  # type: ignore[union-attr]
+    grades = {step: read_stamp(p).grade for step, p in aside.items()}  # type: ignore[union-attr]
+    assert grades == {s: "poisoned" if s >= 160 else "suspect" for s in aside}
     kept = sorted(p for p in tmp_path.glob("checkpoint-*") if p.is_dir())
     assert [verify_stamped(p) for p in kept] == [""] * len(kept)
     assert {read_stamp(p).grade for p in kept} == {"healthy"}  # type: ignore[union-attr]

@@ -32,7 +32,7 @@ from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trimtab.plan.policy import Mode, Policy
 
@@ -67,7 +67,7 @@ class GuardMixin:
 
     `guard` is the guard while training runs. What a loss function knows besides its loss goes into
     the row of the step with `self.guard.note_signals(kl=..., reward=...)`; what the Trainer logs
-    with `log` goes into the row after it.
+    beside its loss goes into the row after it.
     """
 
     guard: Guard | None = None
@@ -149,15 +149,6 @@ class GuardMixin:
             return rate_in_force
         rate: float = super()._get_learning_rate()  # type: ignore[misc]
         return rate
-
-    def log(self, logs: dict[str, Any], *args: Any, **kwargs: Any) -> None:
-        """Log as the Trainer does; what else stands in it is recorded with the next step."""
-        if self.guard is not None and "loss" in logs:
-            self.guard.note_signals(**{
-                name: value for name, value in logs.items()
-                if isinstance(value, int | float) and name not in _NOT_SIGNALS
-            })  # fmt: skip
-        super().log(logs, *args, **kwargs)  # type: ignore[misc]
 
     def train(
         self,
@@ -255,6 +246,15 @@ class GuardMixin:
         if guard.epoch_is_over or self._misaligned:
             control.should_epoch_stop = True
 
+    def after_log(self, logs: Mapping[str, Any]) -> None:
+        """Record with the next step what else was logged with a loss."""
+        if self.guard is not None and "loss" in logs:
+            further = {
+                name: float(value) for name, value in logs.items()
+                if isinstance(value, int | float) and name not in _NOT_SIGNALS
+            }  # fmt: skip
+            self.guard.note_signals(**further)
+
     def after_save(self) -> None:
         """Complete a checkpoint of the Trainer's own, once all ranks have written their part."""
         if self.guard is not None:
@@ -339,6 +339,9 @@ class _Watch(TrainerCallback):
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_epoch(control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+        self._trainer.after_log(logs or {})
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_save()

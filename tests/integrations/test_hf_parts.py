@@ -1,0 +1,190 @@
+"""What a Trainer brings besides a plain model: LoRA, losses of its own, a scaler, a callback alone, two epochs."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+from transformers import Trainer, TrainerCallback  # noqa: E402
+
+from tests.guard.tiny import differences, events_of  # noqa: E402
+from tests.integrations.hf_lab import fit, gpt2, guard_settings, rows_of  # noqa: E402
+from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
+from trimtab.integrations.huggingface import (  # noqa: E402
+    GuardCallback,
+    GuardedTrainer,
+    GuardMixin,
+)
+from trimtab.plan.policy import Policy  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+class Tuned(Trainer):
+    """A Trainer with a loss of its own and figures beside it, as TRL's are made."""
+
+    def compute_loss(self, model: Any, inputs: Any, **kwargs: Any) -> Any:
+        outputs = model(**inputs)
+        self.kl = float(outputs.logits.detach().float().var())
+        if getattr(self, "guard", None) is not None:
+            self.guard.note_signals(reward=-self.kl)
+        return outputs.loss + 0.01 * outputs.logits.square().mean()
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        super().log({**logs, "objective/kl": self.kl} if "loss" in logs else logs, *args, **kwargs)
+
+
+class GuardedTuned(GuardMixin, Tuned):
+    pass
+
+
+def test_a_loss_of_its_own_and_further_signals(tmp_path: Path) -> None:
+    plain = fit(tmp_path / "plain", base=Tuned, max_steps=8, num_samples=64)
+    guarded = fit(
+        tmp_path / "guarded", base=GuardedTuned, guard=guard_settings("observe"), max_steps=8,
+        num_samples=64,
+    )  # fmt: skip
+    assert guarded.log.logs == plain.log.logs
+    rows = rows_of(guarded.out)
+    kls = [logs["objective/kl"] for _, logs in plain.log.logs if "loss" in logs]
+    assert [r["reward"] for r in rows] == [-kl for kl in kls]
+    assert [r.get("objective/kl") for r in rows] == [None, *kls[:-1]]  # known once it is logged
+    assert [r["loss"] for r in rows] == list(plain.log.by_step().values())
+
+
+@pytest.mark.slow
+def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    def adapted() -> Any:
+        config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
+        return peft.get_peft_model(gpt2(), config)
+
+    plain = fit(tmp_path / "plain", model=adapted(), max_steps=12, num_samples=128)
+    guarded = fit(
+        tmp_path / "guarded", model=adapted(), guard=guard_settings("observe"), max_steps=12,
+        num_samples=128, save_strategy="steps", save_steps=6,
+    )  # fmt: skip
+    assert guarded.log.logs == plain.log.logs
+    assert differences(plain.weights, guarded.weights) == []
+    frozen = {k: v for k, v in gpt2().state_dict().items() if "c_proj" in k}
+    kept = {k.removeprefix("base_model.model."): v for k, v in guarded.weights.items()}
+    assert all(torch.equal(v, kept[k]) for k, v in frozen.items())
+    resumed = fit(
+        tmp_path / "guarded", model=adapted(), guard=guard_settings("observe"), max_steps=14,
+        num_samples=128, resume=str(tmp_path / "guarded" / "checkpoint-6"),
+    )  # fmt: skip
+    after = fit(tmp_path / "more", model=adapted(), max_steps=14, num_samples=128)
+    assert resumed.log.by_step() == {s: x for s, x in after.log.by_step().items() if s > 6}
+
+
+class Scaled(Trainer):
+    """fp16 with a loss scaler on the CPU, which Accelerate itself offers on GPUs only."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40, growth_interval=4)
+        self.accelerator.native_amp = True
+        self.accelerator.state._mixed_precision = "fp16"
+
+
+class GuardedScaled(GuardMixin, Scaled):
+    pass
+
+
+@pytest.mark.slow
+def test_a_loss_scaler_skips_and_grows_as_without_the_guard(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"max_steps": 40, "num_samples": 400, "max_grad_norm": 0.5}
+    plain = fit(tmp_path / "plain", base=Scaled, **shape)
+    guarded = fit(tmp_path / "g", base=GuardedScaled, guard=guard_settings("observe"), **shape)
+    assert guarded.log.logs == plain.log.logs
+    assert differences(plain.weights, guarded.weights) == []
+    rows = rows_of(guarded.out)
+    assert sum(r["skipped"] for r in rows) > 3
+    assert len({r["loss_scale"] for r in rows}) > 5
+    scales = [f.trainer.accelerator.scaler.get_scale() for f in (plain, guarded)]
+    assert scales[0] == scales[1]
+
+
+class Marks(TrainerCallback):
+    """Step and learning rate as the Trainer's other callbacks see them."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.epochs: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.steps.append(state.global_step)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.epochs.append(round(state.epoch, 6))
+
+
+@pytest.mark.slow
+def test_going_back_into_the_epoch_before_where_its_last_step_is_a_shorter_one(
+    tmp_path: Path,
+) -> None:
+    """22 batches make 8 steps of 3, the last of 1; NaN for 6 steps around an epoch's end."""
+
+    class Broken(GuardedTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().compute_loss(*args, **kwargs)
+            first = not self.guard.actions or self.guard.actions[-1]["remedy"] == "skip-update"
+            bad = 70 <= self.state.global_step < 76 and first and self.guard.phase == "calm"
+            return loss * math.nan if bad else loss
+
+    marks = Marks()
+    found = fit(
+        tmp_path, base=Broken, guard=guard_settings(snapshot_every_steps=4), callbacks=(marks,),
+        max_steps=-1, num_train_epochs=14, num_samples=22 * 4, per_device_train_batch_size=4,
+        gradient_accumulation_steps=3, own_schedule=False, learning_rate=1e-3,
+        lr_scheduler_type="constant",
+    )  # fmt: skip
+    state, guard = found.trainer.state, found.trainer.guard
+    assert state.global_step == state.max_steps == 14 * 8
+    assert any("roll-back" in a["remedy"] for a in guard.actions)
+    assert marks.steps[-10:] == list(range(103, 113))
+    assert events_of(tmp_path / "trimtab", "fault") == []
+    assert state.epoch == guard.data_epoch
+
+
+@pytest.mark.slow
+def test_the_callback_alone_ends_a_run_that_its_checkpoints_can_go_on_from(tmp_path: Path) -> None:
+    callback = GuardCallback(mode="act", policy=Policy(), say=lambda _line: None)
+    saving: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6, "save_total_limit": 2}
+    found = fit(tmp_path, fault="lr", callbacks=(callback,), **saving)
+    end = found.trainer.state.global_step
+    assert 140 < end < 200
+    verdict = json.loads((tmp_path / "trimtab" / "verdict.json").read_text())
+    assert (verdict["state"], verdict["restart"], verdict["resume_step"]) == (
+        "given-up",
+        False,
+        138,
+    )
+    kept = {p.name: read_stamp(p).grade for p in tmp_path.glob("checkpoint-*") if p.is_dir()}  # type: ignore[union-attr]
+    assert kept["checkpoint-138"] == "healthy"
+    assert set(kept.values()) == {"healthy"}
+    assert {read_stamp(p).grade for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()} == {"poisoned"}  # type: ignore[union-attr]  # fmt: skip
+    assert found.trainer.args.save_total_limit == 2
+    assert [r["loss"] for r in rows_of(tmp_path)] == list(found.log.by_step().values())
+    assert events_of(tmp_path / "trimtab", "fault") == []
+
+
+def test_the_callback_changes_nothing_while_it_observes(tmp_path: Path) -> None:
+    plain = fit(tmp_path / "plain", max_steps=10, num_samples=80)
+    callback = GuardCallback(say=lambda _line: None)
+    found = fit(tmp_path / "found", max_steps=10, num_samples=80, callbacks=(callback,))
+    assert found.log.logs == plain.log.logs
+    rows = rows_of(found.out)
+    assert [(r["step"], r["loss"], r["lr"]) for r in rows] == [
+        (step, logs["loss"], logs["learning_rate"])
+        for step, logs in plain.log.logs
+        if "loss" in logs
+    ]
+    assert events_of(found.out / "trimtab", "end")[0].data["reason"] == "the Trainer has ended"
