@@ -52,7 +52,6 @@ def main() -> None:
     options.add_argument("--run", default="runs/lightning", help="run directory of the guard")
     options.add_argument("--mode", default="act", choices=("observe", "advise", "act"))
     options.add_argument("--off", action="store_true", help="without trimtab")
-    options.add_argument("--devices", type=int, default=1, help="processes, with DDP on the CPU")
     args = options.parse_args()
 
     seed_everything(0)
@@ -63,11 +62,11 @@ def main() -> None:
     callbacks = [] if args.off else [GuardCallback(args.run, mode=args.mode)]  # trimtab
     trainer = Trainer(
         max_steps=STEPS, gradient_clip_val=1.0, callbacks=callbacks, accelerator="cpu",
-        devices=args.devices, strategy="ddp" if args.devices > 1 else "auto", logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
     )  # fmt: skip
     module = TinyGpt()
-    trainer.fit(module, DataLoader(train, batch_size=BATCH // args.devices))
+    trainer.fit(module, DataLoader(train, batch_size=BATCH))
     trainer.validate(module, DataLoader(validation, batch_size=50), verbose=False)
     print(f"validation loss {float(trainer.callback_metrics['val_loss']):.3f} after {STEPS} steps")
 

@@ -166,7 +166,7 @@ def test_an_update_with_a_nan_gradient_is_left_out(
 def test_what_was_not_set_up_by_fabric_is_refused(tmp_path: Path, text: Text) -> None:
     fabric = Fabric(accelerator="cpu", devices=1)
     parts = build(SOUND, 0, text)
-    with pytest.raises(ConfigError, match="as fabric.setup"):
+    with pytest.raises(ConfigError, match=r"as fabric\.setup"):
         FabricGuard(fabric, parts.model, parts.optimizer, data=parts.loader, run=tmp_path / "run")
     model, optimizer = fabric.setup(parts.model, parts.optimizer)
     with pytest.raises(ConfigError, match="exactly one optimizer"):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
+from lightning.fabric import is_wrapped
 
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
@@ -59,7 +59,7 @@ class FabricGuard(Guard):
                 f"strategy is {name}: FabricGuard was tried with {' and '.join(_STRATEGIES)} only; for "
                 "FSDP2 and tensor parallel use trimtab.guard.Guard in a plain loop"
             )
-        if not (_unwrapped(model, "_forward_module") and _unwrapped(optimizer, "_optimizer")):
+        if not (is_wrapped(model) and is_wrapped(optimizer)):
             raise ConfigError(
                 f"model is {type(model).__name__} and optimizer is {type(optimizer).__name__}: pass both "
                 "as fabric.setup(model, optimizer) gave them back; it takes exactly one optimizer"
@@ -88,7 +88,3 @@ class FabricGuard(Guard):
         self.note_loss(loss)
         if not self.probing:
             self._fabric.backward(loss)
-
-
-def _unwrapped(wrapped: object, inner: str) -> bool:
-    return isinstance(wrapped, _FabricModule | _FabricOptimizer) and hasattr(wrapped, inner)

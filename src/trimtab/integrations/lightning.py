@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
-from lightning.pytorch.trainer import call
 
 from trimtab.checkpoints.sidecar import read_stamp
 from trimtab.errors import ConfigError
@@ -104,7 +102,7 @@ class GuardCallback(Callback):
         self.guard, self._loader, self._noted = None, None, False
         try:
             self._attach(trainer)
-        except AttributeError as error:  # another version, other names
+        except (AttributeError, ImportError) as error:  # another version, other names
             self._detach()
             warnings.warn(
                 f"trimtab: this version of Lightning is built differently ({error}); the run is not guarded",
@@ -178,6 +176,10 @@ class GuardCallback(Callback):
     # -- taking place -------------------------------------------------------------------------
 
     def _attach(self, trainer: Any) -> None:
+        from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
+        from lightning.pytorch.trainer import call
+
+        self._call, self._on_this_rank_alone = call, _block_parallel_sync_behavior
         loop, strategy = trainer.fit_loop, trainer.strategy
         self._counters = Counters(trainer)
         self._replace(loop, "_data_source", Source(loop._data_source, self._wrap(trainer)))
@@ -306,8 +308,8 @@ class GuardCallback(Callback):
         module = trainer.lightning_module
         if self._scaler is not None:
             self._scaler.unscale_(optimizer)
-        call._call_callback_hooks(trainer, "on_before_optimizer_step", optimizer)
-        call._call_lightning_module_hook(trainer, "on_before_optimizer_step", optimizer)
+        self._call._call_callback_hooks(trainer, "on_before_optimizer_step", optimizer)
+        self._call._call_lightning_module_hook(trainer, "on_before_optimizer_step", optimizer)
         if self._clips_itself:
             trainer.precision_plugin._clip_gradients(
                 module, optimizer, trainer.gradient_clip_val,
@@ -324,14 +326,14 @@ class GuardCallback(Callback):
         module, epoch_loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
         batch = trainer.precision_plugin.convert_input(batch)
         batch = module._on_before_batch_transfer(batch, dataloader_idx=0)
-        batch = call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
+        batch = self._call._call_strategy_hook(trainer, "batch_to_device", batch, dataloader_idx=0)
         kept = epoch_loop._results
         epoch_loop._results = type(kept)(training=True)  # what the module logs now is dropped
         try:
             trainer._logger_connector.on_batch_start(batch)
             kwargs = epoch_loop._build_kwargs(OrderedDict(), batch, epoch_loop.batch_idx)
-            with _block_parallel_sync_behavior(trainer.strategy, block=True):
-                output = call._call_strategy_hook(trainer, "training_step", *kwargs.values())
+            with self._on_this_rank_alone(trainer.strategy, block=True):
+                output = self._call._call_strategy_hook(trainer, "training_step", *kwargs.values())
         finally:
             epoch_loop._results = kept
         loss = output["loss"] if isinstance(output, dict) else output
