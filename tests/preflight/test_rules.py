@@ -404,6 +404,8 @@ def test_a_rate_above_every_published_one_is_found_at_any_size(values: dict[str,
         ({"decay_steps": 110_000}, None, ""),
         ({"schedule": "constant_with_warmup"}, "info", "the rate never decays"),
         ({"schedule": "cosine"}, None, ""),
+        ({"warmup_steps": 50_000}, "warning", "warm-up takes 50% of the run"),
+        ({"warmup_steps": 40_000}, "info", "warm-up takes 40% of the run"),
         ({"min_lr": 6e-4}, "error", "above the peak"),
         ({"min_lr": 6e-6}, None, ""),
     ],
@@ -417,7 +419,13 @@ def test_the_schedule_fits_the_run(
 
 
 def test_every_fault_of_a_schedule_is_told() -> None:
-    run = make_settings(**{**_GPT3, "warmup_steps": 200_000, "min_lr": 6e-4, "decay_steps": 10_000})
+    faults: dict[str, Any] = {
+        **_GPT3,
+        "warmup_steps": 200_000,
+        "min_lr": 6e-4,
+        "decay_steps": 10_000,
+    }
+    run = make_settings(**faults)
     told = [f.message for f in lint(run) if f.rule == "SCHED"]
     assert len(told) == 3
 

@@ -109,7 +109,8 @@ def possible(run: Facts) -> Sequence[Verdict]:
         else:
             continue
         severity: Severity = "warning" if doubt.kind == "disagree" else "error"
-        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=f"give {doubt.expected}"))  # fmt: skip
+        words = f"give {doubt.expected}" if doubt.kind == "impossible" else "change one of the two"
+        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=words))  # fmt: skip
     if (one := _impossible(run)) is not None:
         found.append(one)
     return found
