@@ -10,8 +10,10 @@ import pytest
 from tests.preflight.settings_by_hand import make_settings
 from trimtab.errors import ConfigError
 from trimtab.preflight.lint import Finding, lint
+from trimtab.preflight.planning import epoch_ledger
 from trimtab.preflight.rules import RULE_BY_ID, RULES
 from trimtab.preflight.rules.rule import Rule
+from trimtab.preflight.settings import Setting, Settings
 
 _GPT3 = {
     "hidden": 12288, "layers": 96, "heads": 96, "ffn": 49152, "gated_ffn": False, "seq": 2048, "batch_tokens": 3.2e6,
@@ -397,3 +399,64 @@ def test_a_rate_above_every_published_one_is_found_at_any_size(values: dict[str,
     assert "params" in values or rate(2.9e-3) is None or values.get("pretrained")
     tiny = make_settings("hf-trainer", "train.json", lr=8e-3, pretrained=True, params=2e7)
     assert not any(f.rule == "L06" for f in lint(tiny))
+
+
+# ------------------------------------------------------------ a schedule and the run it is for
+
+
+@pytest.mark.parametrize(
+    ("values", "severity", "words"),
+    [
+        ({"decay_steps": 10_000}, "warning", "the decay ends at 10000 of 100000 steps"),
+        ({"decay_steps": 1_000_000}, "warning", "the run ends at a high rate"),
+        ({"decay_steps": 80_000}, "info", "the decay ends at 80000"),
+        ({"decay_steps": 110_000}, None, ""),
+        ({"schedule": "constant_with_warmup"}, "info", "the rate never decays"),
+        ({"schedule": "cosine"}, None, ""),
+        ({"warmup_steps": 50_000}, "warning", "warm-up takes 50% of the run"),
+        ({"warmup_steps": 40_000}, "info", "warm-up takes 40% of the run"),
+        ({"min_lr": 6e-4}, "error", "above the peak"),
+        ({"min_lr": 6e-6}, None, ""),
+    ],
+)
+def test_the_schedule_fits_the_run(
+    values: dict[str, Any], severity: str | None, words: str
+) -> None:
+    said = found(**values).get("SCHED")
+    assert (said.severity if said else None) == severity
+    assert words in (said.message if said else "")
+
+
+def test_every_fault_of_a_schedule_is_told() -> None:
+    faults: dict[str, Any] = {
+        **_GPT3,
+        "warmup_steps": 200_000,
+        "min_lr": 6e-4,
+        "decay_steps": 10_000,
+    }
+    run = make_settings(**faults)
+    told = [f.message for f in lint(run) if f.rule == "SCHED"]
+    assert len(told) == 3
+
+
+def test_torchs_cosine_rises_again_after_its_period() -> None:
+    values = {n: Setting(v) for n, v in _GPT3.items()}
+    values["decay_steps"] = Setting(10_000, "stated", "sched.T_max")
+    (said,) = [f for f in lint(Settings("a.py", "generic", values)) if f.rule == "SCHED"]
+    assert "rises to the peak again" in said.message
+    assert said.instead == "sched.T_max = 100000"
+
+
+@pytest.mark.parametrize(
+    ("save", "params", "severity"),
+    [(40_000, 7e9, "warning"), (10_000, 7e9, None), (10_000, 70e9, "info"), (1_000, 70e9, None), (200_000, 70e9, "info"), (40_000, 1e8, None)],
+)  # fmt: skip
+def test_few_checkpoints(save: int, params: float, severity: str | None) -> None:
+    said = judged(save_steps=save, train_steps=100_000, params=params).get("L35")
+    assert (said.severity if said else None) == severity
+
+
+def test_the_step_of_the_second_epoch_is_that_of_the_plan() -> None:
+    said = judged(corpus_tokens=180e9, train_tokens=300e9, batch_tokens=2**21)["L37"]
+    assert "second pass begins at step 85831" in said.message
+    assert epoch_ledger(180e9, 2**21, 300e9).steps == (85_831,)

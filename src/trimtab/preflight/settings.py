@@ -136,6 +136,8 @@ class Doubt:
     ] = "unreadable"
     """Not a number; out of its range; refused beside another key; other than another key; a number that YAML 1.1 takes for text; a word
     where the framework is not known; a key or file that nothing here reads."""
+    meant: str = ""
+    """What was plainly meant, where a slip of typing shows."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def render_config(
         counts.append(f"{others} finding{'s' if others > 1 else ''} of the other phase")
     if quiet:
         named = ", ".join(f"{f.rule} {f.title}" for f in quiet)
-        counts.append(f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} ({named})")
+        counts.append(f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} on {named}")
     if not everything:
         counts.append("trimtab preflight --all")
     rows.append(Text("· " + " · ".join(counts), style="dim"))

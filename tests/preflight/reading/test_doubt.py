@@ -122,3 +122,17 @@ def test_a_misspelt_key_is_named_with_the_nearest_one(
 )
 def test_other_unknown_keys_are_left_alone(read: Read, text: str) -> None:
     assert not said(read("a.yaml", text), "READ")
+
+
+def test_where_no_framework_is_known_only_a_plain_slip_is_an_error(read: Read) -> None:
+    def severities(line: str) -> list[str]:
+        run = read("x.yaml", f"n_layers: 4\nweight_decay: 0.1\n{line}\n")
+        return [f.severity for f in lint(run) if f.rule in ("PARSE", "KEY")]
+
+    assert severities("lr: 3e4") == ["error", "info"]
+    assert severities("lr: '3e-4,'") == ["error"]
+    assert severities("lr: 3e-4 at peak") == ["warning"]
+    assert severities("lr: 0") == []
+    assert severities("seq_len: '4096,8192'") == []
+    assert severities("warmup_ratio: 3%") == []
+    assert severities("adam_beta: 0.9") == []

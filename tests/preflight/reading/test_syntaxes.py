@@ -357,3 +357,12 @@ def test_weights_turned_to_half_are_seen_in_a_script(read: Read) -> None:
     assert run.values["lr"].key == "LR", "the knob, not the call that takes it"
     images = text.replace(".cuda().half()", ".cuda()") + "x = batch.half()\n"
     assert read("images.py", images).get("dtype") is None
+
+
+def test_config_overrides_of_transformers_give_the_shape(read: Read) -> None:
+    run = read(
+        "run.sh",
+        'python run_clm.py --model_type gpt2 --config_overrides "n_embd=8192,n_head=64,n_layer=48" --learning_rate 5e-4 --fp16 '
+        "--per_device_train_batch_size 8 --num_train_epochs 1 --output_dir out\n",
+    )
+    assert [run.get(n) for n in ("hidden", "heads", "layers", "lr")] == [8192, 64, 48, 5e-4]

@@ -169,3 +169,16 @@ def test_a_warm_up_of_less_than_a_step_of_tokens_is_none(read: Read) -> None:
     assert run.get("warmup_steps") == 0
     (said,) = [f for f in lint(run) if f.rule == "L07"]
     assert "2 000 tokens, 0 steps" in said.message
+
+
+def test_a_hybrid_model_is_counted_by_the_kinds_of_its_layers(read: Read) -> None:
+    # Mamba-2-Hybrid 8B of arXiv:2406.07887: 24 Mamba-2, 4 attention and 28 feed-forward layers of width 4096, 8.66 B parameters
+    pattern = "M-" * 24 + "*-" * 4
+    run = read(
+        "run.sh",
+        "torchrun pretrain_mamba.py --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
+        f"--ffn-hidden-size 16384 --hybrid-override-pattern '{pattern}' --seq-length 4096 --vocab-size 256000 "
+        "--untie-embeddings-and-output-weights --micro-batch-size 4 --global-batch-size 128 --lr 2.5e-4 --train-iters 100000 --bf16\n",
+    )
+    assert run.get("layers") == 56
+    assert run.get("params") == pytest.approx(8.66e9, rel=0.03)

@@ -52,6 +52,10 @@ def argument_tree(words: Sequence[str]) -> dict[str, Any]:
             continue
         if REDIRECT.fullmatch(word) or MORE.fullmatch(word):
             continue
+        if key == ("config_overrides",) and "=" in word:  # transformers: n_embd=10,n_head=2
+            for pair in word.split(","):
+                put(tree, path_of(pair.partition("=")[0].strip()), pair.partition("=")[2].strip())
+            continue
         negative = re.fullmatch(r"-[\d.][\d.eE+-]*", word)
         option = None if negative else OPTION.fullmatch(word)
         override = None if option else OVERRIDE.fullmatch(word)

@@ -17,6 +17,7 @@ GATED_FAMILIES = re.compile(
 """Model families whose feed-forward block is gated in every published version."""
 SIZE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)\s?([bm])(?![a-z0-9])", re.IGNORECASE)
 MANY_EXPERTS = 16
+HYBRID = re.compile(r"(?=.*M)[M*-]{2,1000}")
 MIXTURE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+)x(\d+(?:\.\d+)?)b", re.IGNORECASE)
 
 
@@ -56,6 +57,8 @@ def shape(facts: "Facts") -> None:
     experts = facts.amount("experts")
     if experts is not None and experts > 1:
         facts.keep("experts")
+    if pattern := hybrid(facts):
+        facts.derive("layers", len(pattern), "layer_pattern")
     facts.keep("vocab", "vocab_padded")
     facts.keep("vocab")
     if facts.get("hidden"):
@@ -109,10 +112,13 @@ def parameters(facts: "Facts") -> None:
     """Count parameters from the shape; where only a name gives the size (`Llama-3-8B`), take it from there.
 
     Attention with grouped keys and values, two or three feed-forward matrices, routed experts, one or two
-    embeddings. Norms and biases are left out (below 0.1 %). Latent attention and state-space layers are
-    counted as plain attention. Without the number of rows the embedding is left out.
+    embeddings. Norms and biases are left out (below 0.1 %). Latent attention, and state-space layers
+    whose pattern is not stated, are counted as plain attention. Without the number of rows the embedding is left out.
     """
     hidden, layers = facts.get("hidden"), facts.get("layers")
+    if hidden and (pattern := hybrid(facts)):
+        facts.derive("params", counted_hybrid(facts, hidden, pattern), "layer_pattern")
+        return
     if hidden and layers:
         total, active = counted(facts, hidden, layers)
         facts.derive("params", total, "hidden")
@@ -124,6 +130,35 @@ def parameters(facts: "Facts") -> None:
             facts.derive("params", size, fact)
             facts.note.append(f"parameters taken from the name {facts.fact(fact)!r}")
             return
+
+
+def hybrid(facts: "Facts") -> str:
+    """Return the kinds of layers of a hybrid model, one letter each: M state space, * attention, - feed-forward."""
+    pattern = str(facts.fact("layer_pattern") or "").replace("|", "")
+    return pattern if HYBRID.fullmatch(pattern) else ""
+
+
+def counted_hybrid(facts: "Facts", hidden: float, pattern: str) -> int | None:
+    """Return the parameters of a model whose layers are of several kinds; None where a kind's width is not stated.
+
+    A Mamba-2 layer of expansion 2 has 4 h^2 in its input projection and 2 h^2 in its output projection; its other
+    weights are left out (about 2 %). Source: Megatron-LM, hybrid_override_pattern; Waleffe et al. (arXiv:2406.07887).
+    """
+    ffn = facts.get("ffn")
+    if "-" in pattern and not ffn:
+        return None
+    tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
+    heads, kv_heads = facts.get("heads"), facts.get("kv_heads")
+    width = (heads or 0) * (facts.get("head_dim") or 0) or hidden
+    shared = kv_heads / heads if heads and kv_heads else 1.0
+    gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
+    each = {
+        "M": 6 * hidden * hidden,
+        "*": 2 * hidden * width * (1 + shared),
+        "-": (3 if gated else 2) * hidden * (ffn or 0),
+    }
+    tables = (facts.get("vocab") or 0) * hidden * (1 if tied else 2)
+    return round(tables + sum(pattern.count(kind) * size for kind, size in each.items()))
 
 
 def counted(facts: "Facts", hidden: float, layers: float) -> tuple[int | None, int | None]:

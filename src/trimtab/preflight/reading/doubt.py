@@ -12,7 +12,7 @@ from trimtab.preflight.reading.recognise import ACCEPT, PREFIXED, named, placed
 from trimtab.preflight.reading.values import duration, finite, flag, number, pair, unresolved
 from trimtab.preflight.settings import Doubt, Setting
 
-__all__ = ["conflicts", "doubtful", "exponents", "in_doubt"]
+__all__ = ["conflicts", "doubtful", "exponents", "in_doubt", "meant"]
 
 Kind = Literal["unreadable", "impossible", "conflict", "disagree", "word", "unsure", "not-read"]
 
@@ -57,7 +57,7 @@ ONE_FORMAT = SHARES - {"axolotl", "open-instruct"} | {"deepspeed"}
 HAS_DIGIT = re.compile(r"\d")
 WORD = re.compile(r"[a-z]{2,12}")
 PLACEHOLDER = re.compile(r"[$%<>{}@*?|=]|__|\b[a-z_]+\.[a-z_]+|\(")
-SEVERAL = re.compile(r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*|[-+\d.eE]+(\s+[-+\d.eE]+)+")  # fmt: skip
+SEVERAL = re.compile(r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*|[-+\d.eE]+(\s+[-+\d.eE]+)+|[1-9]\d*(,[1-9]\d{2,})+")  # fmt: skip
 """Several numbers in one text: a sweep, or one for each group."""
 BARE_EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+|[-+]?\d+\.\d*[eE]\d+")
 """Numbers that YAML 1.1 takes for text: no point, or no sign in the exponent."""
@@ -87,7 +87,13 @@ def doubtful(
             if taken is not None and isinstance(taken.value, str):  # the rules speak of it
                 continue
             found[name] = Doubt(
-                name, leaf.key, text_of(leaf.value), leaf.line, RANGES[name].expected, kind
+                name,
+                leaf.key,
+                text_of(leaf.value),
+                leaf.line,
+                RANGES[name].expected,
+                kind,
+                meant(text_of(leaf.value)),
             )
     return tuple(found.values())
 
@@ -115,23 +121,20 @@ def judged(name: str, leaf: Leaf, document: Document, framework: Framework | Non
     if value is None or isinstance(value, bool) or unresolved(value):
         return None
     if name == "betas":
-        return pair_kind(value)
+        return pair_kind(value, squash(leaf.path[-1]))
     if isinstance(value, list):
         return None
     amount = number(value)
-    if amount is None and name in ("warmup_steps", "warmup_samples", "train_steps"):
+    if amount is None and name in ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps"):
         found = duration(value)
         amount = found[0] if found else None
     if amount is None:
         return text_kind(str(value), document, framework)
     if amount != amount or amount in (float("inf"), float("-inf")):
         return None  # NaN and Inf are kept, for a rule to speak of
-    if (
-        name == "warmup_ratio"
-        and amount > 1
-        and (framework is None or framework.name not in SHARES)
-    ):
-        return None
+    strict = framework is not None and framework.name in SHARES
+    if not strict and ((name == "warmup_ratio" and amount > 1) or (name == "lr" and amount == 0)):
+        return None  # percent; a rate that the schedule sets
     if amount == -1 and name != "lr":
         return None
     open_end = amount == 0 and not bounds.zero
@@ -150,21 +153,28 @@ def text_kind(text: str, document: Document, framework: Framework | None) -> Kin
     if flag(plain) is not None:
         return None
     if HAS_DIGIT.search(plain) and re.match(r"[-+.−–\dOoIl]", plain):
-        return "unreadable"
+        return "unreadable" if framework is not None or meant(plain) else "unsure"
     if WORD.fullmatch(plain) and document.syntax != "python":
         return "unreadable" if framework is not None else "unsure"
     return None
 
 
-def pair_kind(value: Any) -> Kind | None:
+def meant(text: str) -> str:
+    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where that is not plain."""
+    plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
+    plain = re.sub(r"^[Oo](?=\.)", "0", plain)
+    plain = re.sub(r"^(\d{1,2}),(\d{1,3})$", r"\1.\2", plain)
+    return plain if plain != text and re.fullmatch(r"-?\d*\.?\d+([eE]-?\d+)?", plain) else ""
+
+
+def pair_kind(value: Any, key: str) -> Kind | None:
     """Return what is wrong with a pair of betas."""
     if isinstance(value, str) and PLACEHOLDER.search(value):
         return None
     found = pair(value)
     if found is None:
-        broken = isinstance(value, int | float) or (
-            isinstance(value, list) and len(value) in (1, 2)
-        )
+        alone = isinstance(value, int | float) and key.endswith("betas")
+        broken = alone or (isinstance(value, list) and len(value) in (1, 2))
         unset = isinstance(value, list) and any(v is None or unresolved(v) for v in value)
         return "unreadable" if broken and not unset else None
     return None if all(0 <= part < 1 for part in found) else "impossible"

@@ -97,6 +97,7 @@ FACTS: Mapping[str, Fact] = {
         "numexperts nroutedexperts numlocalexperts numroutedexperts moenumexperts nexperts nexpert numexpert expertnum moeexperts"
         " nummoeexperts moenumrouted routedexperts expertcount expertsnum numberofexperts totalexperts nmoeexperts", "experts", "count", 0, 100_000, "model",
     ),
+    "layer_pattern": Fact("hybridoverridepattern hybridlayerpattern", "", "text", group="model"),
     "moe_ffn": Fact("moeintermediatesize moeffnhiddensize expertffnhiddensize expertintermediatesize moeffndim basemoemlpdim moehiddendim moehiddensize moeinterdim", "", "count", 8, 1_000_000, "model"),
     "topk": Fact("moeroutertopk numexpertspertok numexpertspertoken numexpertspertoks moetopk expertspertoken numactivatedexperts nactivatedexperts routertopk", "", "count", 1, 10_000, "model"),
     "tied": Fact(

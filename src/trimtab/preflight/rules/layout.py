@@ -71,11 +71,11 @@ def positions(run: Facts) -> Verdict | None:
     kind = run.text("position")
     relative = any(part in kind for part in ("rope", "rotary", "alibi", "none", "relative"))
     name = run.settings.framework.lower()
-    refused = name.startswith("megatron") or (name == "nemo" and not relative)
+    refused = name in ("megatron", "megatron-deepspeed") or (name == "nemo" and not relative)
     if not refused and "learned" not in kind:
         return None
     return Verdict(
-        "error",
+        "error" if refused else "warning",
         f"sequences of {seq:.0f} tokens, and positions for {room:.0f}",
         {"seq": seq, "max_positions": room},
         {"max_positions": int(seq)},

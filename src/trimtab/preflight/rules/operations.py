@@ -58,24 +58,14 @@ def read_whole(run: Facts) -> Sequence[Verdict]:
 
 def _unread(doubt: Doubt) -> Verdict:
     where = f" (line {doubt.line})" if doubt.line else ""
+    key = doubt.key
+    guess = f"{key} {doubt.meant}" if key.startswith("-") else f"{key}: {doubt.meant}"
     return Verdict(
         "error" if doubt.kind == "unreadable" else "warning",
-        f'{doubt.key} "{doubt.text}"{where} cannot be read: expected {doubt.expected}',
+        f'{key} "{doubt.text}"{where} cannot be read: expected {doubt.expected}',
         {doubt.name: doubt.text, "line": doubt.line},
-        words=_typed(doubt.key, _meant(doubt.text)) or f"write {doubt.key} as {doubt.expected}",
+        words=guess if doubt.meant else f"write {key} as {doubt.expected}",
     )
-
-
-def _typed(key: str, value: str) -> str:
-    return "" if not value else f"{key} {value}" if key.startswith("-") else f"{key}: {value}"
-
-
-def _meant(text: str) -> str:
-    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where that is not plain."""
-    plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
-    plain = re.sub(r"^[Oo](?=\.)", "0", plain)
-    plain = re.sub(r"^(\d+),(\d+)$", r"\1.\2", plain)
-    return plain if plain != text and re.fullmatch(r"-?\d*\.?\d+([eE]-?\d+)?", plain) else ""
 
 
 def _misspelt(run: Facts) -> Verdict | None:
@@ -119,7 +109,8 @@ def possible(run: Facts) -> Sequence[Verdict]:
         else:
             continue
         severity: Severity = "warning" if doubt.kind == "disagree" else "error"
-        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=f"give {doubt.expected}"))  # fmt: skip
+        words = f"give {doubt.expected}" if doubt.kind == "impossible" else "change one of the two"
+        found.append(Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=words))  # fmt: skip
     if (one := _impossible(run)) is not None:
         found.append(one)
     return found

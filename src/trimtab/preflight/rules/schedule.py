@@ -121,7 +121,9 @@ def _warm_up_fits(run: Facts) -> Verdict | None:
         said = f"warm-up of {steps:.0f} steps is {longer} the run of {end:.0f}: the peak rate is never held"
         return Verdict("error", said, values, change)
     if steps > 0.3 * end and not run.is_tuning:
-        return Verdict("info", f"warm-up takes {steps / end:.0%} of the run", values, change)
+        half = steps >= 0.5 * end and end >= 10_000 and not run.is_continued
+        said = f"warm-up takes {steps / end:.0%} of the run"
+        return Verdict("warning" if half else "info", said, values, change)
     return None
 
 
