@@ -276,10 +276,10 @@ def spoil_from(first: int, count: int, crew: crowd.Crew, sample: int, batch: Ten
 @pytest.mark.slow
 def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) -> None:
     job = crowd.Job(
-        layout="fsdp", steps=300, mode="act", spoil_batch=partial(spoil_from, 220 * 8, 20 * 8), lr=1e-2,
+        layout="fsdp", steps=270, mode="act", spoil_batch=partial(spoil_from, 220 * 8, 20 * 8), lr=1e-2,
         policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 10.0},
     )  # fmt: skip
-    assert crowd.run_crowd(tmp_path, 2, job) == [0, 0]
+    assert crowd.run_crowd(tmp_path, 2, job, timeout_s=600) == [0, 0]
     table = table_of(tmp_path / "run")
     assert (table["suspect"], table["repeat"]) == ("bad data", "bit-equal")
     first, second = crowd.outcome(tmp_path, 0), crowd.outcome(tmp_path, 1)
@@ -294,7 +294,7 @@ def test_two_ranks_reach_one_verdict_over_the_same_table(tmp_path: Path) -> None
         layout="ddp", steps=140, mode="act", spoil=flip_on_every_rank,
         policy={"bisect": "always", "trial_steps": 24, "patience_steps": 4, "healing_steps": 0},
     )  # fmt: skip
-    assert crowd.run_crowd(tmp_path, 2, job) == [0, 0]
+    assert crowd.run_crowd(tmp_path, 2, job, timeout_s=600) == [0, 0]
     table = table_of(tmp_path / "run")
     assert (table["suspect"], table["kept"]) == ("transient", "as it was")
     first, second = crowd.outcome(tmp_path, 0), crowd.outcome(tmp_path, 1)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.guard.tiny import (
     differences,
@@ -121,6 +122,35 @@ def test_what_cannot_be_taken_back_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="never raised"):
         guard.roll_back(10, why="a test", lr_factor=2.0, confirm=True)
     guard.close()
+
+
+def test_a_number_format_that_was_kept_holds_after_a_restart_until_it_is_undone(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+
+    def open_run() -> tuple[Guard, Any]:
+        s = make(precision="fp16")
+        policy = Policy(checkpoint_every_steps=5, checkpoint_in_background=False)
+        return guard_of(s, run, steps=40, mode="act", policy=policy), s
+
+    guard, s = open_run()
+    train_guarded(s, guard, until=10)
+    guard._engine.set_precision("bf16")
+    guard._note_action("roll-back+bf16", {"precision": "bf16"}, "fp16 overflowed")
+    train_guarded(s, guard, until=13)
+    guard.close()
+    guard, s = open_run()
+    seen: list[Any] = []
+    s.model.output.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
+    train_guarded(s, guard, until=15)
+    assert set(seen) == {torch.bfloat16}
+    guard.undo("bf16", why="the cause is gone")
+    train_guarded(s, guard, until=18)
+    assert seen[-1] == torch.float16
+    guard.close()
+    rows = {r["step"]: r for n in ("1.0", "1.1") for r in rows_of(run, n)}
+    assert ["loss_scale" in rows[t] for t in (10, 14, 15, 16)] == [True, False, False, True]
 
 
 @pytest.mark.covers("S138")
