@@ -80,9 +80,11 @@ class Cells:
     def text(self) -> str:
         """Return the table as a line and its reading."""
         said = {True: "well", False: "fails", None: "not tried"}
+        asked = self.same or None not in (self.other_data, self.other_state)
         return (
             f"data x state: same/same {said[self.same]}, other data {said[self.other_data]}, "
             f"other state {said[self.other_state]}, both other {said[self.both_other]}: {self.suspect}"
+            + ("" if asked else " (not all of it was asked)")
         )
 
 
