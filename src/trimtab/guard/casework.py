@@ -18,13 +18,13 @@ from trimtab.guard.case import (
     Phase,
     conclude_trial,
     lr_at,
-    onset_sample,
     outliers,
     summarise_probe,
     trial_is_lost,
 )
 from trimtab.guard.experiments.branch import put_in_force, settings_of, take_back
-from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats, usual_norm
+from trimtab.guard.experiments.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.experiments.situation import older_target, situation_of
 from trimtab.guard.experiments.telling import read_case, row_of
 from trimtab.guard.trouble import loss_level, saturates, speaks_of_trial
 from trimtab.plan.arms import Trial
@@ -267,63 +267,17 @@ class Casework:
 
     def situation(self, case: Case) -> Situation:
         """Return what the next step is decided on."""
-        engine = self.engine
-        d = engine.decisions
-        skips = engine.data.skips if engine.data is not None else ()
-        tried = case.trial.skip if case.trial is not None else None  # in the skips, not decided
-        oldest = engine.oldest_step()
-        onset = onset_sample(case)
-        return Situation(
-            kind=case.incident.kind,
-            saturating=saturates(case.incident),
-            returning=case.returning,
-            nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
-            lr_now=case.lr_now,
-            lr_restore=case.lr_restore,
-            lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
-            policy=engine.policy,
-            probe=case.probe,
-            window=(onset, max(case.seen_sample - 1, onset)),
-            trials=tuple(case.trials),
-            recurrences=case.recurrences,
-            rollbacks=d.rollbacks,
-            depth=case.depth,
-            older_restore_point=oldest is not None and oldest < case.base.step,
-            wasted_share=self._wasted_share(case),
-            planned_samples=self._planned_samples(case),
-            skipped_samples=sum(b - a + 1 for a, b in skips if (a, b) != tried),
-            failures=d.failures,
-            worked=case.worked,
-            low_precision=case.low_precision,
-            clip=None if engine.clip is None else engine.clip * case.before.clip_factor,
-            usual_norm=usual_norm(case.record, case.base.step),
-            beta2=case.beta2,
-            eps=case.eps,
-            older_state=self._older_target(case) is not None,
-            trial_steps=case.trial_steps,
-            step=case.seen_step,
-            last_action_step=self.last_action_step,
-        )
-
-    def _planned_samples(self, case: Case) -> int | None:
-        """Samples of the whole run, where its length is known: as many per step as so far."""
-        if self._final_step is None or case.seen_step < 1:
-            return None
-        return round(case.seen_sample / case.seen_step * self._final_step)
-
-    def _older_target(self, case: Case) -> int | None:
-        """Return the step to go to for another state; None where none lies far enough back."""
-        oldest, base = self.engine.oldest_step(), case.base.step
-        if oldest is None or base - oldest < self.engine.policy.trial_steps // 2:
-            return None
-        return max(base - max(self.engine.policy.trial_steps, case.seen_step - base), oldest)
+        return situation_of(
+            self.engine, case, wasted_share=self._wasted_share(case),
+            final_step=self._final_step, last_action_step=self.last_action_step,
+        )  # fmt: skip
 
     def _start_trial(self, case: Case, trial: Trial) -> None:
         engine = self.engine
         self._undo_trial(case)
         state = case.base
         if trial.older_state:
-            target = self._older_target(case)
+            target = older_target(self.engine, case)
             older = None if target is None else engine.restore_point(target)
             state = older or case.base
         engine.restore(state)
