@@ -13,6 +13,7 @@ from trimtab.errors import ConfigError
 from trimtab.lab import accept as table
 from trimtab.lab import run
 from trimtab.lab.accept import Row, accept, judge, summarise
+from trimtab.lab.scenarios import get_scenario
 
 pytestmark = pytest.mark.torch
 
@@ -104,3 +105,16 @@ def test_guarded_runs_are_judged_and_the_others_kept(
     (out / "small-0" / "journal.jsonl").unlink()
     with pytest.raises(ConfigError, match="is no earlier run"):
         accept(scenarios[:1], [0], out, text_path=words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bitflip-weight", "rate-no-clip"])
+def test_a_flipped_bit_and_a_rate_that_saturates_attention_are_recovered(
+    name: str, tmp_path: Path
+) -> None:
+    (row,) = accept([get_scenario(name)], [0], tmp_path)
+    assert row.verdict == "ok"
+    assert row.off_loss is not None
+    assert row.reference_loss is not None
+    assert row.off_loss > 1.05 * row.reference_loss
+    assert len(row.actions) == 1
