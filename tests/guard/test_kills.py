@@ -13,7 +13,7 @@ from tests.guard.kills import VARIANTS, Variant, torment
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-KILLS = int(os.environ.get("KILLS", "36"))
+KILLS = int(os.environ.get("KILLS", "24"))
 SEED = int(os.environ.get("KILLS_SEED", "0"))
 
 

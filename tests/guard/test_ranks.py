@@ -170,6 +170,27 @@ def test_a_rank_that_is_killed_resumes_bit_equal(
         assert differences(a["optimizer"], b["optimizer"]) == []
 
 
+@pytest.mark.slow
+def test_sharded_checkpoints_are_resumed_from_their_copy_bit_for_bit(tmp_path: Path) -> None:
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    straight.mkdir()
+    broken.mkdir()
+    copying = {"copy_to": str(tmp_path / "copies")}
+    assert run_crowd(straight, 2, Job("fsdp", 30)) == [0, 0]
+    assert -9 in run_crowd(
+        broken, 2, Job("fsdp", 30, spoil=partial(die_at, 27), policy=copying), grace_s=0
+    )
+    shutil.rmtree(broken / "run")
+    assert run_crowd(broken, 2, Job("fsdp", 30, policy=copying)) == [0, 0]
+    assert [e.data["checkpoint"] for e in events_of(broken / "run", "resume")] != []
+    for rank in range(2):
+        a, b = outcome(straight, rank), outcome(broken, rank)
+        assert a["losses"][-len(b["losses"]) :] == b["losses"]
+        assert len(b["losses"]) < 30
+        assert differences(a["model"], b["model"]) == []
+        assert differences(a["optimizer"], b["optimizer"]) == []
+
+
 def die_at(at: int, crew: Crew, step: int) -> None:
     if step == at and crew.rank == 1:
         die()
