@@ -163,3 +163,25 @@ def test_an_element_that_no_update_makes_is_critical_and_closes_when_sound() -> 
         ("weight_max", "critical", 45, True),
     ]
     assert judge(CorruptDetector(), weights[:40], 1e4 * moments[:40], moments[:40], calm[:40]) == []
+
+
+def test_batches_that_were_odd_before_their_step_speak_for_bad_data() -> None:
+    from trimtab.report.assemble import make_account
+
+    def confidence_of(squeezed: Floats) -> tuple[float, str]:
+        builder = RecordBuilder("course", "made up")
+        rng = np.random.default_rng(4)
+        for i in range(400):
+            loss = 2.0 + 0.02 * rng.standard_normal() + (6.0 if 250 <= i < 270 else 0.0)
+            builder.add(float(i + 1), {"loss": loss, "batch_compression": float(squeezed[i])})
+        (told,) = (a for a in make_account(builder.build()).incidents if a.incident.severity != "info")  # fmt: skip
+        bad = next(c for c in told.diagnosis.causes if c.cause == "bad-data-window")
+        return bad.confidence, " ".join(bad.evidence)
+
+    calm, _ = batches(400, 0)
+    odd = calm.copy()
+    odd[250:270] = 1.0
+    (usual, said), (surer, told) = confidence_of(calm), confidence_of(odd)
+    assert surer > usual + 0.05
+    assert "before their step" in told
+    assert "before their step" not in said

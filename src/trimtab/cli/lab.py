@@ -286,7 +286,13 @@ def _bench(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    document = {} if arguments.only_state else bench.run_bench(pairs=arguments.pairs, say=say)
+    document: dict[str, Any] = {}
+    if not arguments.only_state:
+        probes = _torch_side("trimtab.lab.bench_probes", arguments.threads)
+        ranks = _torch_side("trimtab.lab.bench_ranks", arguments.threads)
+        document |= bench.run_bench(pairs=arguments.pairs, say=say)
+        document |= probes.run_probe_bench(rounds=max(arguments.pairs // 2, 40), say=say)
+        document |= ranks.run_rank_bench(say=say)
     document |= state.run_state_bench(say=say)
     if arguments.json:
         print_json(document)
