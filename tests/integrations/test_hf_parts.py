@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
-from tests.integrations.hf_lab import fit, gpt2, guard_settings, rows_of  # noqa: E402
+from tests.integrations.hf_lab import fit, gpt2, guard_settings, quiet, rows_of  # noqa: E402
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
     GuardCallback,
@@ -64,7 +64,8 @@ def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
 
     def adapted() -> Any:
         config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
-        return peft.get_peft_model(gpt2(), config)
+        with quiet():
+            return peft.get_peft_model(gpt2(), config)
 
     plain = fit(tmp_path / "plain", model=adapted(), max_steps=12, num_samples=128)
     guarded = fit(
@@ -103,7 +104,7 @@ def test_a_loss_scaler_skips_and_grows_as_without_the_guard(tmp_path: Path) -> N
     shape: dict[str, Any] = {"max_steps": 40, "num_samples": 400, "max_grad_norm": 0.5}
     plain = fit(tmp_path / "plain", base=Scaled, **shape)
     guarded = fit(tmp_path / "g", base=GuardedScaled, guard=guard_settings("observe"), **shape)
-    assert guarded.log.logs == plain.log.logs
+    assert repr(guarded.log.logs) == repr(plain.log.logs)  # NaN norms among them
     assert differences(plain.weights, guarded.weights) == []
     rows = rows_of(guarded.out)
     assert sum(r["skipped"] for r in rows) > 3
