@@ -29,10 +29,12 @@ pytestmark = pytest.mark.torch
 class Tuned(Trainer):
     """A Trainer with a loss of its own and figures beside it, as TRL's are made."""
 
-    def compute_loss(self, model: Any, inputs: Any, **kwargs: Any) -> Any:
+    guard: Any = None
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = model(**inputs)
         self.kl = float(outputs.logits.detach().float().var())
-        if getattr(self, "guard", None) is not None:
+        if self.guard is not None:
             self.guard.note_signals(reward=-self.kl)
         return outputs.loss + 0.01 * outputs.logits.square().mean()
 
@@ -135,7 +137,8 @@ def test_going_back_into_the_epoch_before_where_its_last_step_is_a_shorter_one(
 
     class Broken(GuardedTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            loss = super().compute_loss(*args, **kwargs)
+            loss: Any = super().compute_loss(*args, **kwargs)
+            assert self.guard is not None
             first = not self.guard.actions or self.guard.actions[-1]["remedy"] == "skip-update"
             bad = 70 <= self.state.global_step < 76 and first and self.guard.phase == "calm"
             return loss * math.nan if bad else loss
