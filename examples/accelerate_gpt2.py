@@ -48,7 +48,7 @@ def main() -> None:
     train = TextWindows(text.train, num_samples=STEPS // EPOCHS * BATCH, **shape)
     config = GPT2Config(
         vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     model = GPT2LMHeadModel(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)

@@ -43,7 +43,7 @@ def main() -> None:
     held_out = TextWindows(text.validation, num_samples=1000, **shape)
     config = GPT2Config(
         vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0, loss_type="ForCausalLM",
+        bos_token_id=0, eos_token_id=0,
     )  # fmt: skip
     settings = TrainingArguments(
         output_dir=args.out, max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=4e-3,

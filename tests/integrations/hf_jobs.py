@@ -84,7 +84,7 @@ def train(folder: Path, name: str, job: Job) -> None:
     if (
         folder / "base"
     ).is_dir():  # sharded as it is loaded, as the Trainer does FSDP2 on any device
-        from transformers.distributed import DistributedConfig
+        from transformers.distributed.configuration_utils import DistributedConfig
 
         model = GPT2LMHeadModel.from_pretrained(
             folder / "base",

@@ -60,7 +60,7 @@ def gpt2(dropout: float = 0.1) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2, bos_token_id=0,
-            eos_token_id=0, loss_type="ForCausalLM", resid_pdrop=dropout, embd_pdrop=dropout,
+            eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout,
             attn_pdrop=dropout,
         )
     )  # fmt: skip
@@ -180,8 +180,10 @@ def fit(
         optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad], lr=PEAK_LR
         )
-        own = {"optimizers": (optimizer, schedule(optimizer, fault))} if own_schedule else {}
-        guarded = {} if guard is None else {"guard": guard}
+        own: dict[str, Any] = (
+            {"optimizers": (optimizer, schedule(optimizer, fault))} if own_schedule else {}
+        )
+        guarded: dict[str, Any] = {} if guard is None else {"guard": guard}
         kind = spoiled(base or (Trainer if guard is None else GuardedTrainer), fault)
         log = Losses()
         bad = BAD_SAMPLES if fault == "data" else range(0)

@@ -86,7 +86,7 @@ class Loop:
                     self.scheduler.step()
                     self.optimizer.zero_grad()
                 self.seen.append(("loss", float(loss.detach())))
-                if steps == self.break_at:
+                if self.break_at and steps == self.break_at:
                     os.kill(os.getpid(), signal.SIGKILL)
         return self
 

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
-from tests.integrations.hf_lab import fit, gpt2, guard_settings, rows_of  # noqa: E402
+from tests.integrations.hf_lab import fit, gpt2, guard_settings, quiet, rows_of  # noqa: E402
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
     GuardCallback,
@@ -29,10 +29,12 @@ pytestmark = pytest.mark.torch
 class Tuned(Trainer):
     """A Trainer with a loss of its own and figures beside it, as TRL's are made."""
 
-    def compute_loss(self, model: Any, inputs: Any, **kwargs: Any) -> Any:
+    guard: Any = None
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         outputs = model(**inputs)
         self.kl = float(outputs.logits.detach().float().var())
-        if getattr(self, "guard", None) is not None:
+        if self.guard is not None:
             self.guard.note_signals(reward=-self.kl)
         return outputs.loss + 0.01 * outputs.logits.square().mean()
 
@@ -64,7 +66,8 @@ def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
 
     def adapted() -> Any:
         config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
-        return peft.get_peft_model(gpt2(), config)
+        with quiet():
+            return peft.get_peft_model(gpt2(), config)
 
     plain = fit(tmp_path / "plain", model=adapted(), max_steps=12, num_samples=128)
     guarded = fit(
@@ -103,7 +106,7 @@ def test_a_loss_scaler_skips_and_grows_as_without_the_guard(tmp_path: Path) -> N
     shape: dict[str, Any] = {"max_steps": 40, "num_samples": 400, "max_grad_norm": 0.5}
     plain = fit(tmp_path / "plain", base=Scaled, **shape)
     guarded = fit(tmp_path / "g", base=GuardedScaled, guard=guard_settings("observe"), **shape)
-    assert guarded.log.logs == plain.log.logs
+    assert repr(guarded.log.logs) == repr(plain.log.logs)  # NaN norms among them
     assert differences(plain.weights, guarded.weights) == []
     rows = rows_of(guarded.out)
     assert sum(r["skipped"] for r in rows) > 3
@@ -134,7 +137,8 @@ def test_going_back_into_the_epoch_before_where_its_last_step_is_a_shorter_one(
 
     class Broken(GuardedTrainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-            loss = super().compute_loss(*args, **kwargs)
+            loss: Any = super().compute_loss(*args, **kwargs)
+            assert self.guard is not None
             first = not self.guard.actions or self.guard.actions[-1]["remedy"] == "skip-update"
             bad = 70 <= self.state.global_step < 76 and first and self.guard.phase == "calm"
             return loss * math.nan if bad else loss
