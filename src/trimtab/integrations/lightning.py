@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from trimtab.checkpoints.sidecar import read_stamp
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
 from trimtab.guard.intake import count_tokens as count_tokens_of
 from trimtab.integrations.lightning_checks import check_trainer, steps_of
@@ -37,6 +36,11 @@ from trimtab.integrations.lightning_parts import (
     take_loader,
 )
 from trimtab.integrations.packages import warn_of_version
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise MissingExtraError("The adapter for Lightning's Trainer", "lightning") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
