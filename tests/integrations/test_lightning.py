@@ -75,9 +75,9 @@ def same(a: LightningModule, b: LightningModule) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
-def fp16() -> MixedPrecision:
+def fp16(scale: float = 2.0**16) -> MixedPrecision:
     """Lightning turns fp16 down on a CPU unless it is asked like this."""
-    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", 1024.0, growth_interval=7))
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", scale, growth_interval=7))
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -246,9 +246,9 @@ def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
 
 @pytest.mark.covers("S128")
 def test_the_scale_of_the_loss_is_the_same_across_a_resume(tmp_path: Path) -> None:
-    run_tiny(guard_callback(tmp_path / "whole"), steps=24, plugins=[fp16()])
-    run_tiny(guard_callback(tmp_path / "run"), steps=12, plugins=[fp16()])
-    _, _, rows = run_tiny(guard_callback(tmp_path / "run"), steps=24, plugins=[fp16()])
+    run_tiny(guard_callback(tmp_path / "whole"), steps=24, plugins=[fp16(1024.0)])
+    run_tiny(guard_callback(tmp_path / "run"), steps=12, plugins=[fp16(1024.0)])
+    _, _, rows = run_tiny(guard_callback(tmp_path / "run"), steps=24, plugins=[fp16(1024.0)])
     assert [step for step, *_ in rows.rows] == list(range(13, 25))
     scales = [row["loss_scale"] for row in rows_of(tmp_path / "whole")]
     assert [row["loss_scale"] for row in rows_of(tmp_path / "run", "1.1")] == scales[12:]
