@@ -1,4 +1,4 @@
-"""Leave the parts that need torch out of doctest collection where torch is absent."""
+"""Leave what needs torch, or a trainer's package, out of doctest collection where that is absent."""
 
 from importlib.util import find_spec
 
@@ -12,3 +12,14 @@ collect_ignore = (
         "src/trimtab/preflight/probes",
     ]
 )
+
+_NEEDED_BY = {
+    "lightning": ("src/trimtab/integrations/lightning*.py", "src/trimtab/integrations/fabric.py", "tests/integrations/lightning_*.py"),
+    "transformers": ("src/trimtab/integrations/h*.py", "tests/integrations/hf_*.py"),
+}  # fmt: skip
+collect_ignore_glob = [
+    pattern
+    for package, patterns in _NEEDED_BY.items()
+    if not find_spec(package)
+    for pattern in patterns
+]

@@ -46,7 +46,7 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     text = make_text()
     parts = build(job.scenario, 0, text)
     # shuffle=False: the samples keep their order, so that a window of them stays one
-    sampler: Any = DistributedSampler(parts.loader.dataset, world, rank, shuffle=False)  # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(parts.loader.dataset, world, rank, shuffle=False)
     loader = DataLoader(
         parts.loader.dataset, batch_size=job.scenario.batch_size // world, sampler=sampler
     )

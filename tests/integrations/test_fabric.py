@@ -32,7 +32,7 @@ from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
 
-POLICY = {
+POLICY: dict[str, Any] = {
     "checkpoint_in_background": False,
     "checkpoint_every_steps": 60,
     "snapshot_every_steps": 10,

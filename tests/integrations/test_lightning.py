@@ -36,7 +36,7 @@ from tests.integrations.lightning_lab import (
     trainer,
 )
 from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
-from trimtab.errors import ConfigError
+from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
 from trimtab.integrations.lightning import GuardCallback
 from trimtab.integrations.packages import Package
@@ -75,9 +75,9 @@ def same(a: LightningModule, b: LightningModule) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
 
 
-def fp16() -> MixedPrecision:
+def fp16(scale: float = 2.0**16) -> MixedPrecision:
     """Lightning turns fp16 down on a CPU unless it is asked like this."""
-    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", growth_interval=7))
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", scale, growth_interval=7))
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -153,7 +153,6 @@ def assert_whole(o: Fit, callback: GuardCallback, run: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.covers("S83")
 def test_a_window_of_bad_data_is_left_out(tmp_path: Path, text: Text, sound: Fit) -> None:
     callback = guard_callback(tmp_path / "run")
     o = fit(BAD_DATA, text, callback)
@@ -216,6 +215,44 @@ def test_a_rollback_over_the_end_of_an_epoch_takes_lightnings_counters_back(
         (192, "healthy"), (240, "healthy"),
     ]  # fmt: skip
     assert [verify_stamped(p) for p in (tmp_path / "own").glob("*.ckpt")] == [""] * len(grades)
+
+
+# -- resuming ---------------------------------------------------------------------------------
+
+
+class Betas(TinyModule):
+    """Launched with other settings than the run's."""
+
+    def configure_optimizers(self) -> Any:
+        made = super().configure_optimizers()
+        for group in made["optimizer"].param_groups:
+            group["betas"] = (0.5, 0.9)
+        return made
+
+
+@pytest.mark.covers("S83", "S211")
+@pytest.mark.parametrize("ours", [True, False], ids=["our checkpoint", "Lightning's checkpoint"])
+def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
+    tmp_path: Path, ours: bool
+) -> None:
+    own = ModelCheckpoint(tmp_path / "own", filename="{step}", every_n_train_steps=5, save_top_k=-1)
+    run_tiny(guard_callback(tmp_path / "run"), own, steps=10, enable_checkpointing=True)
+    path = None if ours else str(tmp_path / "own" / "step=5.ckpt")
+    with quiet():
+        used = trainer(guard_callback(tmp_path / "run"), max_steps=20, gradient_clip_val=1.0)
+        with pytest.raises(ActError, match=r"betas=\(0\.95, 0\.999\), now with \(0\.5, 0\.9\)"):
+            used.fit(Betas(Job(20)), ckpt_path=path)
+
+
+@pytest.mark.covers("S128")
+def test_the_scale_of_the_loss_is_the_same_across_a_resume(tmp_path: Path) -> None:
+    run_tiny(guard_callback(tmp_path / "whole"), steps=24, plugins=[fp16(1024.0)])
+    run_tiny(guard_callback(tmp_path / "run"), steps=12, plugins=[fp16(1024.0)])
+    _, _, rows = run_tiny(guard_callback(tmp_path / "run"), steps=24, plugins=[fp16(1024.0)])
+    assert [step for step, *_ in rows.rows] == list(range(13, 25))
+    scales = [row["loss_scale"] for row in rows_of(tmp_path / "whole")]
+    assert [row["loss_scale"] for row in rows_of(tmp_path / "run", "1.1")] == scales[12:]
+    assert scales[12] == 2 * scales[0]  # it has moved since the start
 
 
 # -- Lightning's own business -----------------------------------------------------------------

@@ -56,7 +56,6 @@ def assert_goes_on(folder: Path, reference: Path, tag: str, world: int, first: i
         assert differences(end_of(reference, "guarded", rank), end_of(folder, tag, rank)) == []
 
 
-@pytest.mark.covers("S127")
 def test_killed_and_started_again_a_run_goes_on_bit_for_bit(
     tmp_path: Path, unbroken: tuple[Path, int]
 ) -> None:
@@ -89,7 +88,6 @@ def test_lightnings_own_checkpoint_goes_on_bit_for_bit_only_with_the_guard(
 
 
 @pytest.mark.parametrize("kind", ["trainer", "fabric"])
-@pytest.mark.covers("S83")
 def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
     tmp_path: Path, kind: str
 ) -> None:

@@ -107,7 +107,12 @@ def test_all_is_sorted_and_importable(path: Path) -> None:
     lazy = path.relative_to(PACKAGE).as_posix() in {"__init__.py", "preflight/__init__.py"}
     if not find_spec("torch") and (needs_torch(path) or lazy):
         pytest.skip("needs the torch extra")
-    module = importlib.import_module(module_name(path))
+    try:
+        module = importlib.import_module(module_name(path))
+    except ImportError as error:
+        if path.parent.name != "integrations" or str(error.name).startswith("trimtab"):
+            raise
+        pytest.skip(f"a trainer's package is not there: {error}")
     assert [name for name in names if not hasattr(module, name)] == []
 
 

@@ -20,9 +20,10 @@ from trimtab.guard.standing import Counters
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trimtab.guard.snapshots import Training
     from trimtab.guard.state import RunState
 
-__all__ = ["companion_of", "go_on_from"]
+__all__ = ["check_launch", "companion_of", "go_on_from"]
 
 
 def companion_of(state: RunState) -> dict[str, Any]:
@@ -43,6 +44,19 @@ def companion_of(state: RunState) -> dict[str, Any]:
     }
     tensors, tree = split(whole, "companion")
     return {"schema": 1, "tensors": clone(tensors), "rest": json.dumps(tree)}
+
+
+def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
+    """Refuse to go on under other settings of the optimizer: the trainer's load silently undoes them.
+
+    Args:
+        launched: The run's objects, taken before the trainer loaded its checkpoint.
+        companion: From `companion_of`.
+
+    Raises:
+        ActError: A setting differs, and the message names it; or the companion is not legible.
+    """
+    launched.check_settings(_legible(companion)["settings"])
 
 
 def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -104,16 +118,22 @@ def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) 
 def _read(companion: Mapping[str, Any] | None, step: int) -> dict[str, Any] | None:
     if companion is None:
         return None
-    try:
-        saved: dict[str, Any] = join(dict(companion["tensors"]), json.loads(companion["rest"]))
-        saved_step = saved["counters"]["step"]
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ActError(
-            f"what trimtab added to the trainer's checkpoint is not legible ({error}); resume from another one"
-        ) from error
+    saved = _legible(companion)
+    saved_step = saved["counters"]["step"]
     if saved_step != step:
         raise ActError(
             f"the trainer's checkpoint is of step {step}, what trimtab added to it of step {saved_step}; "
             "resume from another one"
         )
+    return saved
+
+
+def _legible(companion: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        saved: dict[str, Any] = join(dict(companion["tensors"]), json.loads(companion["rest"]))
+        int(saved["counters"]["step"])
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ActError(
+            f"what trimtab added to the trainer's checkpoint is not legible ({error}); resume from another one"
+        ) from error
     return saved

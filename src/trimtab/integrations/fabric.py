@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lightning.fabric import is_wrapped
-
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
 from trimtab.integrations.lightning_parts import clip_in_lightnings_order
 from trimtab.integrations.packages import warn_of_version
+
+try:
+    from lightning.fabric import is_wrapped
+except ImportError as error:
+    raise MissingExtraError("The adapter for Lightning Fabric", "lightning") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
 
 from trimtab.checkpoints.sidecar import read_stamp
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
+from trimtab.guard.companion import check_launch
 from trimtab.guard.intake import count_tokens as count_tokens_of
+from trimtab.guard.snapshots import Training
 from trimtab.integrations.lightning_checks import check_trainer, steps_of
 from trimtab.integrations.lightning_files import LightningFiles
 from trimtab.integrations.lightning_parts import (
@@ -37,6 +38,11 @@ from trimtab.integrations.lightning_parts import (
     take_loader,
 )
 from trimtab.integrations.packages import warn_of_version
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise MissingExtraError("The adapter for Lightning's Trainer", "lightning") from error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +96,7 @@ class GuardCallback(Callback):
         self._noted = False
         self._last_loss: torch.Tensor = torch.tensor(math.nan)
         self._companion: dict[str, Any] | None = None
+        self._launched: Training | None = None
 
     # -- Lightning's hooks --------------------------------------------------------------------
 
@@ -108,6 +115,11 @@ class GuardCallback(Callback):
                 f"trimtab: this version of Lightning is built differently ({error}); the run is not guarded",
                 stacklevel=2,
             )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note the optimizer's settings as launched: loading a checkpoint undoes them silently."""
+        if len(trainer.optimizers) == 1:
+            self._launched = Training(pl_module, trainer.optimizers[0])
 
     def on_train_batch_end(
         self,
@@ -255,6 +267,8 @@ class GuardCallback(Callback):
             trainer.lightning_module, "configure_gradient_clipping"
         )
         clip = None if self._clips_itself else trainer.gradient_clip_val
+        if self._companion is not None and self._launched is not None:
+            check_launch(self._launched, self._companion)
         guard = Guard(
             trainer.strategy.model, trainer.optimizers[0], data=loader.for_guard(),
             scheduler=schedulers, scaler=self._scaler, clip=float(clip) if clip else None,
@@ -263,6 +277,8 @@ class GuardCallback(Callback):
             loaded_step=trainer.global_step if trainer.ckpt_path else None,
             companion=self._companion, **self._settings,
         )  # fmt: skip
+        if trainer.ckpt_path and self._launched is not None:
+            guard._training.settings = self._launched.settings
         clip_in_lightnings_order(guard)
         return guard
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
-
 from trimtab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,7 +44,8 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
             f"overfit_batches={trainer.overfit_batches} changes the order of the data; use "
             "limit_train_batches, or leave the callback out while debugging"
         )
-    if any(isinstance(c, GradientAccumulationScheduler) for c in trainer.callbacks):
+    kinds = {kind.__name__ for callback in trainer.callbacks for kind in type(callback).__mro__}
+    if "GradientAccumulationScheduler" in kinds:
         raise ConfigError(
             "GradientAccumulationScheduler changes the batches of a step along the way; set "
             "Trainer(accumulate_grad_batches=...) instead"
