@@ -146,6 +146,13 @@ def test_a_command_line_is_answered_with_options() -> None:
     assert spell(run, {"dtype": "bf16"}) == "--bf16"
 
 
+def test_swapped_betas_are_answered_once_where_one_key_has_both() -> None:
+    key = "optimizer.betas"
+    values = {"beta1": Setting(0.95, "stated", key), "beta2": Setting(0.9, "stated", key)}
+    run = Settings("a.yaml", "olmo", values)
+    assert spell(run, {"beta1": 0.9, "beta2": 0.95}) == "optimizer.betas: [0.9, 0.95]"
+
+
 def test_a_warm_up_is_answered_in_the_unit_in_which_the_file_has_it() -> None:
     values = {
         "batch_tokens": Setting(4194304),

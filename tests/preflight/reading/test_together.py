@@ -120,6 +120,20 @@ def test_the_order_of_self_decides_who_wins(tmp_path: Path) -> None:
     assert read_config(tmp_path / "config.yaml")[0].get("weight_decay") == 0.01
 
 
+def test_a_group_file_may_say_its_own_package_and_name_further_files(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        config_dot_yaml=_HYDRA.replace("adamw", "shared"),
+        model__big_dot_yaml=_BIG,
+        optim__shared_dot_yaml="# @package _global_\ndefaults: [base]\ntraining: {lr: 2.0e-4}\n",
+        optim__base_dot_yaml="seed: 7\n",  # beside the file that names it
+        base_dot_yaml="seed: 8\n",
+    )
+    (run,) = read_config(tmp_path)
+    assert run.values["lr"].key == "training.lr", "not under opt"
+    assert run.get("seed") == 7
+
+
 def test_a_group_that_is_not_there_is_named(tmp_path: Path) -> None:
     write(tmp_path, config_dot_yaml=_HYDRA, model__big_dot_yaml=_BIG)
     (run,) = read_config(tmp_path / "config.yaml")

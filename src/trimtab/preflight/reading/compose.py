@@ -55,8 +55,10 @@ def composed(document: Document, path: Path) -> Document:
     )
 
 
-def with_defaults(tree: dict[str, Any], work: Composition, depth: int) -> dict[str, Any]:
-    """Return a tree merged with what its defaults list names, in the list's order."""
+def with_defaults(
+    tree: dict[str, Any], work: Composition, depth: int, folder: str = ""
+) -> dict[str, Any]:
+    """Return a tree merged with what its defaults list names, in the list's order; names are below the file's own folder."""
     entries = tree.pop("defaults", None)
     if not isinstance(entries, list) or depth > MAX_DEPTH:
         return tree
@@ -68,7 +70,8 @@ def with_defaults(tree: dict[str, Any], work: Composition, depth: int) -> dict[s
             continue
         for group, option, optional in choices(entry):
             package = group.split("@", 1)
-            name = f"{package[0]}/{option}".strip("/")
+            name = f"{package[0]}/{option}" if package[0] else option
+            name = name.strip("/") if name.startswith("/") else f"{folder}/{name}".strip("/")
             found = group_file(name, work, depth)
             if found is None:
                 if not optional:
@@ -118,7 +121,8 @@ def group_file(
         work.files.append(file)
         head = PACKAGE.search(text[:500])
         inner = dict(tree.tree) if tree is not None else {}
-        return with_defaults(inner, work, depth + 1), head[1] if head else None
+        below = with_defaults(inner, work, depth + 1, name.rpartition("/")[0])
+        return below, head[1] if head else None
     return None
 
 

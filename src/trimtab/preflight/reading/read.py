@@ -190,11 +190,7 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     facts = Facts(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
-        facts.defaults = {
-            name: value
-            for name, value in defaults_for(framework, stated, leaves).items()
-            if name not in refused
-        }
+        facts.defaults = defaults_for(framework, stated, leaves)
     values = {name: found for name, found in settings_of(facts).items() if name not in refused}
     name = framework.name if framework else "generic"
     if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
