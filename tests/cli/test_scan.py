@@ -112,6 +112,12 @@ def test_what_is_asked_wrongly_is_one_line(call: Run, arguments: list[str], mess
     assert err.count("\n") == 1
 
 
+def test_what_is_asked_wrongly_is_a_document_with_json(call: Run) -> None:
+    code, out, _ = call("--json")
+    assert code == 2
+    assert "nothing to scan" in json.loads(out)["errors"][0]["error"]
+
+
 @pytest.mark.parametrize("given", ["0", "-3", "x", "nan", "1e400"])
 def test_numbers_that_are_none_are_refused(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -146,3 +152,17 @@ def test_progress_is_a_bar_in_a_terminal_and_leaves_stdout_alone(
     assert "━" in err
     assert "planted.jsonl" in err
     assert err.endswith("\r\x1b[K")
+
+
+def test_what_reorders_or_hides_text_is_escaped_in_the_document_and_on_stderr(
+    call: Run, tmp_path: Path
+) -> None:
+    name = "a\u202eb\x9b\u2066.jsonl"
+    write_jsonl(tmp_path / name, CLEAN[:30])
+    for arguments in ((tmp_path / name,), (tmp_path / name, "--json"), (tmp_path / ("no" + name),)):
+        _, out, err = call(*arguments)
+        assert not set(out + err) & set("\u202e\x9b\u2066")
+        assert "\\u202eb" in out + err
+    assert json.loads(call(tmp_path / name, "--json")[1])["sources"][0]["path"] == str(
+        tmp_path / name
+    )

@@ -1,15 +1,15 @@
 """`trimtab audit CONFIG.json`: a model's init, groups and precision, measured before its first step."""
 
 import argparse
+import inspect
 import math
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from trimtab.cli.output import print_json, write_file
-from trimtab.cli.torch_side import load_function, need_torch, split_function
+from trimtab.cli.output import SafeConsole, errors_as_json, print_json, write_file
+from trimtab.cli.torch_side import load_function, need_torch, split_function, users_code
 from trimtab.errors import ConfigError
 from trimtab.preflight.rules.rule import compact
 from trimtab.preflight.terminal import render_findings
@@ -36,10 +36,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure what is asked for, and tell it."""
+    return errors_as_json(arguments, _run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if not (arguments.config or arguments.python or arguments.backend or arguments.coordinates):
         raise ConfigError("nothing to audit; give CONFIG.json, --python PATH.py:FUNCTION, --backend DEVICE or --coordinates FILE.svg")  # fmt: skip
     need_torch("`trimtab audit`")
-    console = Console(stderr=arguments.json, highlight=False)
+    console = SafeConsole(stderr=arguments.json, highlight=False)
     document: dict[str, Any] = {"schema": 1}
     worst = False
     if arguments.coordinates:
@@ -53,14 +57,13 @@ def run(arguments: argparse.Namespace) -> int:
     return int(worst)
 
 
-def _model(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> bool:
+def _model(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
     from trimtab.preflight.probes.audit import audit
     from trimtab.preflight.probes.drawn import from_hf_config
 
     given: dict[str, Any]
     if arguments.python:
-        made = load_function(*arguments.python)()
-        given = made if isinstance(made, dict) else dict(zip(("model", "optimizer"), made if isinstance(made, tuple) else (made,), strict=False))  # fmt: skip
+        given = _made(arguments.python)
     else:
         model, asked = from_hf_config(arguments.config)
         given = {"model": model, "asked_stds": asked}
@@ -70,7 +73,8 @@ def _model(arguments: argparse.Namespace, document: dict[str, Any], console: Con
         given.setdefault("position", arguments.position)
     if arguments.scaler:
         given.setdefault("scaler", object())
-    done = audit(**given)
+    with users_code(_name_of(arguments)):
+        done = audit(**given)
     document["audit"] = done.to_json()
     if arguments.rank_modules:
         _rank(arguments, given, document, console)
@@ -79,7 +83,38 @@ def _model(arguments: argparse.Namespace, document: dict[str, Any], console: Con
     return any(f.severity == "error" for f in done)
 
 
-def _tell(arguments: argparse.Namespace, done: Any, console: Console) -> None:
+def _name_of(arguments: argparse.Namespace) -> str:
+    return ":".join(map(str, arguments.python)) if arguments.python else str(arguments.config)
+
+
+def _made(python: tuple[Path, str]) -> dict[str, Any]:
+    """Run the user's function; return what it gives as arguments of `audit`.
+
+    Raises:
+        ConfigError: It fails, or gives something else.
+    """
+    from torch import nn
+
+    from trimtab.preflight.probes.audit import audit
+
+    function, name = load_function(*python), f"{python[0]}:{python[1]}"
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]  # fmt: skip
+    if needed:
+        raise ConfigError(f"{name} is called without arguments, and needs {', '.join(needed)}; only --coordinates gives one, a width")  # fmt: skip
+    with users_code(name):
+        made = function()
+    if isinstance(made, dict):
+        wrong = sorted(set(map(str, made)) - set(inspect.signature(audit).parameters))
+        if wrong or "model" not in made:
+            raise ConfigError(f"{name} gives a dict {'with ' + ', '.join(wrong) if wrong else 'without model'}; give arguments of audit(): {', '.join(inspect.signature(audit).parameters)}")  # fmt: skip
+        return made
+    parts = made if isinstance(made, tuple) else (made,)
+    if not 1 <= len(parts) <= 2 or not isinstance(parts[0], nn.Module):
+        raise ConfigError(f"{name} gives {type(made).__name__}; give a model, (model, optimizer), or the arguments of audit() as a dict")  # fmt: skip
+    return dict(zip(("model", "optimizer"), parts, strict=False))
+
+
+def _tell(arguments: argparse.Namespace, done: Any, console: SafeConsole) -> None:
     facts = done.facts
     shown = [f for f in done if arguments.all or f.severity != "info"]
     parts = [f"{compact(facts['params'])} parameters", f"{facts['layers'] or '?'} layers × {facts['hidden'] or '?'}", facts["embedding"], f"positions: {facts['positions']}"]  # fmt: skip
@@ -100,7 +135,7 @@ def _tell(arguments: argparse.Namespace, done: Any, console: Console) -> None:
             console.print(Text(f"  {t.name:<48} {t.role:<18} {tuple(t.shape)!s:<16} std {t.std:.5f}{follows}"))  # fmt: skip
 
 
-def _rank(arguments: argparse.Namespace, given: dict[str, Any], document: dict[str, Any], console: Console) -> None:  # fmt: skip
+def _rank(arguments: argparse.Namespace, given: dict[str, Any], document: dict[str, Any], console: SafeConsole) -> None:  # fmt: skip
     from dataclasses import asdict
 
     import torch
@@ -120,7 +155,7 @@ def _rank(arguments: argparse.Namespace, given: dict[str, Any], document: dict[s
         console.print(Text(f"  {row.module:<40} {row.kind:<16} error {row.error:.2e}   largest output {row.largest_output:.3g}"))  # fmt: skip
 
 
-def _backend(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> None:
+def _backend(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> None:
     from dataclasses import asdict
 
     from trimtab.preflight.probes.operations import attention_scores, judge_scores
@@ -133,7 +168,9 @@ def _backend(arguments: argparse.Namespace, document: dict[str, Any], console: C
         console.print(render_findings(findings, console.width))
 
 
-def _coordinates(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> bool:
+def _coordinates(
+    arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole
+) -> bool:
     from trimtab.preflight.probes.coordinates import coordinate_check
     from trimtab.preflight.probes.twin import TwinModel, make_optimizer
     from trimtab.preflight.shrink import Twin
@@ -142,7 +179,9 @@ def _coordinates(arguments: argparse.Namespace, document: dict[str, Any], consol
         model = TwinModel(Twin(hidden=width, layers=2, mup=arguments.mup))
         return model, make_optimizer(model)
 
-    check = coordinate_check(load_function(*arguments.python) if arguments.python else twin)
+    make = load_function(*arguments.python) if arguments.python else twin
+    with users_code(_name_of(arguments)):
+        check = coordinate_check(make)
     write_file(arguments.coordinates, check.svg("µP" if arguments.mup else "coordinate check"))
     document["coordinates"] = check.to_json()
     if not arguments.json:

@@ -1,10 +1,11 @@
 """What commands print: one JSON document, or text for people."""
 
+import argparse
 import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from trimtab.chronicle.prose import visible
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, TrimtabError
 
-__all__ = ["SafeConsole", "finite", "print_json", "tell_error", "write_file"]
+__all__ = ["SafeConsole", "errors_as_json", "finite", "print_json", "tell_error", "write_file"]
 
 _MAX_DEPTH = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -37,6 +38,24 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(visible(segment.text, keep="\n\t"), segment.style)
+
+
+def errors_as_json(arguments: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
+    """Run a command; with `--json` an error is a document, too: `{"schema": 1, "errors": [{"path", "error"}]}`.
+
+    Raises:
+        TrimtabError: Without `--json`, as the command raised it.
+    """
+    try:
+        return run(arguments)
+    except TrimtabError as error:
+        if not arguments.json:
+            raise
+        path = getattr(arguments, "config", None) or getattr(arguments, "python", None)
+        shown = f"{path[0]}:{path[1]}" if isinstance(path, tuple) else path
+        print_json({"schema": 1, "errors": [{"path": shown, "error": str(error)}]})
+        tell_error(error)
+        return 2
 
 
 def tell_error(error: object) -> None:

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, errors_as_json, print_json
 from trimtab.cli.torch_side import (
     add_twin_flags,
     load_function,
     need_torch,
     split_function,
     twin_of,
+    users_code,
     within,
 )
 from trimtab.preflight.terminal import render_findings
@@ -22,9 +22,29 @@ from trimtab.preflight.terminal import render_findings
 __all__ = ["UserCase", "add"]
 
 
+_CASE = """\
+a Case, for --python own.py:case (all its fields: pydoc trimtab.preflight.probes.parity.Case):
+
+  import torch
+  from torch.nn import functional
+  from trimtab.preflight.probes.parity import Case
+  from own_model import Model              # in the same directory, or installed
+
+  def loss(model, tokens):                 # a mean over the batch
+      logits = model(tokens[:, :-1])
+      return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+  def case():                              # the same model and batch on every call
+      torch.manual_seed(0)
+      model = Model()
+      return Case(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+                  loss=loss, batch=torch.randint(0, 100, (8, 33)), clip=1.0)
+"""
+
+
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("parity", help="compare one process with DDP, FSDP2 and tensor parallel, step by step")  # fmt: skip
+    parser = commands.add_parser("parity", help="compare one process with DDP, FSDP2 and tensor parallel, step by step", epilog=_CASE, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     add_twin_flags(parser)
     parser.add_argument("--python", type=split_function, metavar="PATH.py:FUNCTION", help="run your own code: a function that gives a Case (trimtab.preflight.probes.parity)")  # fmt: skip
     parser.add_argument("--layouts", default="ddp,fsdp,tp,tp+sp", metavar="LIST", help="of ddp, fsdp, tp, tp+sp, fsdp+tp, fsdp+tp+sp; default ddp,fsdp,tp,tp+sp")  # fmt: skip
@@ -45,16 +65,22 @@ class UserCase:
 
     def __call__(self) -> Any:
         """Run it."""
-        return load_function(self.path, self.name)()
+        function = load_function(self.path, self.name)
+        with users_code(f"{self.path}:{self.name}"):
+            return function()
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, and tell."""
+    return errors_as_json(arguments, _run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     need_torch("`trimtab parity`")
     from trimtab.preflight.probes.parity import parity
     from trimtab.preflight.probes.twin_case import TwinCase
 
-    console = Console(stderr=arguments.json, highlight=False)
+    console = SafeConsole(stderr=arguments.json, highlight=False)
     build: Any
     if arguments.python:
         build = UserCase(*arguments.python)

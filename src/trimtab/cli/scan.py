@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.cli.output import SafeConsole, print_json, tell_error
+from trimtab.cli.output import SafeConsole, errors_as_json, print_json, tell_error
 from trimtab.errors import ConfigError
 from trimtab.plan.skiplist import write_skip_list
 from trimtab.preflight.scan import ScanResult, ScanSettings, scan
@@ -110,6 +110,10 @@ def _dtype(text: str) -> str:
 
 def run(arguments: argparse.Namespace) -> int:
     """Scan, tell, and write the skip list."""
+    return errors_as_json(arguments, _run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if bool(arguments.before) != bool(arguments.after):
         raise ConfigError(
             "--before and --after go together: the data that went into a step, and what came out"

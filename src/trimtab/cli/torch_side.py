@@ -1,20 +1,30 @@
 """What the commands share that need torch: loading it, code that the user asks to run, the twin's flags."""
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import ConfigError, MissingExtraError
+from trimtab.errors import ConfigError, MissingExtraError, TrimtabError
 from trimtab.preflight.reading import read_config
 from trimtab.preflight.settings import Setting, Settings
 from trimtab.preflight.shrink import Twin, shrink
 
-__all__ = ["add_twin_flags", "load_function", "need_torch", "split_function", "twin_of", "within"]
+__all__ = [
+    "add_twin_flags",
+    "load_function",
+    "need_torch",
+    "split_function",
+    "twin_of",
+    "users_code",
+    "within",
+]
 
 _FLAGS = (
     ("hidden", int, "width of the residual stream"), ("layers", int, "transformer blocks"), ("lr", float, "peak learning rate"),
@@ -69,11 +79,36 @@ def load_function(path: Path, name: str) -> Any:
         raise ConfigError(f"{path}: cannot be loaded as Python")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:  # as for a script: its neighbours can be imported
+        sys.path.insert(0, folder)
+    with users_code(str(path)):
+        spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
         raise ConfigError(f"{path}: has no function {name!r}")
     return function
+
+
+@contextlib.contextmanager
+def users_code(what: str) -> Iterator[None]:
+    """Run code of the user's: what it prints goes to stderr, and whatever it raises is told in one line.
+
+    Raises:
+        ConfigError: Names what it raised, and the line of theirs.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (TrimtabError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        path = what.rpartition(":")[0] or what
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == Path(path).name]  # fmt: skip
+        line = f", line {frames[-1].lineno}" if frames else ""
+        said = " ".join(str(error).split())[:300]
+        name = "ended the program (sys.exit)" if isinstance(error, SystemExit) else type(error).__name__  # fmt: skip
+        raise ConfigError(f"{what}{line}: {name}{': ' + said if said else ''}") from error
 
 
 def add_twin_flags(parser: argparse.ArgumentParser) -> None:
@@ -98,5 +133,8 @@ def twin_of(arguments: argparse.Namespace) -> Twin:
         if not found:
             raise ConfigError(f"{arguments.config}: holds no settings that are known")
         settings = found[0]
+    for name in ("hidden", "layers", "train_steps"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} is {value}; give at least 1")
     given = {n: Setting(getattr(arguments, n), "stated", f"--{n.replace('_', '-')}") for n, _, _ in _FLAGS if getattr(arguments, n) is not None}  # fmt: skip
     return shrink(replace(settings, values={**settings.values, **given}), hidden=arguments.twin_hidden)  # fmt: skip

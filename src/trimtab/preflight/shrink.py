@@ -60,6 +60,8 @@ class Twin:
     """Sequences of a step."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What was scaled, and what is not carried over."""
+    caveats: tuple[str, ...] = field(default=(), compare=False)
+    """What a pass does not speak for, since the config does not state it."""
 
     def __post_init__(self) -> None:
         for name in ("hidden", "layers", "heads", "vocab", "context", "batch", "base_hidden"):
@@ -92,12 +94,18 @@ def shrink(settings: Settings, *, hidden: int = 64, layers: int = 3) -> Twin:
     Raises:
         ConfigError: A setting is impossible, such as a rate of 0.
     """
-    width, notes = settings.number("hidden"), []
+    width, notes, caveats = settings.number("hidden"), [], []
+    if width is not None and not 1 <= width < math.inf:
+        raise ConfigError(f"hidden is {width:g}; give at least 1")
     kept: dict[str, object] = {"hidden": hidden, "base_hidden": hidden}
     if depth := settings.number("layers"):
         kept["layers"] = max(1, min(layers, int(depth)))
-    ratio = width / hidden if width and width > 0 else 1.0
+    ratio = width / hidden if width else 1.0
     lr, std = settings.number("lr"), settings.number("init_std")
+    if lr is None:
+        caveats.append(f"no learning rate is stated: the twin has its own, {Twin.lr:g}; --lr states it")  # fmt: skip
+    elif width is None:
+        caveats.append(f"the width is not stated, so lr {lr:g} was tried as it stands at width {hidden}, where a rate may be larger: a pass says nothing of it; --hidden states the width")  # fmt: skip
     if lr is not None:
         kept["lr"] = lr * ratio
         notes.append(f"lr {lr:g} × {ratio:.4g} (width {width or hidden:.0f} → {hidden}) = {lr * ratio:.3g}")  # fmt: skip
@@ -117,7 +125,7 @@ def shrink(settings: Settings, *, hidden: int = 64, layers: int = 3) -> Twin:
             f"positions {settings.get('position')!s:.20} are not among the twin's kinds; learned ones stand in"
         )
     notes.append("not carried over: batch, data, precision, vocabulary, layout")
-    return Twin(**kept, notes=tuple(notes))  # type: ignore[arg-type]
+    return Twin(**kept, notes=tuple(notes), caveats=tuple(caveats))  # type: ignore[arg-type]
 
 
 def _kinds(settings: Settings) -> dict[str, object]:

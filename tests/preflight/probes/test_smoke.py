@@ -67,7 +67,17 @@ def test_rate_and_init_keep_their_proportion_to_the_width() -> None:
     assert "positions alibi" in shrink(settings(position="alibi")).notes[0]
 
 
+def test_what_a_config_does_not_state_is_a_reservation() -> None:
+    assert shrink(settings(lr=3e-4, hidden=4096)).caveats == ()
+    (width,) = shrink(settings(lr=3e-4)).caveats
+    assert "lr 0.0003 was tried as it stands at width 64" in width
+    (rate,) = shrink(settings(hidden=4096)).caveats
+    assert "no learning rate is stated" in rate
+
+
 def test_an_impossible_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="hidden is 0"):
+        shrink(settings(hidden=0))
     for wrong in ({"lr": 0.0}, {"beta2": 1.0}, {"weight_decay": -1.0}, {"eps": math.nan}):
         with pytest.raises(ConfigError):
             shrink(settings(**wrong))
@@ -156,3 +166,35 @@ def test_a_config_of_any_framework(text_file: Path, tmp_path: Path, capsys: pyte
     assert run(str(config), "--text", str(text_file), "--steps", "10", "--json") in (0, 1)
     twin = json.loads(capsys.readouterr().out)["twin"]
     assert twin["lr"] == pytest.approx(3e-4 * 1024 / 16)
+
+
+@pytest.mark.parametrize("flag", ["--hidden", "--layers", "--train-steps"])
+def test_a_width_of_nothing_is_refused(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["smoke", flag, "0"]) == 2
+    assert f"{flag} is 0; give at least 1" in capsys.readouterr().err
+
+
+def test_a_pass_says_what_it_does_not_speak_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.preflight.probes.smoke._judge", lambda *_: 0.0)  # passes
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"the cat sat on the mat. " * 20_000)
+    config = tmp_path / "c.json"
+    arguments = ["smoke", str(config), "--text", str(text), "--steps", "10", "--twin-hidden", "16"]
+    stated = {"num_layers": 96, "num_attention_heads": 96, "lr": 3e-4, "adam_beta2": 0.95}
+    config.write_text(json.dumps(stated))
+    assert main(arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "passed, with reservations" in told
+    assert "the width is not stated" in told
+    large = {"hidden_size": 12288, "fp16": True, "init_method_std": 0.02, "seq_length": 2048, "vocab_size": 50257}  # fmt: skip
+    config.write_text(json.dumps(stated | large))
+    assert main(arguments) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "passed, with reservations" in told
+    assert "went wrong at size, where the twin is blind (" in told
+    assert main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["caveats"] == []
+    assert document["preflight_errors"]

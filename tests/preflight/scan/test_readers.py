@@ -77,7 +77,7 @@ def test_tables(tmp_path: Path) -> None:
     for name in ("d.parquet", "f.arrow", "s.arrow"):
         assert_finds_the_bad_document(scan_one(tmp_path / name))
     (error,) = scan_one(tmp_path / "d.parquet", field="story").errors
-    assert "no text column 'story'; it has id, text" in error["error"]
+    assert "no text column 'story'; it has id (int64), text; name one of text" in error["error"]
 
 
 def test_tables_with_nulls_keep_their_numbers(tmp_path: Path) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedParameter
+
 from trimtab.errors import ConfigError
 from trimtab.preflight.probes.anatomy import dissect
 from trimtab.preflight.probes.book import ordered
+from trimtab.preflight.probes.causality import judge_lookahead, look_ahead
 from trimtab.preflight.probes.gradients import judge_loss, judge_touch, run_once
 from trimtab.preflight.probes.groups import (
     decay_of,
@@ -29,8 +34,7 @@ from trimtab.preflight.probes.weights import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from trimtab.preflight.lint import Finding
     from trimtab.preflight.probes.weights import Measured, Position
@@ -105,8 +109,10 @@ def audit(
     and random state are put back.
     NaN in a weight makes its std NaN, which no rule judges; NaN in the first loss or in a gradient
     is an error.
+    Without batch and loss the model is also asked whether a later token changes earlier logits.
     Blind to what a tiny batch does not reach, such as experts that no token was routed to.
     """
+    _check_kinds(model, optimizer)
     anatomy = dissect(model)
     if not anatomy.parts:
         raise ConfigError(f"{type(model).__name__} has no parameters; give a model")
@@ -121,6 +127,8 @@ def audit(
         found += judge_embeddings(rows, kind=kind, effective=done.effective_std, tamed=tamed)  # fmt: skip
         if batch is None and loss is None:
             found += judge_loss(done, anatomy.vocab)
+    if batch is None and loss is None and not done.failed:
+        found += judge_lookahead(look_ahead(model, anatomy))
     types: dict[str, str] = {}
     if optimizer is not None:
         found += judge_groups(anatomy, optimizer)
@@ -139,6 +147,20 @@ def audit(
         "notes": [f"no pass was possible: {done.failed}"] if done.failed else [],
     }  # fmt: skip
     return Audit(findings=ordered(found), tensors=rows, facts=facts)
+
+
+def _check_kinds(model: object, optimizer: object) -> None:
+    """Refuse what is no model, no optimizer, or has weights without a shape.
+
+    Raises:
+        ConfigError: Says which.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is {type(model).__name__}; give a torch.nn.Module")
+    if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+        raise ConfigError(f"optimizer is {type(optimizer).__name__}; give a torch.optim.Optimizer")
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        raise ConfigError(f"{type(model).__name__} has lazy modules whose weights have no shape yet; run a batch through it first")  # fmt: skip
 
 
 def is_qk_norm(name: str) -> bool:

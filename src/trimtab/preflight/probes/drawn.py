@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["AskedStds", "from_hf_config"]
 
 _MAX_BYTES = 8 * 1024 * 1024
+_SIZES = {
+    "hidden_size", "n_embd", "d_model", "num_hidden_layers", "n_layer", "num_layers", "num_attention_heads", "n_head",
+    "num_key_value_heads", "vocab_size", "intermediate_size", "max_position_embeddings",
+}  # fmt: skip
+_MOST = {"layer": 2_000, "expert": 4_096}
+"""Most modules of a kind that are made from a config; published models have up to 126 layers and 512 experts."""
 _TRUNCATED = "_no_grad_trunc_normal_"
 """Where torch.nn.init.trunc_normal_ ends up, also where it was imported by name."""
 
@@ -106,14 +113,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
         ConfigError: The installed transformers has no such causal language model.
     """
     file = Path(path)
-    try:
-        with file.open("rb") as opened:
-            raw = opened.read(_MAX_BYTES + 1)
-        stated = json.loads(raw) if len(raw) <= _MAX_BYTES else None
-    except OSError as error:
-        raise ReadError(f"{file}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise ReadError(f"{file}: is not JSON ({error}); give a model's config.json") from error
+    stated = _stated(file)
     if not isinstance(stated, dict) or not isinstance(stated.get("model_type"), str):
         raise ReadError(f"{file}: has no model_type; give the config.json of a transformers model")
     try:
@@ -123,6 +123,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
     kind = stated.pop("model_type")
     for key in ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version"):
         stated.pop(key, None)
+    _check_sizes(file, stated)
     asked = AskedStds()
     try:
         config = library.AutoConfig.for_model(kind, **stated)
@@ -131,6 +132,43 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
             model = make(config, trust_remote_code=False)
             with asked:
                 model.apply(model._init_weights)  # type: ignore[arg-type]
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
-        raise ConfigError(f"{file}: transformers {library.__version__} makes no causal language model of it ({str(error).splitlines()[0][:200] if str(error) else type(error).__name__})") from error  # fmt: skip
+    except Exception as error:
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ConfigError(f"{file}: transformers {library.__version__} makes no causal language model of it ({why})") from error  # fmt: skip
     return model, asked.by_name(model)
+
+
+def _stated(file: Path) -> Any:
+    """Return what a file of JSON says.
+
+    Raises:
+        ReadError: It is none, or no file.
+    """
+    try:
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise ReadError(f"{file}: is no file; give a model's config.json")
+        with file.open("rb") as opened:
+            raw = opened.read(_MAX_BYTES + 1)
+        return json.loads(raw) if len(raw) <= _MAX_BYTES else None
+    except OSError as error:
+        raise ReadError(f"{file}: cannot be read ({error.strerror})") from error
+    except RecursionError:
+        raise ReadError(f"{file}: nests too deep; give a model's config.json") from None
+    except ValueError as error:
+        raise ReadError(f"{file}: is not JSON ({error}); give a model's config.json") from error
+
+
+def _check_sizes(file: Path, stated: Mapping[str, Any]) -> None:
+    """Refuse counts of layers and experts that no model has: each is a module, and is made.
+
+    Raises:
+        ConfigError: Names one.
+    """
+    for name, value in stated.items():
+        if isinstance(value, dict):
+            _check_sizes(file, value)
+        if name in _SIZES and isinstance(value, int) and value < 1:
+            raise ConfigError(f"{file}: {name} is {value}; give at least 1")
+        for word, most in _MOST.items():
+            if word in name and isinstance(value, int) and value > most:
+                raise ConfigError(f"{file}: {name} is {value}; more than {most:,} are not made")

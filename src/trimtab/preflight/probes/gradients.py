@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from trimtab.preflight.lint import Finding
     from trimtab.preflight.probes.anatomy import Anatomy
 
-__all__ = ["Pass", "judge_loss", "judge_touch", "logits_of", "run_once", "tiny_batch", "token_loss"]
+__all__ = [
+    "Pass",
+    "as_it_was",
+    "judge_loss",
+    "judge_touch",
+    "logits_of",
+    "run_once",
+    "tiny_batch",
+    "token_loss",
+]
 
 _ROWS, _TOKENS = 2, 16
 
@@ -80,14 +89,11 @@ def run_once(
     device = anatomy.parts[0].parameter.device
     given = tiny_batch(anatomy.vocab or 2, device) if batch is None else batch
     entering: list[float] = []
-    with _as_it_was(model), _first_input(model, anatomy, entering):
-        for part in anatomy.of("matrix", "residual output", "head"):
-            if part.parameter.numel() and not bool(local(part.parameter.detach()).any()):
-                fill_noise(part.parameter)
+    with as_it_was(model, anatomy), _first_input(model, anatomy, entering):
         try:
             value = (loss or token_loss)(model, given)
             value.backward()  # type: ignore[no-untyped-call]
-        except (RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError, NotImplementedError) as error:  # fmt: skip
+        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
             return Pass(failed=f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}")  # fmt: skip
         norms = {
             p.name: float(local(p.parameter.grad).float().norm())
@@ -102,8 +108,11 @@ def run_once(
 
 
 @contextlib.contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """Put weights, gradients, buffers, the mode and the random state back afterwards."""
+def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
+    """Fill weights that are exactly 0 with small noise, and put all back afterwards.
+
+    All: weights, gradients, buffers, the mode and the random state.
+    """
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad) for p in model.parameters()]
     zeros = [p for p in model.parameters() if p.numel() and not bool(local(p.detach()).any())]
@@ -114,6 +123,9 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
         for p, _ in grads:
             p.grad = None
         model.train()
+        for part in anatomy.of("matrix", "residual output", "head"):
+            if part.parameter.numel() and not bool(local(part.parameter.detach()).any()):
+                fill_noise(part.parameter)
         try:
             yield
         finally:

@@ -212,6 +212,8 @@ def _run(
     if said is None:
         codes = [p.exitcode for p in crew]
         why = f"no rank ended within {timeout_s:.0f} s" if late else f"a rank died; exit codes {codes}"  # fmt: skip
+        if not late and not any(codes):
+            why = "the ranks ended without a word and with exit code 0; does your function, or what it imports, end the process?"
         return LayoutResult(layout=layout, ranks=ranks, status="failed", why=why, seconds=seconds)
     first = said.pop("first", None)
     return LayoutResult(
@@ -240,12 +242,15 @@ def _work(
     answer: dict[str, Any]
     try:
         reference = _train(build(), None, steps, dtype, {})
+        _check_reference(reference)
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)  # fmt: skip
         trace = _train(build(), layout, steps, dtype, reference)
         answer = _compare(trace, reference, _TOLERANCE[dtype])
     except ConfigError as error:
         answer = {"status": "left out", "why": str(error)}
-    except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
+    except _NotFiniteError as error:
+        answer = {"status": "failed", "why": str(error)}
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever the user's code raises is told)
         answer = {"status": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
     answer["at"] = time.monotonic()
     if answer["status"] == "failed" or rank == 0:
@@ -255,6 +260,23 @@ def _work(
         dist.destroy_process_group()
     if answer["status"] == "failed":
         raise SystemExit(1)
+
+
+class _NotFiniteError(Exception):
+    """One process alone runs into NaN or Inf."""
+
+
+def _check_reference(reference: Trace) -> None:
+    """Refuse to compare with what is not finite: any layout would differ from it, and rightly so.
+
+    Raises:
+        _NotFiniteError: Names the first step and what it is.
+    """
+    for (step, phase, name), value in reference.items():
+        if value is not None and not bool(torch.isfinite(value).all()):
+            what = "NaN" if bool(torch.isnan(value).any()) else "Inf"
+            where = f"the {_PHASES[phase]}{' of ' + name if name else ''}"
+            raise _NotFiniteError(f"{where} of one process alone is {what} at step {step}; mend that first, layouts were not compared")  # fmt: skip
 
 
 Trace = dict[tuple[int, int, str], Any]

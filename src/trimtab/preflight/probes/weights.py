@@ -251,7 +251,7 @@ def judge_positions(
     """Return what kind of positions a model has, and what is wrong with them.
 
     Kinds: `learned` (starts Gaussian), `learned, starts sinusoidal`, `sinusoidal`, `frozen`, and
-    `none found` (rotary, ALiBi, none). Whether a gradient arrives is told by the gradient probe.
+    `none found` (rotary, ALiBi, none; the config may say which). Whether a gradient arrives is told by the gradient probe.
 
     Args:
         anatomy: The model.
@@ -262,7 +262,7 @@ def judge_positions(
     positions = anatomy.of("position embedding")
     if not positions:
         wrong = [found("L04", "error", f"position embeddings are to be {meant}, and the model has none", values={"position": meant})] if meant == "learned" else []  # fmt: skip
-        return "none found", wrong
+        return f"{meant}, nothing to measure" if meant in ("sinusoidal", "rotary", "alibi") else "none found", wrong  # fmt: skip
     part = positions[0]
     waves, learns = is_sinusoidal(part.parameter), part.parameter.requires_grad
     kind = ("learned, starts sinusoidal" if waves else "learned") if learns else ("sinusoidal" if waves else "frozen")  # fmt: skip
@@ -276,6 +276,13 @@ def judge_positions(
                 "L04", "error" if sure else "warning",
                 f"position embeddings are frozen: {part.name} has requires_grad False" + (" and holds sines" if waves else ""),
                 values=values, instead="requires_grad True; or say position=\"sinusoidal\" if a fixed table is meant",
+            )
+        )  # fmt: skip
+    elif meant in ("rotary", "alibi", "none") or (meant == "sinusoidal" and not waves):
+        found_here.append(
+            found(
+                "L04", "warning", f"positions are to be {meant}, and the model has a table of {kind} ones: {part.name}",
+                values=values, instead=f'take the table out, or say position="{kind if kind == "sinusoidal" else "learned"}"',
             )
         )  # fmt: skip
     elif learns and waves and meant in (None, "learned"):

@@ -16,6 +16,11 @@ MODEL_RULES: tuple[Rule, ...] = (
         source="Karpathy, A recipe for training neural networks", cost="a restart from step 0", when="from scratch",
     ),
     Rule(
+        id="CAUSAL", title="no token is seen before its time", topic="operations", elsewhere="audit",
+        why="without a causal mask the target lies in the input: the loss falls far below that of any other model, and the model cannot write",
+        source="Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3", cost="a restart from step 0", when="from scratch",
+    ),
+    Rule(
         id="LOWP", title="no module loses its result in low precision", topic="precision", elsewhere="audit",
         why="an overflow or a lost digit in one module is everyone's after it; ranked, the worst is seen first",
         source="Mixed precision training (arXiv:1710.03740)", cost="slower: that module in fp32", when="mid-run",

@@ -143,8 +143,10 @@ class Duplicates:
                 f"near duplicates were looked for by one key in {1 << self.keys.bits}: there are more than found"
             )
         if self.keys and self.num_short:
+            are = "document is" if self.num_short == 1 else "documents are"
+            were = "was" if self.num_short == 1 else "were"
             notes.append(
-                f"{self.num_short:,} documents are shorter than {_SHORTEST_BYTES} bytes and were not looked at for near duplicates"
+                f"{self.num_short:,} {are} shorter than {_SHORTEST_BYTES} bytes and {were} not looked at for near duplicates"
             )
         return tuple(notes)
 

@@ -90,8 +90,12 @@ class Columns:
                 return [str(name), *itertools.islice((o for o in origin if o != name), 1)]
         what = f"no text column {self.field!r}" if self.field else "no text column"
         raise ReadError(
-            f"{self.path}: {what}; it has {', '.join(schema.names[:20])}; name one with --field"
+            f"{self.path}: {what}; it has {', '.join(self._shown(f, texts) for f in list(schema)[:20])}; name one of text with --field"
         )
+
+    @staticmethod
+    def _shown(column: Any, texts: list[str]) -> str:
+        return str(column.name) if column.name in texts else f"{column.name} ({column.type})"
 
 
 def _cut(batch: Any) -> Iterator[Any]:

@@ -133,7 +133,8 @@ def _read_index(index: Path, file: BinaryIO) -> tuple[np.dtype[Any], Any, Any, A
     head = file.read(_HEADER_BYTES)
     if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
         raise ReadError(
-            f"{index}: not a Megatron index (no MMIDIDX at its start); the old TNTIDX kind is not read"
+            f"{index}: not a Megatron index (no MMIDIDX at its start), and the .bin beside it is read by its index; "
+            "the old TNTIDX kind is not read; take it away to read the .bin as raw tokens with --dtype"
         )
     version = int.from_bytes(head[9:17], "little")
     num, num_docs = (int.from_bytes(head[i : i + 8], "little") for i in (18, 26))
