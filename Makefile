@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-EXTRAS ?= torch,dev
+EXTRAS ?= torch,hf,lightning,streams,loggers,data,dev
 RUNS ?= 1000000
 KILLS ?= 210
 VENV := .venv
@@ -28,7 +28,7 @@ say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
-	@echo '  variables: PYTHON (default python3), EXTRAS (default torch,dev); demo: TEXT=PATH, SCENARIO=NAME, SEED=N; bench: SEEDS=N'
+	@echo '  variables: PYTHON (default python3), EXTRAS (default: all that the tests use; torch,dev is the least); demo: TEXT=PATH, SCENARIO=NAME, SEED=N; bench: SEEDS=N'
 
 setup: $(READY)  ## make .venv with torch, trimtab and the tools; every other target does this by itself
 

@@ -201,6 +201,7 @@ def test_names_in_a_model_cannot_steer_the_terminal_or_the_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "u.py").write_text(USERS)
+    out = ""
     for more in (["--all"], ["--json"]):
         main(["audit", "--python", f"{tmp_path}/u.py:colours", *more])
         out = capsys.readouterr().out

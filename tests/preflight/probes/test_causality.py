@@ -1,14 +1,15 @@
 """A model that looks ahead is told, a causal one never, whatever it is made of."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tests.preflight.probes.models import twin
 from trimtab.preflight import audit
-from trimtab.preflight.probes import twin as twin_module
 from trimtab.preflight.probes.anatomy import dissect
 from trimtab.preflight.probes.causality import look_ahead
 
@@ -17,12 +18,12 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture
 def without_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    attend = twin_module.functional.scaled_dot_product_attention
+    attend: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
     def all_see_all(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float | None) -> Tensor:  # fmt: skip
         return attend(q, k, v, is_causal=False, scale=scale)
 
-    monkeypatch.setattr(twin_module.functional, "scaled_dot_product_attention", all_see_all)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", all_see_all)
 
 
 @pytest.mark.usefixtures("without_mask")
