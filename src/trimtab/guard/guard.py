@@ -280,27 +280,28 @@ class Guard(Ending):
         Call it more than once before `step()` to accumulate gradients; the logged loss is their mean.
         `samples`: losses of single samples, [samples] or [samples, tokens]; the outliers are named.
         """
-        self.note_loss(loss)
-        if samples is not None:
-            self._engine.probes.samples.note(samples)
+        self.note_loss(loss, samples=samples)
         if self.probing:
             return
         self._engine.scales_loss = True
         scaler = self._engine.live_scaler()
         (scaler.scale(loss) if scaler is not None else loss).backward()
 
-    def note_loss(self, loss: torch.Tensor) -> None:
+    def note_loss(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
         """Take note of a batch's loss, where a trainer runs the backward pass itself.
 
         Args:
             loss: Mean loss of the batch, nats per token; neither scaled for fp16 nor divided by the
                 number of batches that are accumulated.
+            samples: As for `backward`.
         """
         if not self._fed:
             raise ConfigError(
                 "guard.backward() needs a batch: call it in a `for batch in guard:` loop, before guard.step()"
             )
         self._losses.append(loss.detach())
+        if samples is not None:
+            self._engine.probes.samples.note(samples)
 
     def go_on_after(self, batches: int) -> None:
         """Begin so many batches of this rank into the data, with the random states that are in force.

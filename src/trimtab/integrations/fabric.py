@@ -86,8 +86,8 @@ class FabricGuard(Guard):
         finally:
             batches.close()  # type: ignore[attr-defined]
 
-    def backward(self, loss: torch.Tensor) -> None:
+    def backward(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
         """Run Fabric's backward pass; nothing but noting the loss in a probe."""
-        self.note_loss(loss)
+        self.note_loss(loss, samples=samples)
         if not self.probing:
             self._fabric.backward(loss)
