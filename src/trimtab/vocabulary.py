@@ -192,7 +192,6 @@ SIGNALS: tuple[Signal, ...] = (
         unit="share of steps so far",
         bad="up",
         doc="Running mean of the clip flags.",
-        aliases=("clip_frequency",),
     ),
     Signal(
         name="skipped",
@@ -310,7 +309,6 @@ SIGNALS: tuple[Signal, ...] = (
         scale="log",
         lead_rows=64,
         doc="Norm of the gradient of the embeddings.",
-        aliases=("embedding_grad_norm",),
     ),
     Signal(
         name="rms_ratio_max",
@@ -334,14 +332,12 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="Largest absolute element of Adam's first moment.",
-        aliases=("adam_m_max",),
     ),
     Signal(
         name="adam_broken",
         unit="count",
         bad="up",
         doc="Tensors whose Adam state makes no sense.",
-        aliases=("adam_broken",),
     ),
     Signal(
         name="weight_max",
@@ -349,7 +345,6 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="Largest absolute weight.",
-        aliases=("weight_max",),
     ),
     Signal(
         name="loss_step_std",
@@ -357,28 +352,24 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="Standard deviation of the change of the loss from row to row, over the last 64 rows.",
-        aliases=("loss_step_std",),
     ),
     Signal(
         name="sample_loss_max",
         unit="nats/token",
         bad="up",
         doc="Largest loss of one sample of the batch, where the loop gives them.",
-        aliases=("sample_loss_max",),
     ),
     Signal(
         name="batch_compression",
         unit="bytes after zlib over bytes before",
         bad="both",
         doc="How well the batch's tokens compress, known before the step.",
-        aliases=("batch_compression",),
     ),
     Signal(
         name="batch_entropy",
         unit="nats/token",
         bad="both",
         doc="Entropy of the batch's own token counts, known before the step.",
-        aliases=("batch_entropy",),
     ),
     Signal(
         name="host_memory_gib",
@@ -386,7 +377,6 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="Resident memory of the first process.",
-        aliases=("host_memory_gib",),
     ),
     Signal(
         name="beta1",
@@ -407,7 +397,6 @@ SIGNALS: tuple[Signal, ...] = (
         unit="1",
         bad="none",
         doc="Adam's epsilon in force, read from the optimizer.",
-        aliases=("adam_eps",),
     ),
     Signal(
         name="weight_decay",

@@ -26,6 +26,7 @@ LIST = SkipList(
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
     write_skip_list(tmp_path / "new" / "skip.json", LIST)
     read = read_skip_list(tmp_path / "new" / "skip.json")
     assert [s.ids for s in read.sources] == [s.ids for s in LIST.sources]
