@@ -192,3 +192,21 @@ def test_the_callback_changes_nothing_while_it_observes(tmp_path: Path) -> None:
         if "loss" in logs
     ]
     assert events_of(found.out / "trimtab", "end")[0].data["reason"] == "the Trainer has ended"
+
+
+def test_a_fault_of_ours_leaves_the_trainer_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape: dict[str, Any] = {
+        "max_steps": -1, "num_train_epochs": 2, "gradient_accumulation_steps": 3, "num_samples": 56,
+    }  # fmt: skip
+    plain = fit(tmp_path / "plain", **shape)
+
+    def broken(_trainer: Any) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr("trimtab.integrations.hf_trainer.Place", broken)
+    found = fit(tmp_path / "found", guard=guard_settings(), **shape)
+    assert found.log.logs == plain.log.logs
+    assert found.trainer.guard is None
+    assert "the run is not guarded: RuntimeError: ours" in capsys.readouterr().err

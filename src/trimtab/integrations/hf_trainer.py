@@ -17,8 +17,9 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from transformers import Trainer, TrainerCallback
 
-from trimtab.errors import ConfigError
+from trimtab.errors import ConfigError, TrimtabError
 from trimtab.guard import Guard
+from trimtab.guard.edge import to_stderr
 from trimtab.integrations.accelerated import (
     AcceleratedSchedule,
     Hooks,
@@ -223,6 +224,15 @@ class GuardMixin:
         for name in ("optimizer", "lr_scheduler"):
             setattr(self.callback_handler, name, getattr(self, name))
 
+    def go_unguarded(self, error: Exception) -> None:
+        """Leave the Trainer as it is, for a fault of ours before the first step."""
+        to_stderr(
+            f"trimtab: a fault of its own; the run is not guarded: {type(error).__name__}: {error}"
+        )
+        if self.guard is not None:
+            self.guard.close()
+        self.guard = None
+
     def after_step(self) -> None:
         """Set the Trainer's count so that its own increment gives the guard's."""
         if self.guard is not None:
@@ -329,7 +339,12 @@ class _Watch(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         handler = self._trainer.callback_handler
         handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
-        self._trainer.begin_guard()
+        try:
+            self._trainer.begin_guard()
+        except TrimtabError:  # what the user asked for cannot be: said before anything is trained
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of ours never stops a run
+            self._trainer.go_unguarded(error)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         self._trainer.after_step()
