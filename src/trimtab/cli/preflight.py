@@ -3,16 +3,14 @@
 import argparse
 import dataclasses
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, print_json, tell_error
 from trimtab.errors import ConfigError, ReadError
 from trimtab.preflight.advice import advise, consider, menu, points, reach
 from trimtab.preflight.budget import Machine, plan_config, plan_lines
@@ -148,7 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.export:
         return _export(arguments)
     document: dict[str, Any] = {"schema": 1}
-    console = Console(stderr=arguments.json, highlight=False)
+    console = SafeConsole(stderr=arguments.json, highlight=False)
     answered = _answer(arguments, document, console)
     if not arguments.paths and not answered:
         raise ConfigError(
@@ -176,7 +174,7 @@ def _export(arguments: argparse.Namespace) -> int:
     open_ones = left_open(found[0], arguments.export)
     if open_ones:
         told = "; ".join(open_ones)
-        print(f"trimtab: not stated, as {arguments.export} has it: {told}", file=sys.stderr)
+        tell_error(f"not stated, as {arguments.export} has it: {told}")
     return 0
 
 
@@ -186,7 +184,7 @@ def _read(arguments: argparse.Namespace, errors: list[dict[str, str]]) -> Iterat
             yield from read_config(path)
         except ReadError as error:
             errors.append({"path": path, "error": str(error)})
-            print(f"trimtab: {error}", file=sys.stderr)
+            tell_error(error)
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:
@@ -202,7 +200,7 @@ def _tell(
     settings: Settings,
     arguments: argparse.Namespace,
     configs: list[dict[str, Any]],
-    console: Console,
+    console: SafeConsole,
 ) -> bool:
     """Judge one config; return whether an error was found."""
     settings = on_devices(settings, arguments.devices)
@@ -274,7 +272,7 @@ def _document(
     return document
 
 
-def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> bool:
+def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
     """Answer the questions that need no config; return whether there was one."""
     asked = False
     if arguments.all and not arguments.paths:
@@ -330,7 +328,7 @@ def _rule(rule: Rule) -> dict[str, Any]:
     }
 
 
-def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: Console) -> None:
+def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> None:
     """Print settings by rule, before the start; and the remedies of a phase."""
     given = (
         []

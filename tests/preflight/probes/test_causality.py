@@ -20,8 +20,8 @@ pytestmark = pytest.mark.torch
 def without_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     attend: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
-    def all_see_all(q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool, scale: float | None) -> Tensor:  # fmt: skip
-        return attend(q, k, v, is_causal=False, scale=scale)
+    def all_see_all(*heads: Tensor, is_causal: bool, **more: Any) -> Tensor:
+        return attend(*heads, is_causal=False, **more)
 
     monkeypatch.setattr(functional, "scaled_dot_product_attention", all_see_all)
 
