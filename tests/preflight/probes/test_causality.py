@@ -1,7 +1,6 @@
 """A model that looks ahead is told, a causal one never, whatever it is made of."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +11,9 @@ from tests.preflight.probes.models import twin
 from trimtab.preflight import audit
 from trimtab.preflight.probes.anatomy import dissect
 from trimtab.preflight.probes.causality import look_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.torch
 
