@@ -23,7 +23,7 @@ READY := $(VENV)/.ready-$(SHAPE)
 , := ,
 say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
-.PHONY: help setup demo test test-slow bench fuzz lint docs checklist clean
+.PHONY: help setup demo examples test test-slow bench fuzz lint docs checklist clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -89,6 +89,11 @@ fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples;
 docs: $(READY)  ## make the pictures and figures of the documentation anew
 	$(call say,Docs: pictures and figures made anew from commands.)
 	@if [ -f tools/docs.py ]; then $(PY) tools/docs.py; else echo 'nothing to do: tools/docs.py is not there'; fi
+
+examples: $(READY)  ## the guard in each trainer: a fault planted in a tiny GPT on real text, and the recovery
+	@for script in examples/*.py; do \
+	  printf '\033[1m%s\033[0m\n' "$$script"; $(PY) "$$script" || exit 1; \
+	done
 
 checklist: $(READY)  ## which items of docs/checklist.md have a test, and which are open
 	$(call say,Checklist: docs/checklist.md against the tests that claim its items.)
