@@ -18,6 +18,8 @@ __all__ = ["Patience"]
 
 _BLOCK = 4
 """Losses of which a median is taken; two of them tell whether it falls."""
+_RATE_ROWS = 64
+"""Steps before a spike within which a jump of the rate is held to be its cause."""
 
 
 class Patience:
@@ -29,11 +31,15 @@ class Patience:
         self._decide = decide
         self._losses: deque[float] = deque(maxlen=64)
         self._waiting: dict[tuple[str, str, int], int] = {}
+        self._rate_raised: float = -math.inf
+        """Step of the newest jump of the learning rate in force."""
 
     def take_in(self, loss: float, step: int, findings: Iterable[Finding]) -> None:
         """Take in a calm step: a spike that opens starts a wait, one that closes ends it."""
         self._losses.append(loss)
         for f in findings:
+            if f.detector == "lr-change":
+                self._rate_raised = f.onset
             if f.signal != "loss" or f.kind == "non-finite":
                 continue
             if f.closed and f.key in self._waiting:
@@ -48,9 +54,15 @@ class Patience:
         """Begin anew on another branch."""
         self._losses.clear()
         self._waiting.clear()
+        self._rate_raised = -math.inf
 
     def lasts(self, finding: Finding, step: int) -> bool:
-        """Whether an open finding on the loss is still trained through, past its first deadline."""
+        """Whether an open finding on the loss is still trained through, past its first deadline.
+
+        Not where the learning rate had just jumped: the loss may fall again, its cause stays.
+        """
+        if finding.onset - _RATE_ROWS <= self._rate_raised <= finding.onset + _BLOCK:
+            return False
         deadline = self._waiting.get(finding.key)
         further = self._policy.healing_steps
         return deadline is not None and step < deadline + further and self._heals(finding)
