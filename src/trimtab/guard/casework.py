@@ -362,7 +362,8 @@ class Casework:
             why=found.verdict, evidence=[r.text() for r in found.rows],
             kept=step.trial.name if isinstance(step, Commit) else None, **found.as_json(),
         )  # fmt: skip
-        self._say(f"             trials: {found.verdict}")
+        if found.news:
+            self._say(f"             trials: {found.news}")
 
     def _leave(self, case: Case, reason: str) -> None:
         """End a case without keeping anything: go on from the restore point as it was."""

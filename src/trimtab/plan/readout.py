@@ -77,14 +77,18 @@ class Cells:
             return "bad data"
         return "state" if self.other_state else "inconclusive"
 
+    @property
+    def asked(self) -> bool:
+        """Whether it was tried far enough to blame something."""
+        return bool(self.same) or None not in (self.other_data, self.other_state)
+
     def text(self) -> str:
         """Return the table as a line and its reading."""
         said = {True: "well", False: "fails", None: "not tried"}
-        asked = self.same or None not in (self.other_data, self.other_state)
         return (
             f"data x state: same/same {said[self.same]}, other data {said[self.other_data]}, "
             f"other state {said[self.other_state]}, both other {said[self.both_other]}: {self.suspect}"
-            + ("" if asked else " (not all of it was asked)")
+            + ("" if self.asked else " (not all of it was asked)")
         )
 
 
@@ -105,7 +109,15 @@ class Readout:
     @property
     def verdict(self) -> str:
         """What it says as a whole, in a line."""
-        parts = [self.repeat_text, self.cells.text(), self.precision]
+        return self._together(self.cells.text())
+
+    @property
+    def news(self) -> str:
+        """The same for people: without a table that says nothing yet; empty where nothing is known."""
+        return self._together(self.cells.text() if self.cells.asked else "")
+
+    def _together(self, table: str) -> str:
+        parts = [self.repeat_text, table, self.precision]
         if self.pruned:
             parts.append(f"no need to look at {', '.join(self.pruned)}")
         return "; ".join(p for p in parts if p)
