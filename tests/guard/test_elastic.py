@@ -25,7 +25,11 @@ def torchrun(folder: Path, *, restarts: int) -> subprocess.CompletedProcess[str]
         str(folder), str(STEPS),
     ]  # fmt: skip
     paths = [str(root), str(root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths),
+        # without it gloo finds the addresses of the dead ranks in the store after a restart
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }  # fmt: skip
     return subprocess.run(
         command, env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False
     )
