@@ -29,11 +29,17 @@ __all__ = [
     "conclude_trial",
     "find_lr_jump",
     "lr_at",
+    "lr_rises",
     "onset_sample",
     "outliers",
     "summarise_probe",
     "trial_is_lost",
 ]
+
+_RISE_STEPS = 16
+"""Steps before the onset over which the rate is compared."""
+_RISE = 1.02
+"""Rise over them from which it counts as rising, ratio; schedules that fall or stay are below 1."""
 
 Phase = Literal["calm", "probe", "trial"]
 
@@ -71,6 +77,8 @@ class Case:
     recurrences: int
     first_sign: int
     """Step of the earliest sign, an earlier spike that healed among them."""
+    lr_rising: bool = False
+    """Whether the scheduled rate was still rising at the onset, without a jump."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None
@@ -212,7 +220,7 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     held = not case.alarmed and math.isfinite(end) and end <= limit
     return TrialResult(
         name=trial.name, held=held, loss=end, expected_loss=level, steps=len(case.losses),
-        skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+        skipped=trial.skip is not None, lr_factor=trial.lr_factor, lr_limit=trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
     )  # fmt: skip
 
@@ -235,3 +243,9 @@ def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> 
     if not len(rows):
         return math.nan
     return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))
+
+
+def lr_rises(record: RunRecord, onset: float, cuts: Sequence[tuple[int, float]]) -> bool:
+    """Return whether the scheduled rate was higher at `onset` than some steps before."""
+    before = lr_at(record, onset - _RISE_STEPS, cuts)
+    return before > 0 and lr_at(record, onset, cuts) > _RISE * before

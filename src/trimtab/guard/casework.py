@@ -18,6 +18,7 @@ from trimtab.guard.case import (
     Phase,
     conclude_trial,
     lr_at,
+    onset_sample,
     outliers,
     summarise_probe,
     trial_is_lost,
@@ -97,7 +98,10 @@ class Casework:
         case.probe_samples.append((first, last, loss))
         self.engine.decisions.probed_batches += 1
         margin = self.engine.policy.probe_margin_batches
-        if last + 1 < case.seen_sample:
+        until = case.seen_sample
+        if saturates(case.incident):  # slow: what set it off lies about its first sign
+            until = min(until, onset_sample(case) + margin * (last - first + 1))
+        if last + 1 < until:
             return None
         clean = 0
         for outlier in reversed(outliers(case)):

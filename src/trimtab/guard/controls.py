@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,23 @@ class Controls:
             )
         self._engine.decisions.lr_cuts.append((0, factor))
         self._note_action("lower-lr", {"lr_factor": self.lr_factor, "factor": factor}, why)
+
+    def limit_lr(self, limit: float, *, why: str) -> None:
+        """Hold the learning rate at `limit` at most from the next step on, whatever the schedule asks.
+
+        For the first group; the others keep their ratio to it. Factors apply on top.
+
+        Raises:
+            ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
+        """
+        self._check_open("limit_lr")
+        number: object = limit
+        if not (isinstance(number, int | float) and 0 < limit < math.inf) or not why:
+            raise ConfigError(
+                f"limit_lr({limit!r}, why={why!r}): expected a finite rate above 0 and a reason"
+            )
+        self._engine.decisions.lr_limits.append((0, float(limit)))
+        self._note_action("lower-lr", {"lr": self.next_lr, "lr_limit": float(limit)}, why)
 
     def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the learning rate from `schedule` from the next step on, not from the scheduler.

@@ -23,7 +23,7 @@ from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
 from trimtab.guard.schedules import apply_weight_decay
-from trimtab.guard.standing import lr_factor, rewarm_factor, safe_exp, trained_parameters
+from trimtab.guard.standing import lr_factor, lr_limit, rewarm_factor, safe_exp, trained_parameters
 from trimtab.guard.state import RunState
 
 if TYPE_CHECKING:
@@ -248,6 +248,9 @@ class Engine(RunState):
                     "expected a finite number of at least 0"
                 )
             planned = [rate * share for share in self._group_shares()]
+        limit = lr_limit(self.decisions.lr_limits, self.counters.step + 1)
+        if planned[0] > limit:
+            factor *= limit / planned[0]
         return planned if factor == 1.0 else [lr * factor for lr in planned]
 
     def _group_shares(self) -> list[float]:
