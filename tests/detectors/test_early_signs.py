@@ -76,6 +76,18 @@ def test_one_or_two_of_the_three_signs_say_nothing(alone: str) -> None:
     assert judge(SaturationDetector(), entropy, logit, hidden) == []
 
 
+@pytest.mark.parametrize(("kept", "told"), [(1.5, True), (0.4, False)])
+def test_a_slower_fall_counts_where_the_hidden_state_shrinks_by_half(
+    kept: float, told: bool
+) -> None:
+    entropy, logit, _ = course(num_rows=600, falls=0.006, to=0.2)
+    share = np.maximum(np.exp(-0.006 * np.maximum(np.arange(600) - 200, 0)), 0.2)
+    found = judge(SaturationDetector(), entropy, logit, share**kept)
+    assert [f.closed for f in found] == ([False, True] if told else [])
+    if told:  # it halves 116 rows after its beginning, and is at half of that 116 after
+        assert 300 < found[0].onset_row < 330
+
+
 @pytest.mark.parametrize("factor", [1 / 8, 8.0])
 def test_what_counts_is_the_runs_own_course_and_no_ceiling(factor: float) -> None:
     entropy, logit, hidden = course()

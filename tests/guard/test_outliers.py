@@ -32,4 +32,15 @@ def test_batches_in_a_row_need_not_be_as_far(
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
     samples = [(i, i, x) for i, x in enumerate([*QUIET, *ahead])]
     case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
-    assert outliers(case) == [False] * len(QUIET) + expected
+    assert outliers(case, margin=4) == [False] * len(QUIET) + expected
+
+
+def test_a_batch_that_was_trained_on_long_before_the_onset_is_not_to_blame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    losses = [*QUIET, 9.0, *QUIET, 9.0]
+    samples = [(2 * i, 2 * i + 1, x) for i, x in enumerate(losses)]
+    case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
+    for onset, found in ((44, [20, 41]), (82, [41])):
+        monkeypatch.setattr(module, "onset_sample", lambda _case, onset=onset: onset)
+        assert np.flatnonzero(outliers(case, margin=4)).tolist() == found

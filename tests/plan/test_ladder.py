@@ -102,7 +102,7 @@ def test_where_attention_saturated_deep_cuts_come_first_and_mild_ones_never() ->
 
 def test_spikes_that_return_speak_for_the_rate_first() -> None:
     tried, _ = play(situation(probe=CLEAN, returning=True), lambda t: (t.lr_factor < 0.5, 3.0))
-    assert [t.lr_factor for t in tried] == [0.25, 0.1]
+    assert [t.lr_factor for t in tried] == [0.25]  # a short branch misleads: none is compared
 
 
 def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
@@ -249,7 +249,9 @@ def test_in_any_situation_it_ends_and_never_raises_a_rate(
 
 
 def test_a_rate_that_was_still_rising_is_held_and_not_only_scaled() -> None:
-    tried, step = play(situation(lr_rising=True, probe=CLEAN), lambda t: (t.lr_limit == 2.5e-4, 3.0))
+    tried, step = play(
+        situation(lr_rising=True, probe=CLEAN), lambda t: (t.lr_limit == 2.5e-4, 3.0)
+    )
     cuts = [t for t in tried if t.lr_limit is not None]
     assert [t.lr_limit for t in cuts] == [5e-4, 2.5e-4, 1e-4]
     assert all(t.lr_factor == 1.0 and t.arms == ("lower-lr",) for t in cuts)

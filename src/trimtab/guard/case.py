@@ -32,6 +32,7 @@ __all__ = [
     "lr_rises",
     "onset_sample",
     "outliers",
+    "probe_sample",
     "summarise_probe",
     "trial_is_lost",
 ]
@@ -143,10 +144,11 @@ class Verification:
         return verdict, {"loss": mean, "expected": self.level, "standard_error": error}
 
 
-def outliers(case: Case) -> list[bool]:
+def outliers(case: Case, *, margin: int) -> list[bool]:
     """Return which probed batches stand out from the ones that were trained on without trouble.
 
-    By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows.
+    By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows. None
+    that was fed more than `margin` batches before the onset: it was trained on, and nothing came of it.
     """
     losses = [loss for *_, loss in case.probe_samples]
     trained = [
@@ -162,7 +164,11 @@ def outliers(case: Case) -> list[bool]:
     far = [abs(x - centre) for x in losses]
     alone = [not math.isfinite(x) or x > max(6 * noise, least) for x in far]
     near = [not math.isfinite(x) or x > max(3.5 * noise, least) for x in far]
-    return [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
+    marks = [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
+    return [
+        mark and first >= onset_sample(case) - margin * (last - first + 1)
+        for mark, (first, last, _) in zip(marks, case.probe_samples, strict=True)
+    ]
 
 
 def _in_a_row(marks: list[bool], place: int, *, count: int = 3) -> bool:
@@ -177,18 +183,29 @@ def onset_sample(case: Case) -> int:
     row = case.incident.onset_row
     if column is None or not column.present[row]:
         return case.seen_sample
-    size = (
-        case.record.columns["batch_size"].values[row]
-        if "batch_size" in case.record.columns
-        else 1.0
-    )
     before = case.base.payload["counters"]["samples"]
-    return case.base.sample_id + int(column.values[row] - size) - int(before)
+    return case.base.sample_id + int(column.values[row] - _step_samples(case)) - int(before)
 
 
-def summarise_probe(case: Case) -> DataProbe:
+def _step_samples(case: Case) -> float:
+    """Return the samples of the step at the onset, of all ranks."""
+    column = case.record.columns.get("batch_size")
+    return float(column.values[case.incident.onset_row]) if column is not None else 1.0
+
+
+def probe_sample(case: Case, *, margin: int) -> int:
+    """Return the sample id to begin a probe near: what lies further before the onset cannot be to blame.
+
+    As many batches again as may be suspected are looked at before them, to compare with.
+    """
+    return onset_sample(case) - 2 * margin * int(_step_samples(case))
+
+
+def summarise_probe(case: Case, *, margin: int) -> DataProbe:
     """Return what the probed batches say together."""
-    hits = [s for s, mark in zip(case.probe_samples, outliers(case), strict=True) if mark]
+    hits = [
+        s for s, mark in zip(case.probe_samples, outliers(case, margin=margin), strict=True) if mark
+    ]
     finite = [x for *_, x in case.probe_samples if math.isfinite(x)]
     return DataProbe(
         num_batches=len(case.probe_samples),

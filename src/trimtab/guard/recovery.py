@@ -243,7 +243,9 @@ class Recovery:
         cuts = list(engine.decisions.lr_cuts)
         jump = find_lr_jump(incident)
         rising = jump is None and lr_rises(record, incident.onset, cuts)
-        if saturates(incident):  # it grew as long before it could be told apart as it did after
+        if (
+            saturates(incident) or returned
+        ):  # it grew as long before it could be told apart as it did after
             grown = engine.counters.step - first_sign
             target -= grown // 2 if rising else grown  # lower rates did less harm before
         base = engine.restore_point(target) or engine.oldest_restore_point()

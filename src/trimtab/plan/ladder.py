@@ -146,7 +146,7 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
-        if held and (s.saturating or not _worth_comparing(held[-1][0], trial)):
+        if held and (s.saturating or s.returning or not _worth_comparing(held[-1][0], trial)):
             break
         if result is None:
             if spent:
