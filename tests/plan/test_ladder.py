@@ -260,6 +260,14 @@ def test_a_rate_that_was_still_rising_is_held_and_not_only_scaled() -> None:
     assert step.reason.endswith("LR held at 0.0001 was not better by 0.2% (3)") or "failed" in step.reason  # fmt: skip
 
 
+def test_a_rising_rate_is_held_at_first_where_it_rose_from() -> None:
+    s = situation(lr_rising=True, lr_now=9e-3, lr_restore=3e-4, probe=CLEAN)
+    tried, step = play(s, lambda t: (t.lr_limit is not None, 3.0))
+    assert next(t.lr_limit for t in tried if t.lr_limit is not None) == pytest.approx(3e-4)
+    assert isinstance(step, Commit)
+    assert step.trial.name == "LR held at 0.0003"
+
+
 def test_a_rising_rate_that_saturated_attention_is_held_a_tenth_lower_and_no_further() -> None:
     tried, step = play(
         situation(lr_rising=True, saturating=True, probe=CLEAN), lambda _: (True, 3.0)

@@ -29,7 +29,7 @@ __all__ = [
     "conclude_trial",
     "find_lr_jump",
     "lr_at",
-    "lr_rises",
+    "lr_rise",
     "onset_sample",
     "outliers",
     "probe_sample",
@@ -41,6 +41,9 @@ _RISE_STEPS = 16
 """Steps before the onset over which the rate is compared."""
 _RISE = 1.02
 """Rise over them from which it counts as rising, ratio; schedules that fall or stay are below 1."""
+
+_PROVEN_ROWS = 32
+"""Rows before a rise from which the rate that it rose from counts as one that worked."""
 
 Phase = Literal["calm", "probe", "trial"]
 
@@ -80,6 +83,8 @@ class Case:
     """Step of the earliest sign, an earlier spike that healed among them."""
     lr_rising: bool = False
     """Whether the scheduled rate was still rising at the onset, without a jump."""
+    lr_sound: float | None = None
+    """The rate that it rose from; None: it did not, or none was proven before."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None
@@ -262,7 +267,23 @@ def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> 
     return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))
 
 
-def lr_rises(record: RunRecord, onset: float, cuts: Sequence[tuple[int, float]]) -> bool:
-    """Return whether the scheduled rate was higher at `onset` than some steps before."""
-    before = lr_at(record, onset - _RISE_STEPS, cuts)
-    return before > 0 and lr_at(record, onset, cuts) > _RISE * before
+def lr_rise(
+    record: RunRecord, onset: float, cuts: Sequence[tuple[int, float]]
+) -> tuple[bool, float | None]:
+    """Return whether the scheduled rate was still rising at `onset`, and the rate that it rose from.
+
+    That rate is None where the rise began with the run, as a warm-up does: none was proven before it.
+    """
+    rows = record.lineage_rows()
+    column = record.columns.get("lr")
+    if column is None:
+        return False, None
+    rows = rows[(record.step[rows] <= onset) & column.present[rows]]
+    steps = record.step[rows]
+    rates = [float(x) / lr_factor(cuts, s) for x, s in zip(column.values[rows], steps, strict=True)]
+    if len(rates) < 2 or not 0 < _RISE * lr_at(record, onset - _RISE_STEPS, cuts) < rates[-1]:
+        return False, None
+    first = len(rates) - 1
+    while first and rates[first - 1] < rates[first]:
+        first -= 1
+    return True, rates[first] if first >= _PROVEN_ROWS else None

@@ -267,7 +267,7 @@ class Casework:
         older = self._further_back(case, step)
         case.depth += 1
         case.base, case.trials, case.ends = older, [], {}
-        if case.lr_jump is None:
+        if case.lr_jump is None and case.lr_sound is None:
             case.lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
         self._start_probe(case)

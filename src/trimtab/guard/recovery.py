@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.actuators import read_setting
-from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at, lr_rises
+from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at, lr_rise
 from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.experience import arms_that_worked
 from trimtab.guard.experiments.branch import what_is_in_force
@@ -242,10 +242,9 @@ class Recovery:
         target -= distance * (2**recurrences - 1)
         cuts = list(engine.decisions.lr_cuts)
         jump = find_lr_jump(incident)
-        rising = jump is None and lr_rises(record, incident.onset, cuts)
-        if (
-            saturates(incident) or returned
-        ):  # it grew as long before it could be told apart as it did after
+        rising, sound = (False, None) if jump else lr_rise(record, incident.onset, cuts)
+        if saturates(incident) or returned:
+            # it grew as long before it could be told apart as it did after
             grown = engine.counters.step - first_sign
             target -= grown // 2 if rising else grown  # lower rates did less harm before
         base = engine.restore_point(target) or engine.oldest_restore_point()
@@ -257,7 +256,7 @@ class Recovery:
             seen_sample=engine.data.position if engine.data is not None else 0,
             base=base,
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
-            lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
+            lr_restore=jump.before if jump else sound or lr_at(record, base.step, cuts), lr_sound=sound,
             level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
             worked=arms_that_worked(engine, incident.kind),
             first_sign=first_sign, returning=bool(returned), lr_rising=rising,
