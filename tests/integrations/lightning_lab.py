@@ -74,7 +74,6 @@ def guard_callback(run: Path, mode: str = "act", **policy: Any) -> GuardCallback
         "checkpoint_in_background": False,
         "checkpoint_every_steps": 60,
         "snapshot_every_steps": 10,
-        "healing_steps": 0,  # a trouble is acted on at its first deadline, so that runs stay short
         **policy,
     }
     return GuardCallback(run, mode=mode, policy=Policy(**settings), say=lambda _line: None)  # type: ignore[arg-type]
