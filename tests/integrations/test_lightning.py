@@ -18,10 +18,10 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
 )
 from lightning.pytorch.plugins import MixedPrecision
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from tests.guard.tiny import Sequences, events_of, rows_of
-from tests.integrations.lightning_jobs import Job, TinyModule
+from tests.integrations.lightning_jobs import STREAMS, Forwards, Job, TinyModule
 from tests.integrations.lightning_lab import (
     BAD_DATA,
     BAD_LR,
@@ -39,6 +39,7 @@ from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
 from trimtab.integrations.lightning import GuardCallback
+from trimtab.integrations.lightning_parts import check_strategy
 from trimtab.integrations.packages import Package
 from trimtab.lab.text import Text
 
@@ -311,9 +312,44 @@ def test_hooks_see_unscaled_gradients_before_they_are_clipped(tmp_path: Path) ->
     assert min(logged) > 0.01
 
 
-class Stream(IterableDataset[torch.Tensor]):
-    def __iter__(self) -> Any:
-        return iter(Sequences(40))
+# -- streams ----------------------------------------------------------------------------------
+
+
+def run_stream(stream: str, *callbacks: Callback, **settings: Any) -> tuple[TinyModule, Recorder]:
+    """Fewer steps than the stream has batches."""
+    torch.manual_seed(3)
+    module, recorder = TinyModule(Job(20, stream=stream, num_samples=4 * 40)), Recorder()
+    with quiet():
+        used = trainer(recorder, *callbacks, max_steps=20, num_sanity_val_steps=0, gradient_clip_val=1.0, **settings)  # fmt: skip
+        used.fit(module)
+    return module, recorder
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_comes_in_its_own_order(tmp_path: Path, stream: str) -> None:
+    if stream != "IterableDataset":
+        pytest.importorskip(stream)
+    plain, rows = run_stream(stream)
+    guarded, guarded_rows = run_stream(stream, guard_callback(tmp_path / "run", "observe"))
+    assert guarded_rows.rows == rows.rows
+    assert len(rows.rows) == 20
+    assert same(plain, guarded)
+    assert events_of(tmp_path / "run", "fault") == []
+
+
+@pytest.mark.slow
+def test_bad_data_of_a_stream_is_left_out(tmp_path: Path, text: Text, sound: Fit) -> None:
+    callback = guard_callback(tmp_path / "run")
+    o = fit(BAD_DATA, text, callback, stream=True)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["roll-back+skip-data"]
+    assert callback.guard.skipped_samples == ((1112, 1207),)
+    assert o.validation == pytest.approx(sound.validation, rel=0.01)
+
+
+# -- what is refused --------------------------------------------------------------------------
 
 
 class Manual(TinyModule):
@@ -326,7 +362,8 @@ def _refused(tmp_path: Path, module: LightningModule | None = None, **settings: 
     fit_settings = {"train_dataloaders": settings.pop("data")} if "data" in settings else {}
     callbacks = settings.pop("callbacks", [])
     with quiet():
-        used = trainer(guard_callback(tmp_path / "run"), *callbacks, max_steps=3, **settings)
+        settings = {"max_steps": 3, **settings}
+        used = trainer(guard_callback(tmp_path / "run"), *callbacks, **settings)
         with pytest.raises(ConfigError) as caught:
             used.fit(module or TinyModule(Job(3)), **fit_settings)
     return str(caught.value)
@@ -336,7 +373,10 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     manual = _refused(tmp_path, Manual(Job(3)))
     assert "manual optimization" in manual
     assert "FabricGuard" in manual
-    assert "__len__" in _refused(tmp_path, data=DataLoader(Stream(), batch_size=4))
+    stream = DataLoader(Forwards(Sequences(40)), batch_size=4)
+    assert "set max_steps" in _refused(tmp_path, data=stream, max_steps=-1)
+    assert "leave max_epochs out" in _refused(tmp_path, data=stream, max_epochs=2)
+    assert "set max_steps" in _refused(tmp_path, data=stream, limit_train_batches=5)
     two = [DataLoader(Sequences(8), batch_size=4), DataLoader(Sequences(8), batch_size=4)]
     assert "one DataLoader" in _refused(tmp_path, data=two)
     assert "set it to 0" in _refused(tmp_path, reload_dataloaders_every_n_epochs=1)
@@ -344,6 +384,19 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     changes = GradientAccumulationScheduler({0: 1, 1: 2})
     assert "accumulate_grad_batches" in _refused(tmp_path, callbacks=[changes])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_strategy_that_was_not_tried_is_refused() -> None:
+    class DeepSpeedStrategy:
+        pass
+
+    class ModelParallelStrategy:
+        _tensor_parallel_size = 2
+
+    with pytest.raises(ConfigError, match=r"DeepSpeedStrategy.*take ModelParallelStrategy"):
+        check_strategy(DeepSpeedStrategy(), "GuardCallback")
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size=2"):
+        check_strategy(ModelParallelStrategy(), "GuardCallback")
 
 
 def test_another_version_of_lightning_is_one_warning(

@@ -35,6 +35,7 @@ from trimtab.integrations.lightning_parts import (
     Schedulers,
     Source,
     clip_in_lightnings_order,
+    length_of,
     take_loader,
 )
 from trimtab.integrations.packages import warn_of_version
@@ -218,13 +219,16 @@ class GuardCallback(Callback):
 
     def _wrap(self, trainer: Any) -> Callable[[Any], GuardedLoader]:
         def wrap(loader: Any) -> GuardedLoader:
-            prepared = trainer._data_connector._prepare_dataloader(
-                take_loader(loader), shuffle=True, mode=trainer.state.stage
-            )
             limit = trainer.limit_train_batches
-            if isinstance(limit, float):
-                limit = None if limit == 1.0 else int(len(prepared) * limit)
-            self._loader = GuardedLoader(prepared, limit)
+            taken = take_loader(loader, trainer)
+            prepared = trainer._data_connector._prepare_dataloader(
+                taken, shuffle=True, mode=trainer.state.stage
+            )
+            whole = length_of(prepared)
+            if whole is None:  # one epoch for Lightning, as long as the run
+                whole = trainer.max_steps * trainer.accumulate_grad_batches
+            length = int(whole * limit) if isinstance(limit, float) else min(limit, whole)
+            self._loader = GuardedLoader(prepared, length)
             return self._loader
 
         return wrap
