@@ -1,6 +1,8 @@
 """The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
 
 import math
+import re
+import shutil
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -221,13 +223,15 @@ def test_a_rollback_over_the_end_of_an_epoch_takes_lightnings_counters_back(
 # -- resuming ---------------------------------------------------------------------------------
 
 
-class Betas(TinyModule):
-    """Launched with other settings than the run's."""
+class OtherSetting(TinyModule):
+    """Launched with another setting than the run's."""
+
+    setting: tuple[str, Any]
 
     def configure_optimizers(self) -> Any:
         made = super().configure_optimizers()
         for group in made["optimizer"].param_groups:
-            group["betas"] = (0.5, 0.9)
+            name, group[name] = self.setting
         return made
 
 
@@ -239,21 +243,45 @@ def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
     own = ModelCheckpoint(tmp_path / "own", filename="{step}", every_n_train_steps=5, save_top_k=-1)
     run_tiny(guard_callback(tmp_path / "run"), own, steps=10, enable_checkpointing=True)
     path = None if ours else str(tmp_path / "own" / "step=5.ckpt")
-    with quiet():
-        used = trainer(guard_callback(tmp_path / "run"), max_steps=20, gradient_clip_val=1.0)
-        with pytest.raises(ActError, match=r"betas=\(0\.95, 0\.999\), now with \(0\.5, 0\.9\)"):
-            used.fit(Betas(Job(20)), ckpt_path=path)
+    others = {"betas": (0.5, 0.9), "lr": 0.5, "eps": 1e-3, "weight_decay": 0.5}
+    for name, value in others.items():
+        module = OtherSetting(Job(20))
+        module.setting = (name, value)
+        now = rf"launched with {name}=.*, now with {re.escape(repr(value))}"
+        with quiet():
+            used = trainer(guard_callback(tmp_path / "run"), max_steps=20, gradient_clip_val=1.0)
+            with pytest.raises(ActError, match=now):
+                used.fit(module, ckpt_path=path)
 
 
-@pytest.mark.covers("S128")
-def test_the_scale_of_the_loss_is_the_same_across_a_resume(tmp_path: Path) -> None:
+class SetScale(Callback):
+    """Asks the guard for another loss scale, where the run begins."""
+
+    def __init__(self, guarded: GuardCallback) -> None:
+        self.guarded = guarded
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert self.guarded.guard is not None
+        self.guarded.guard.set_loss_scale(64.0, why="start low")
+
+
+@pytest.mark.covers("S127", "S128")
+def test_the_scale_of_the_loss_goes_through_a_resume_and_is_reset_on_request_alone(
+    tmp_path: Path,
+) -> None:
     run_tiny(guard_callback(tmp_path / "whole"), steps=24, plugins=[fp16(1024.0)])
     run_tiny(guard_callback(tmp_path / "run"), steps=12, plugins=[fp16(1024.0)])
+    shutil.copytree(tmp_path / "run", tmp_path / "reset")
     _, _, rows = run_tiny(guard_callback(tmp_path / "run"), steps=24, plugins=[fp16(1024.0)])
     assert [step for step, *_ in rows.rows] == list(range(13, 25))
     scales = [row["loss_scale"] for row in rows_of(tmp_path / "whole")]
     assert [row["loss_scale"] for row in rows_of(tmp_path / "run", "1.1")] == scales[12:]
     assert scales[12] == 2 * scales[0]  # it has moved since the start
+    callback = guard_callback(tmp_path / "reset")
+    run_tiny(callback, SetScale(callback), steps=14, plugins=[fp16(1024.0)])
+    assert rows_of(tmp_path / "reset", "1.1")[0]["loss_scale"] == 64.0
+    (action,) = events_of(tmp_path / "reset", "action")
+    assert action.data["values"]["before"] == scales[12]
 
 
 # -- Lightning's own business -----------------------------------------------------------------
