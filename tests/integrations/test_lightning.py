@@ -1,5 +1,6 @@
 """The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
 
+import csv
 import math
 import re
 import shutil
@@ -19,6 +20,7 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     ModelCheckpoint,
 )
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader
 
@@ -338,6 +340,52 @@ def test_hooks_see_unscaled_gradients_before_they_are_clipped(tmp_path: Path) ->
     logged = [row["grad_norm"] for row in rows_of(tmp_path / "run")]
     assert logged == pytest.approx(seen.norms, rel=1e-5)
     assert min(logged) > 0.01
+
+
+# -- loggers ----------------------------------------------------------------------------------
+
+
+def nan_from_step_6(module: TinyModule, step: int, _rank: int) -> None:
+    if step >= 6:
+        first = next(module.parameters())
+        assert first.grad is not None
+        first.grad[0] = math.nan
+
+
+def test_the_trainers_own_loggers_get_signals_and_incidents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    theirs = MLFlowLogger("x", tracking_uri=(tmp_path / "ml").as_uri())
+    loggers: list[Any] = [
+        TensorBoardLogger(tmp_path, "tb"), CSVLogger(tmp_path, "csv"), theirs,
+    ]  # fmt: skip
+    module = TinyModule(Job(12, spoil=nan_from_step_6))
+    callback = guard_callback(tmp_path / "run", "observe")
+    with quiet():
+        trainer(callback, max_steps=12, logger=loggers, log_every_n_steps=2).fit(module)
+    expected = [float(row["loss"]) for row in rows_of(tmp_path / "run")][1::2]
+    assert any(map(math.isnan, expected))
+
+    raw = b"".join(p.read_bytes() for p in (tmp_path / "tb").rglob("events*"))
+    assert b"trimtab/chronicle" in raw
+    assert b"non-finite" in raw
+
+    with next((tmp_path / "csv").rglob("metrics.csv")).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["trimtab/loss"]) for row in rows if row["trimtab/loss"]]
+    assert losses == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    opened = [e for e in events_of(tmp_path / "run", "incident") if e.data["state"] == "open"]
+    counted = [float(row["trimtab/incidents"]) for row in rows if row["trimtab/incidents"]]
+    assert max(counted) == len(opened) > 0
+
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
+    history = [m.value for m in client.get_metric_history(theirs.run_id, "trimtab/loss")]
+    assert history == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert client.get_run(theirs.run_id).data.tags["trimtab.last"]
+    assert events_of(tmp_path / "run", "fault") == []
 
 
 # -- streams ----------------------------------------------------------------------------------
