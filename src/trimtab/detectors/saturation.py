@@ -157,15 +157,13 @@ class SaturationDetector:
         fallen = level <= self.told_share * self.onset_share**mark * s.top
         shrunk = _middle(s.hidden) <= self.hidden_share * s.mark_hidden[mark]
         recent = row.step - s.mark_steps[mark] <= self.within_steps
-        return fallen and shrunk and recent and self._grown(s, mark)
-
-    def _grown(self, s: SaturationState, mark: int) -> bool:
-        return _middle(s.logits) >= self.logit_growth * s.mark_logits[mark]
+        grown = _middle(s.logits) >= self.logit_growth * s.mark_logits[mark]
+        return fallen and shrunk and recent and grown
 
     def _lingered(self, s: SaturationState, mark: int, row: Place) -> bool:
         """Whether the entropy stayed above the next mark, and the fall that was told came after it."""
         since, rest = s.mark_steps[mark + 1] - s.mark_steps[mark], row.step - s.mark_steps[mark + 1]
-        return since > self.lingering * rest and self._grown(s, mark + 1)
+        return since > self.lingering * rest
 
     def _follow(
         self, s: SaturationState, level: float, row: Place
