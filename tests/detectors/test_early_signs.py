@@ -98,6 +98,18 @@ def test_what_counts_is_the_runs_own_course_and_no_ceiling(factor: float) -> Non
     ]
 
 
+@pytest.mark.parametrize("stands", [60, 200])
+def test_saturation_is_dated_to_the_fall_and_not_to_when_a_head_had_begun_to_sharpen(
+    stands: int,
+) -> None:
+    """The sharpest head of a sound run stood at a third of its first entropy for `stands` rows."""
+    entropy, logit, hidden = course(num_rows=200 + stands, begins=100 + stands, falls=0.5)
+    entropy[100:] /= 3.0
+    found = judge(SaturationDetector(), entropy, logit, hidden)
+    assert 100 + stands <= found[0].onset_row <= 104 + stands
+    assert found[0].row <= 112 + stands
+
+
 def test_saturation_that_comes_back_is_told_as_over_and_may_come_again() -> None:
     once = course(num_rows=400, begins=200)
     healed = course(num_rows=200, begins=10_000, seed=1)
