@@ -47,7 +47,7 @@ def tokenizer() -> Any:
     vocabulary = {chr(i): i for i in range(256)}
     made = Tokenizer(models.WordLevel(vocabulary, unk_token=chr(1)))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=made, eos_token=chr(0), pad_token=chr(2), unk_token=chr(1)
     )
 
