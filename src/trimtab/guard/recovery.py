@@ -250,7 +250,7 @@ class Recovery:
         jump = find_lr_jump(incident)
         return Case(
             incident=incident, record=record, seen_step=engine.counters.step,
-            seen_sample=engine.data.position if engine.data is not None else 0,
+            seen_sample=engine.position,
             base=base,
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
             lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
