@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from trimtab.guard.edge import Edge
-    from trimtab.guard.engine import Engine
+    from trimtab.guard.late_engine import LateEngine
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Listener, Recorder
     from trimtab.guard.recovery import Recovery
@@ -32,13 +32,15 @@ __all__ = ["Controls"]
 class Controls:
     """The part of `Guard` that is not the loop; every change is journalled and outlives restarts."""
 
-    _engine: Engine
+    _engine: LateEngine
     _recovery: Recovery
     _order: Order
     _edge: Edge
     _ranks: Ranks
     _recorder: Recorder
     _ended: bool
+    _fed: list[Any]
+    """Batches of the step under way."""
 
     @property
     def step_number(self) -> int:
@@ -75,6 +77,7 @@ class Controls:
     @property
     def last_norm(self) -> float:
         """Gradient norm of the last step, before clipping, of all ranks; NaN before the first."""
+        self._settle(act=False)
         return self._engine.step_sum.norm
 
     def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -375,7 +378,12 @@ class Controls:
         )  # fmt: skip
 
     def _check_open(self, call: str) -> None:
+        """Refuse a call after the end; before any other, what is known of the last step is read."""
         if self._ended:
             raise ConfigError(
                 f"guard.{call}() was called after the end; make a new Guard on the run directory to go on"
             )
+        self._settle(act=not self._fed)
+
+    def _settle(self, *, act: bool = True) -> bool:
+        raise NotImplementedError

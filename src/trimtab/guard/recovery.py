@@ -253,7 +253,7 @@ class Recovery:
         level, sigma = loss_level(record, base)
         return Case(
             incident=incident, record=record, seen_step=engine.counters.step,
-            seen_sample=engine.data.position if engine.data is not None else 0,
+            seen_sample=engine.position,
             base=base,
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
             lr_restore=jump.before if jump else sound or lr_at(record, base.step, cuts), lr_sound=sound,

@@ -35,9 +35,6 @@ class _Inverse:
 class Undoing(Controls):
     """The part of `Guard` that takes changes back."""
 
-    _fed: list[Any]
-    """Batches of the step under way."""
-
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
         """Take back the last change of a kind that stands; return what was, or would be, done.
 

@@ -248,6 +248,7 @@ class GuardCallback(Callback):
                 self._replace(epoch_loop, "reset", functools.partial(_reset, epoch_loop.reset))
             self._companion = None
             self._counters.running = True
+            self.guard._engine.late = False  # Lightning saves between steps: read each at once
             self._loader.batches = iter(self.guard)
             self._listen(trainer, self.guard)
             files = self._files = LightningFiles(self.guard, trainer.checkpoint_callbacks)
