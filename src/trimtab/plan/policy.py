@@ -71,7 +71,7 @@ class Policy:
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records under
     its own name; a run that lost its directory goes on from there. Empty: none."""
 
-    reads: Reads = "auto"
+    reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
     device; late: in a calm step at the start of the next one, before its update, so that the device is
     never waited for; auto: late on an accelerator, now on a CPU. Ours: on a CPU nothing is gained."""
