@@ -39,10 +39,10 @@ def test_batches_in_a_row_need_not_be_as_far(
 def test_a_batch_that_was_trained_on_long_before_the_onset_is_not_to_blame(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    losses = [*QUIET, 9.0, *QUIET, 9.0]
-    samples = [(2 * i, 2 * i + 1, x) for i, x in enumerate(losses)]
-    case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
-    for onset, found in ((44, [20, 41]), (82, [41])):
+    for onset, last, found in ((44, 2.0, [20]), (82, 9.0, [41])):
+        losses = [*QUIET, 9.0, *QUIET, last]
+        samples = [(2 * i, 2 * i + 1, x) for i, x in enumerate(losses)]
+        case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
         monkeypatch.setattr(module, "onset_sample", lambda _case, onset=onset: onset)
         assert np.flatnonzero(outliers(case, margin=4)).tolist() == found
 
@@ -69,3 +69,25 @@ def test_a_rate_that_rises_is_told_with_the_one_it_rose_from(
         rising, sound = lr_rise(record, 200.0, cuts)
         assert rising is expected[0]
         assert sound == (None if expected[1] is None else pytest.approx(factor * expected[1]))
+
+
+def strewn(every: int) -> list[float]:
+    return [9.0 if i % every == 0 else 2.0 for i in range(24)]
+
+
+@pytest.mark.parametrize(
+    ("reference", "ahead", "num_found"),
+    [
+        (QUIET, strewn(2), 12),
+        (QUIET, strewn(5), 0),  # a state that spikes at random, not a window of data
+        (QUIET, [9.0, 9.0, 9.0, *strewn(5)], 8),
+        ([1.5 * x for x in QUIET], [9.0] * 5, 0),  # the state itself is not what the run had
+    ],
+)
+def test_what_the_state_does_everywhere_is_not_put_down_to_data(
+    reference: list[float], ahead: list[float], num_found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
+    samples = [(i, i, x) for i, x in enumerate([*reference, *ahead])]
+    case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
+    assert sum(outliers(case, margin=4)) == num_found

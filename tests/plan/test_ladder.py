@@ -102,7 +102,7 @@ def test_where_attention_saturated_deep_cuts_come_first_and_mild_ones_never() ->
 
 def test_spikes_that_return_speak_for_the_rate_first() -> None:
     tried, _ = play(situation(probe=CLEAN, returning=True), lambda t: (t.lr_factor < 0.5, 3.0))
-    assert [t.lr_factor for t in tried] == [0.25]  # a short branch misleads: none is compared
+    assert [t.lr_factor for t in tried] == [0.1]  # a short branch misleads: none is compared
 
 
 def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:

@@ -42,6 +42,11 @@ _RISE_STEPS = 16
 _RISE = 1.02
 """Rise over them from which it counts as rising, ratio; schedules that fall or stay are below 1."""
 
+_UNLIKE = 1.15
+"""Median of the probed batches that were trained on well, over the level of the run, from which the
+state is not what the run had."""
+_NOISE_SHARE = 0.1
+"""Most that the noise of a trial's losses may lift what counts as held, share of the level."""
 _PROVEN_ROWS = 32
 """Rows before a rise from which the rate that it rose from counts as one that worked."""
 
@@ -154,6 +159,8 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
 
     By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows. None
     that was fed more than `margin` batches before the onset: it was trained on, and nothing came of it.
+    None at all where it is the state that is odd: the batches that were trained on without trouble
+    are far above the level of the run, or those that stand out are strewn, less than every third.
     """
     losses = [loss for *_, loss in case.probe_samples]
     trained = [
@@ -169,11 +176,20 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     far = [abs(x - centre) for x in losses]
     alone = [not math.isfinite(x) or x > max(6 * noise, least) for x in far]
     near = [not math.isfinite(x) or x > max(3.5 * noise, least) for x in far]
+    if centre > _UNLIKE * case.level:
+        return [False] * len(losses)
     marks = [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
-    return [
+    marks = [
         mark and first >= onset_sample(case) - margin * (last - first + 1)
         for mark, (first, last, _) in zip(marks, case.probe_samples, strict=True)
     ]
+    hits = [i for i, mark in enumerate(marks) if mark]
+    dense = (
+        any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
+        if hits
+        else True
+    )
+    return marks if dense else [False] * len(losses)
 
 
 def _in_a_row(marks: list[bool], place: int, *, count: int = 3) -> bool:
@@ -238,7 +254,8 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
     level, sigma = case.expect
     error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else sigma
-    limit = level * (1 + tolerance) + 3 * max(error, sigma / math.sqrt(len(tail)))
+    noise = 3 * max(error, sigma / math.sqrt(len(tail)))
+    limit = level * (1 + tolerance) + min(noise, _NOISE_SHARE * level)
     held = not case.alarmed and math.isfinite(end) and end <= limit
     return TrialResult(
         name=trial.name, held=held, loss=end, expected_loss=level, steps=len(case.losses),

@@ -111,8 +111,8 @@ class Policy:
     lr_factor_rising: float = 1 / 10
     """The same where the rate was still rising then: of the rate at the first sign, and held there. Chosen on
     the lab, seeds 0-1."""
-    lr_factor_returning: float = 1 / 4
-    """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-1."""
+    lr_factor_returning: float = 1 / 10
+    """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-3."""
     lr_jump_ratio: float = 1.5
     """Rise of the learning rate in force between restore point and onset above which the old rate
     is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's distance."""
