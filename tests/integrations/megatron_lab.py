@@ -65,7 +65,7 @@ class OnCpu(TorchFunctionMode):
 @contextmanager
 def megatron() -> Iterator[None]:
     """A process group of one, megatron-core's groups, and `OnCpu`."""
-    here = mock.patch.object(torch.cuda, "current_device", lambda: torch.device("cpu"))
+    here = mock.patch.object(torch.cuda, "current_device", return_value=torch.device("cpu"))
     with warnings.catch_warnings(), OnCpu(), here:
         warnings.simplefilter("ignore")
         dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

@@ -130,5 +130,7 @@ def test_a_registrys_config_is_taken_whole(tmp_path: Path) -> None:
         assert getattr(ours, f.name) is getattr(own, f.name)
     assert ours.guard == GuardConfig(mode="act", run="runs/tiny")
     assert ours.to_dict()["guard"] == {"mode": "act", "run": "runs/tiny", "policy": ""}
-    with pytest.raises(ConfigError, match="put trimtab.integrations.torchtitan.GuardMixin before"):
+    with pytest.raises(
+        ConfigError, match=r"put trimtab\.integrations\.torchtitan\.GuardMixin before"
+    ):
         guarded(ours)

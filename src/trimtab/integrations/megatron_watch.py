@@ -20,13 +20,14 @@ import json
 import math
 import re
 import shlex
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.detectors.judge import Judge
+from trimtab.detectors.judge import Judge, judge_record
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.guard.edge import Edge, to_stderr
@@ -198,7 +199,8 @@ class MegatronWatch:
         self._recorder.event(
             "decision", step=step, what="end the run", why=self.stopped, evidence=[]
         )
-        self._verdict(self.stopped, state="given-up", before=min(f.onset for f in trouble))
+        before = min(f.onset for f in trouble) - self.policy.rollback_margin_steps
+        self._verdict(self.stopped, state="given-up", before=before)
         if self._checkpoints is not None:
             on = (
                 shlex.join(restart_arguments(self._root, self._checkpoints))
@@ -265,10 +267,7 @@ def _spell(match: re.Match[str]) -> str:
 
 def _planned(record: RunRecord, checkpoints: Any, framework: str) -> Iterable[str]:
     """Yield the flags of going back, and of the first cure."""
-    judge = Judge()
-    from trimtab.detectors.judge import judge_record
-
-    incidents = group_findings(record, judge_record(record, judge))
+    incidents = group_findings(record, judge_record(record, Judge()))
     grave = [i for i in incidents if i.severity != "info"]
     if not grave:
         return
@@ -299,12 +298,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--framework", default="megatron", help="megatron (default) or megatron-deepspeed")  # fmt: skip
     given = parser.parse_args(arguments)
     try:
-        print(
-            shlex.join(restart_arguments(given.run, given.checkpoints, framework=given.framework))
-        )
+        found = restart_arguments(given.run, given.checkpoints, framework=given.framework)
     except ReadError as error:
         to_stderr(str(error))
         return 1
+    sys.stdout.write(shlex.join(found) + "\n")
     return 0
 
 
