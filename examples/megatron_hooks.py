@@ -34,6 +34,7 @@ def training_log(*args, **kwargs):
     )  # fmt: skip
     result = own(*args, **kwargs)
     if stop:
+        watch.close()
         sys.exit(watch.exit_code)
     return result
 

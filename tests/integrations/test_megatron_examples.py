@@ -63,10 +63,14 @@ def test_megatrons_hook_file_ends_a_run_from_its_log(
     monkeypatch.setitem(sys.modules, "megatron", ModuleType("megatron"))
     monkeypatch.setitem(sys.modules, "megatron.training", package)
     runpy.run_path(str(ROOT / "examples" / "megatron_hooks.py"))
-    with pytest.raises(SystemExit) as ended:
+
+    def train() -> None:
         for i in range(1, 400):
             loss = 3.0 + 1e-3 * (i % 7) + (2.0 if i > 300 else 0.0)
             assert not own.training_log({"lm loss": torch.tensor(loss)}, {}, 3e-4, i, 1.0, False, 0, 0.5, None, None)  # fmt: skip
+
+    with pytest.raises(SystemExit) as ended:
+        train()
     assert ended.value.code == 3
     assert seen == list(range(1, seen[-1] + 1))
     assert 300 < seen[-1] < 360

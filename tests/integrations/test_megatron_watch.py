@@ -92,7 +92,7 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None
 
 
 def test_without_a_run_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ReadError, match="verdict.json"):
+    with pytest.raises(ReadError, match=r"verdict\.json"):
         restart_arguments(tmp_path, tmp_path)
     assert main([str(tmp_path), str(tmp_path)]) == 1
     assert "is it a run directory?" in capsys.readouterr().err
