@@ -136,7 +136,7 @@ def test_the_rerun_machine_runs_within_a_guarded_step(tmp_path: Path) -> None:
 
     _, losses, _ = plain(steps=6)
     initialize_rerun_state_machine(mode=RerunMode.DISABLED)
-    machine, parts, seen = get_rerun_state_machine(), Parts(), []
+    machine, parts, seen, loss = get_rerun_state_machine(), Parts(), [], torch.zeros(())
     guard = MegatronGuard(parts.model, parts.optimizer, parts.scheduler, data=parts.data, increment=BATCH, steps=6, run=tmp_path, mode="act", say=lambda _: None)  # fmt: skip
     try:
         for batch in guard:
