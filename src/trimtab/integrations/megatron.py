@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
 from trimtab.integrations.packages import warn_of_version
@@ -76,7 +78,7 @@ class MegatronGuard(Guard):
         limit = None if own is None else own * engine.decisions.clip_factor
         norm = self._core.get_grad_norm() if limit is None else self._core.clip_grad_norm(limit)
         engine.clip = own
-        engine._clipped = (float(norm), limit)
+        engine._clipped = (torch.as_tensor(norm), limit)
 
 
 def _one_optimizer(optimizer: Any) -> Any:

@@ -239,7 +239,7 @@ class GuardMixin:
         limit = max_norm * guard._engine.decisions.clip_factor
         norm = own(parameters, limit, *rest, **more)
         guard._engine.clip = max_norm
-        guard._engine._clipped = (float(norm), limit)
+        guard._engine._clipped = (torch.as_tensor(norm), limit)
         return norm
 
     def _stepped(self, before: int) -> bool:
