@@ -66,6 +66,17 @@ def test_a_planted_fault_is_found_in_time(
     assert abs(found[0].onset_row - AT) <= max(64, delay // 2)
 
 
+@pytest.mark.parametrize(("far", "told"), [((9.5, 7.0, 6.5), True), ((9.5, 7.0, 2.0), False)])
+def test_a_row_far_out_and_two_half_as_far_are_a_spike(far: tuple[float, ...], told: bool) -> None:
+    noise = make_noise(400, "gaussian", np.random.default_rng(0))
+    loss = 2.4 + 0.17 * np.asarray(noise)
+    spread = 1.4826 * float(np.median(np.abs(loss[:200] - 2.4)))
+    after = [5.0] * 17 if told else [0.0] * 17
+    loss[200:220] = 2.4 + spread * np.array([*far, *after])
+    found = [f for f in alarms(loss) if f.kind == "spike"]
+    assert [(f.onset_row, f.row) for f in found] == ([(200, 202)] if told else [])
+
+
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_the_same_runs_without_the_fault_are_quiet(seed: int) -> None:
     assert alarms(quiet(seed)) == []

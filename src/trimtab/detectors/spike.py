@@ -6,9 +6,9 @@
     z[t]     = r[t] / max(sigma, floor)
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
-in) opens an episode and freezes level and sigma. Two such rows within three make it a spike; a
-single one is a spike only at 5 times that largest |z|, else an outlier, worth a note and no alarm. The episode closes after three
-rows back at the level; after `timeout_rows` the new level is accepted, which is said once.
+in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
+do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
+outlier, worth a note and no alarm. The episode closes after three rows back at the level; after `timeout_rows` the new level is accepted, which is said once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """
@@ -51,6 +51,8 @@ class Episode:
     onset: float = 0.0
     age: int = 0
     num_over: int = 0
+    num_half: int = 0
+    """Rows at least half as far as one must be to count."""
     last_over_row: int = 0
     last_over: float = 0.0
     num_quiet: int = 0
@@ -203,6 +205,7 @@ class SpikeDetector:
             onset=e.onset,
             age=e.age + 1,
             num_over=e.num_over + over,
+            num_half=e.num_half + (z > 0.5 * bar),
             last_over_row=row.index if over else e.last_over_row,
             last_over=row.step if over else e.last_over,
             num_quiet=e.num_quiet + 1 if z < self.calm_sigma else 0,
@@ -218,7 +221,7 @@ class SpikeDetector:
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
-            if e.num_over >= 2 or e.peak_z > self.tail_factor * calm.tail:
+            if e.num_over >= 2 or e.num_half >= 3 or e.peak_z > self.tail_factor * calm.tail:
                 e = replace(e, stage=2)
                 return calm, e, self._finding(i, calm, e, row, "open")
             if e.age < 3:
