@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import (
-    deed_values,
+    deed_words,
     number,
     plain,
     reworded,
@@ -217,10 +217,7 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
         yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
-        what = " ".join(
-            p for p in (_md(words(d.get("remedy"))), _md(deed_values(d.get("values")))) if p
-        )
-        yield f"{at} done: {what or 'unsaid'}" + _because(d.get("why"))
+        yield f"{at} done: {_md(deed_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
             f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}: **{_md(verdict_text(d)[0])}**"

@@ -78,6 +78,7 @@ class Engine(RunState):
         """What was known of the batch before the step; the mean, where several make one."""
         self._num_seen = 0
         self._clipped: tuple[float, float | None] | None = None
+        self._nonfinite: tuple[str, int] | None = None
         self.noted: dict[str, float] = {}
         """Further signals of the step under way, as this rank knows them."""
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
@@ -140,6 +141,7 @@ class Engine(RunState):
         whole = self.pool(loss, norm, samples, tokens)
         labels: dict[str, str] = {}
         self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
+        self._find_elsewhere(whole, labels)
         skip = skip_nonfinite and not math.isfinite(whole.norm)
         scale = scaler.get_scale() if scaler is not None else None
         scheduled = apply_weight_decay(self)
@@ -170,8 +172,15 @@ class Engine(RunState):
         if scaler is not None:
             scaler.unscale_(self.training.optimizer)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
-        self._clipped = (clip_gradients(self.parameters, limit, self.ranks), limit)
+        self._nonfinite = None
+        norm = clip_gradients(
+            self.parameters, limit, self.ranks, look=lambda: self.on_gradients(self._find_nonfinite)
+        )
+        self._clipped = (norm, limit)
         return self._clipped
+
+    def _find_nonfinite(self) -> None:
+        self._nonfinite = first_nonfinite(self.parameters, self.names)
 
     def _take_noted(self, whole: StepSum) -> dict[str, float]:
         """Return the further signals of the step, means over the ranks; none where ranks differ."""
@@ -291,11 +300,20 @@ class Engine(RunState):
         self, whole: StepSum, limit: float | None, labels: dict[str, str]
     ) -> None:
         self.probes.at_gradients(whole.norm, limit)
-        if not math.isfinite(whole.norm):
-            bad = first_nonfinite(self.parameters, self.names)
-            if bad is not None:
-                labels["nonfinite_at"] = bad[0]
-                labels["nonfinite_tensors"] = f"{bad[1]} of {len(self.parameters)}"
+        if self._nonfinite is not None:
+            first, count = self._nonfinite
+            labels["nonfinite_at"] = first
+            labels["nonfinite_tensors"] = f"{count} of {len(self.parameters)}"
+
+    def _find_elsewhere(self, whole: StepSum, labels: dict[str, str]) -> None:
+        """Take the tensor that is not finite from the first rank that sees one: it may not be here.
+
+        One collective, at steps whose norm is not finite; all ranks have the same norm and come.
+        """
+        if self.ranks.count == 1 or math.isfinite(whole.norm):
+            return
+        seen = {n: labels[n] for n in ("nonfinite_at", "nonfinite_tensors") if n in labels}
+        labels |= next((found for found in self.ranks.collect(seen) if found), {})
 
     def probe(self, values: dict[str, float], labels: dict[str, str]) -> dict[str, list[float]]:
         """Add what the probes saw of the step just done; return what they saw layer by layer.

@@ -384,7 +384,9 @@ class Guard(Ending):
             edge.run("journal", lambda: teller.tell_broken_state(labels["adam_broken_at"]))
         if self._acting and not self._recovery.busy:
             scaled = "loss_scale" in values
-            edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))
+            edge.run(
+                "journal", lambda: teller.take_in_update(values, labels, first, last, scaled=scaled)
+            )
         self._after_step(values, labels, values["loss"])
         if self._recovery.given_up and self.policy.on_give_up == "stop":
             self._end("given up")

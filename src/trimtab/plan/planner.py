@@ -321,7 +321,7 @@ def _patience(case: _Case) -> Built:
     return (
         "patience",
         {},
-        f"it was over within {f.num_rows} rows, and {f.rows_after} went by since",
+        f"it was over within {f.num_rows} row{'s' * (f.num_rows != 1)}, and {f.rows_after} went by since",
     )
 
 
