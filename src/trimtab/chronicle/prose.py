@@ -105,7 +105,7 @@ def values_text(values: object) -> str:
 
 
 def _value_text(key: str, value: object) -> str:
-    if value is None or value is False or value == "":
+    if value is None or value is False or value in ("", [], ()):
         return ""
     if value is True:
         return key
@@ -161,8 +161,9 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
     last = number(step + count - 1) if isinstance(count, int) else number(step)
     one = last == number(step)
     of = f"update of step {last}" if one else f"updates of steps {number(step)}-{last}"
-    known = isinstance(samples, list | tuple) and len(samples) == 2
-    fed = f" (samples {'-'.join(map(plain, samples))})" if known else ""
+    fed = ""
+    if isinstance(samples, list | tuple) and len(samples) == 2:
+        fed = f" (samples {plain(samples[0])}-{plain(samples[1])})"
     return f"{of} skipped{fed}"
 
 
