@@ -445,6 +445,9 @@ def _headline(
         until = f" to {place_text(end)}" if end != onset.onset else ""
         over = ", recovered" if _topic(lead) == "learning" else ""
         since = f"{record.axis} {place_text(onset.onset)}{until}{over}"
+    if first is not None and first.detector == "lr-change" and lead.signal != "loss":
+        jumped = f"jump of the learning rate · {record.axis} {place_text(first.onset)}"
+        return f"{jumped} · {first.text} · then {title}, {since} · {lead.text}"
     sign = f" (first sign {place_text(first.onset)}, {first.signal})" if first else ""
     return f"{title} · {since}{sign} · {lead.text}"
 

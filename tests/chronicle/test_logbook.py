@@ -224,3 +224,18 @@ def test_a_resumed_and_cured_run_reads_well() -> None:
 
 def test_a_resume_that_nothing_follows_stands_under_start() -> None:
     assert "## Start\n\n- **400** resumed" in render_logbook((event("resume", 400, ""),))
+
+
+def test_settings_are_words_and_a_steady_rate_is_told_once() -> None:
+    builder = RecordBuilder("x", "trimtab")
+    builder.start_attempt(number="1.0", settings={"world_size": "2"})
+    for i in range(1, 101):
+        builder.add(i, {"loss": 2.0, "lr": 1e-3})
+    start = event(
+        "start", 0, settings={"policy": {"probes_off": [], "past_runs": [], "mode": "act"}}
+    )
+    text = render_logbook([start, event("attempt", 0, number="1.0")], builder.build())
+    assert "world size 2" in text
+    assert "policy: mode act" in text
+    assert "probes off" not in text
+    assert text.count("| 0.001 |") == 2

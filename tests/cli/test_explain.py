@@ -112,3 +112,8 @@ def test_several_ids_are_several_entries(run: Run) -> None:
     _, out, _ = run("explain", "unrecovered-spike", "learning-rate-too-high", "--json")
     ids = [e["id"] for e in parse(out)["entries"]]
     assert ids == ["unrecovered-spike", "learning-rate-too-high"]
+
+
+def test_the_word_of_a_finding_leads_to_its_kind(run: Run) -> None:
+    code, out, _ = run("explain", "saturation", "--json")
+    assert (code, [e["id"] for e in parse(out)["entries"]]) == (0, ["shift"])

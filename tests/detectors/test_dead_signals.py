@@ -93,6 +93,18 @@ def test_a_sensor_that_misses_samples_is_flagged_and_one_of_a_steady_rhythm_is_n
     assert share_missing(np.arange(0, 100, 10), 100) == 0.0
 
 
+def test_what_a_guard_reads_more_often_early_is_no_sensor_that_misses_samples() -> None:
+    builder = RecordBuilder("a run", "trimtab")
+    for step in range(1, 421):
+        row = {"loss": 2.0}
+        if step % 10 == 0 or (step <= 300 and step % 4 == 0):
+            row["attention_entropy"] = 3.0
+        builder.add(float(step), row)
+    record = builder.build()
+    assert share_missing(np.flatnonzero(record.columns["attention_entropy"].present), 420) > 0.1
+    assert sensor_findings(record) == ()
+
+
 def skips(*runs: tuple[int, int]) -> Floats:
     """Return flags of 1000 rows; runs are (first row, number of skipped rows)."""
     flags = np.zeros(1000)

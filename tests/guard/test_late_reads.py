@@ -166,7 +166,7 @@ def test_an_update_that_is_not_finite_is_left_out_on_the_device(tmp_path: Path) 
     assert row["sample_loss_max"] > row["loss"]
     assert (row["step"], row["skipped"]) == (13, 1.0)
     assert math.isnan(row["grad_norm"])
-    assert row["nonfinite_at"] == "embedding.weight"
+    assert row["nonfinite_at"] == "hidden.weight"
     assert [e.data["remedy"] for e in events_of(tmp_path / "late", "action")] == ["skip-update"]
 
 

@@ -288,3 +288,28 @@ def test_a_rank_that_no_longer_trains_the_same_model_is_named(tmp_path: Path) ->
     assert [r["step"] for r in rows if r.get("odd_ranks")][:1] == [10]
     told = [e for e in events_of(tmp_path / "run", "note") if "rank 1" in e.data["text"]]
     assert len(told) == 1
+
+
+def nan_then_apart(crew: Crew, step: int) -> None:
+    """One element of rank 1's gradient is NaN after the all-reduce; later its weights differ."""
+    if step == 4 and crew.rank == 1:
+        gradient = list(crew.model.parameters())[1].grad
+        assert gradient is not None
+        gradient[0, 0] = float("nan")
+    if step == 7:
+        drift_apart(crew, 5)
+
+
+def test_a_skipped_nan_on_one_rank_names_rank_and_tensor_and_says_nothing_of_its_weights(
+    tmp_path: Path,
+) -> None:
+    assert run_crowd(tmp_path, 2, Job("ddp", 22, mode="act", spoil=nan_then_apart)) == [0, 0]
+    rows = rows_of(tmp_path / "run")
+    assert (rows[3]["nonfinite_ranks"], rows[3]["nonfinite_at"]) == ("1", "up.0.weight")
+    (skipped,) = events_of(tmp_path / "run", "action")
+    assert (
+        skipped.data["why"]
+        == "the gradient's norm is nan on rank 1, in the gradient of up.0.weight"
+    )
+    apart = [e for e in events_of(tmp_path / "run", "note") if "same model" in e.data["text"]]
+    assert [e.step >= 7 for e in apart] == [True]

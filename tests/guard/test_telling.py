@@ -23,6 +23,12 @@ from tests.guard.tiny import (
 from trimtab.guard import Guard, trouble
 from trimtab.guard import telling as telling_module
 from trimtab.plan.policy import Policy
+from trimtab.readers.rundir import read_run_directory
+from trimtab.report.assemble import make_account
+from trimtab.report.cures import resolved
+from trimtab.report.sections import cards_html
+from trimtab.report.state import standing
+from trimtab.report.terminal import terminal_text
 
 pytestmark = pytest.mark.torch
 
@@ -226,3 +232,42 @@ def test_a_fault_in_the_last_save_does_not_hide_the_interrupt(
         train_guarded(s, guard, on_batch=lambda g, _: signal.raise_signal(signal.SIGINT) if g.step_number == 3 else None)  # fmt: skip
     assert len(events_of(tmp_path / "run", "fault")) == 1
     assert events_of(tmp_path / "run", "end")[0].data["reason"] == "interrupted"
+
+
+def test_a_jump_of_the_rate_is_told_at_its_step_and_journalled(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+    s = make()
+    guard = guard_of(s, run, steps=40, mode="act", say=said.append)
+    guard.override_lr(lambda step: 1e-3 if step < 30 else 2e-2, why="a planted jump")
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+    told = "learning rate 0.001 \u2192 0.02 in one row (x20)"
+    assert [line for line in said if told in line] == [f"step     30  {told}"]
+    assert [(e.step, e.data["text"]) for e in events_of(run, "note") if told in e.data["text"]] == [
+        (30, told)
+    ]
+
+
+def test_an_update_that_was_left_out_is_dealt_with_in_every_reading(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+    s = make()
+    guard = guard_of(s, run, steps=30, mode="act", say=said.append)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        if guard.step_number + 1 == 20:
+            gradient = next(s.model.parameters()).grad
+            assert gradient is not None
+            gradient.view(-1)[0] = math.nan
+        guard.step()
+    assert [line for line in said if line.startswith("step     20")] == [
+        "step     20  the gradient's norm is nan, in the gradient of embedding.weight: "
+        "update skipped (samples 74-77)"
+    ]
+    account = make_account(read_run_directory(run), events=events_of(run))
+    assert resolved(account) == frozenset({0})
+    assert standing(account) == "good"
+    text = terminal_text(account, width=180)
+    assert "dealt with:" in text
+    assert "update of step 20 skipped (samples 74-77)" in text
+    assert "leave the faulty node out" not in text + cards_html(account)

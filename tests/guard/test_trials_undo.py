@@ -77,6 +77,8 @@ def test_a_rollback_by_hand_gives_up_steps_only_when_confirmed_and_is_one_record
     rates = {r["step"]: r["lr"] for r in rows_of(run, "1.1")}
     assert sorted(rates) == list(range(16, 41))
     assert set(rates.values()) == {1.5e-3}
+    (outcome,) = events_of(run, "outcome")  # steps 16-40 are earlier ones than those before it
+    assert (outcome.data["label"], outcome.data["verdict"]) == ("unclear", "unclear")
 
 
 @pytest.mark.covers("S120")

@@ -431,3 +431,14 @@ def test_a_nan_is_told_with_its_own_step_beside_that_of_the_trouble() -> None:
     (one,) = alarms(of({"loss": loss, "grad_norm": np.arange(1.0, 13)}))
     assert one.onset == 3
     assert "NaN at step 9; trouble began at 3" in one.headline
+
+
+def test_a_jump_of_the_rate_is_the_news_where_the_loss_keeps_quiet() -> None:
+    share = np.where(np.arange(400) < 251, 0.02, 0.8)
+    clipped = (np.random.default_rng(3).random(400) < share).astype(float)
+    rate = np.where(np.arange(400) < 250, 8.4e-4, 1.67e-2)
+    found = alarms(of({"loss": level(400), "clipped": clipped, "lr": rate}))
+    assert found[0].precursor_signal == "lr"
+    assert found[0].headline.startswith(
+        "jump of the learning rate · step 251 · learning rate 0.00084 → 0.0167 in one row (x19.9) · then shift of clipped, "
+    )

@@ -165,6 +165,10 @@ def test_a_slowdown_does_not_cost_any_training() -> None:
         "watch-pace",
     }  # nothing goes back or slows down
     assert "on every rank" in plan.next_test
+    alone = tuple(dataclasses.replace(a, settings={"world_size": "1"}) for a in record.attempts)
+    record = dataclasses.replace(record, attempts=alone)
+    plan = make_plan(record, slow, diagnose(record, slow))
+    assert {r.remedy for r in plan.remedies} == {"widen-input", "watch-pace"}
 
 
 def test_a_second_cut_is_deeper() -> None:

@@ -188,6 +188,9 @@ def test_labels() -> None:
     broken = dataclasses.replace(calm, losses=[float("nan")] * 32)
     assert label_change(calm, broken).overall == "worse"
     assert label_change(broken, calm).overall == "better"
+    solved = Stretch(losses=[2.0, 2.2] * 8, norms=[0.3] * 16)
+    trouble = Stretch(losses=[8.0, 8.1] * 8, norms=[9.0] * 16, alarms=1)
+    assert label_change(trouble, solved).overall == "better"  # its spread alone is worse
     assert label_change(Stretch(losses=[9.0] * 3, norms=[1.0] * 3), calm).overall == "unclear"
     louder = dataclasses.replace(calm, norms=[1.0] * 32)
     assert label_change(calm, louder).overall == "unclear"  # one metric alone, and not the loss

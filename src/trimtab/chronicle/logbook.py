@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import (
-    deed_values,
+    deed_words,
     number,
     plain,
     reworded,
@@ -201,7 +202,7 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     own = attempt.settings if attempt is not None else {}
     before = parent.settings if parent is not None else {}
     return ", ".join(
-        f"{_md(k)} {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
+        f"{_md(plain(k).replace('_', ' '))} {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
         for k, v in own.items()
         if before.get(k) != v
     )
@@ -217,10 +218,7 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
         yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
-        what = " ".join(
-            p for p in (_md(words(d.get("remedy"))), _md(deed_values(d.get("values")))) if p
-        )
-        yield f"{at} done: {what or 'unsaid'}" + _because(d.get("why"))
+        yield f"{at} done: {_md(deed_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
             f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}: **{_md(verdict_text(d)[0])}**"
@@ -305,6 +303,18 @@ def _changes(events: Sequence[Event]) -> str:
     return "## Changes\n\n" + head + "\n".join(rows)
 
 
+def _without_repeats(
+    shown: Sequence[int], attempt: NDArray[np.int32], rate: NDArray[np.float64]
+) -> list[int]:
+    """Return the rows to show, a rate that stays as it was once, and the last one."""
+    kept = list(shown[:1])
+    for i in shown[1:]:
+        moved = attempt[i] != attempt[kept[-1]] or rate[i] != rate[kept[-1]]
+        if moved or i == shown[-1]:
+            kept.append(i)
+    return kept
+
+
 def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
     """Return the learning rate in force along the final lineage at a few steps and at every turn."""
     column = record.columns.get("lr") if record is not None else None
@@ -321,7 +331,7 @@ def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
     shown.update(int(i) + 1 for i in changed)
     lines = [
         f"| {number(float(record.step[rows[i]]))} | {_md(record.attempts[int(record.attempt[rows[i]])].number)} | {number(float(column.values[rows[i]]))} |"
-        for i in sorted(shown)
+        for i in _without_repeats(sorted(shown), record.attempt[rows], column.values[rows])
     ]
     return (
         "## Learning rate as it was\n\n| step | attempt | learning rate |\n| ---: | --- | ---: |\n"

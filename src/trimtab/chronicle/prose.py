@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 __all__ = [
     "deed_values",
+    "deed_words",
     "number",
     "plain",
     "reworded",
@@ -104,7 +105,7 @@ def values_text(values: object) -> str:
 
 
 def _value_text(key: str, value: object) -> str:
-    if value is None or value is False or value == "":
+    if value is None or value is False or value in ("", [], ()):
         return ""
     if value is True:
         return key
@@ -142,6 +143,28 @@ def deed_values(values: object) -> str:
         pair = key == "skip_samples" and isinstance(value, list | tuple) and len(value) == 2
         said[key] = "-".join(plain(v) for v in value) if pair else value
     return values_text(said)
+
+
+def deed_words(step: float, deed: Mapping[str, object]) -> str:
+    """Return what an action did, its remedy and values in words.
+
+    Example:
+        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        'update of step 251 skipped (samples 4000-4015)'
+        >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
+        'skip data to step 40'
+    """
+    values = deed.get("values")
+    if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
+        return " ".join(p for p in (words(deed.get("remedy")), deed_values(values)) if p)
+    count, samples = values.get("num"), values.get("samples")
+    last = number(step + count - 1) if isinstance(count, int) else number(step)
+    one = last == number(step)
+    of = f"update of step {last}" if one else f"updates of steps {number(step)}-{last}"
+    fed = ""
+    if isinstance(samples, list | tuple) and len(samples) == 2:
+        fed = f" (samples {plain(samples[0])}-{plain(samples[1])})"
+    return f"{of} skipped{fed}"
 
 
 def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:

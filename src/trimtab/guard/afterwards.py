@@ -144,7 +144,8 @@ class Afterwards(Ending):
         if self._acting and not self._recovery.busy:
             scaled = "loss_scale" in values
             edge.run(
-                "journal", lambda: teller.take_in_update(values, fed.first, fed.last, scaled=scaled)
+                "journal",
+                lambda: teller.take_in_update(values, labels, fed.first, fed.last, scaled=scaled),
             )
         found: list[Finding] = []
         edge.run("record", engine.note_order)

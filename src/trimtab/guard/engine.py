@@ -11,6 +11,7 @@ import math
 import time
 import warnings
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.detectors.judge import Judge
@@ -80,6 +81,7 @@ class Engine(RunState):
         """What was known of the batch before the step; the mean, where several make one."""
         self._num_seen = 0
         self._clipped: tuple[torch.Tensor, float | None] | None = None
+        self._nonfinite: tuple[str, int] | None = None
         self.noted: dict[str, float] = {}
         """Further signals of the step under way, as this rank knows them."""
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
@@ -175,10 +177,11 @@ class Engine(RunState):
                 of model and optimizer stay bit for bit.
         """
         scaler = self.live_scaler()
-        norm, limit = self._take_clipped()
+        norm, limit = self._take_clipped(look=True)
         whole = self.pool(loss, float(norm), samples, tokens)
         labels: dict[str, str] = {}
         self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
+        self._find_elsewhere(whole, labels)
         skip = skip_nonfinite and not math.isfinite(whole.norm)
         scale = scaler.get_scale() if scaler is not None else None
         scheduled = apply_weight_decay(self)
@@ -225,24 +228,30 @@ class Engine(RunState):
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
         return values
 
-    def _take_clipped(self) -> tuple[torch.Tensor, float | None]:
+    def _take_clipped(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
         clipped, self._clipped = self._clipped, None
-        return clipped or self._clip()
+        return clipped or self._clip(look=look)
 
     def clip_ahead(self) -> tuple[float, float | None]:
         """Unscale and clip the gradients of the step under way; return norm and limit.
 
         `step` does it where it was not done yet.
         """
-        self._clipped = self._clip()
+        self._clipped = self._clip(look=True)
         return float(self._clipped[0]), self._clipped[1]
 
-    def _clip(self) -> tuple[torch.Tensor, float | None]:
+    def _clip(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
+        """Unscale and clip; `look` for the first tensor that is not finite where the norm is not."""
         scaler = self.live_scaler()
         if scaler is not None:
             scaler.unscale_(self.training.optimizer)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
-        return clip_gradients(self.parameters, limit, self.ranks), limit
+        self._nonfinite = None
+        find = partial(self.on_gradients, self._find_nonfinite) if look else None
+        return clip_gradients(self.parameters, limit, self.ranks, look=find), limit
+
+    def _find_nonfinite(self) -> None:
+        self._nonfinite = first_nonfinite(self.parameters, self.names)
 
     def _pool_noted(self, whole: StepSum) -> dict[str, float]:
         """Return the further signals of the step, means over the ranks; none where ranks differ."""
@@ -369,11 +378,21 @@ class Engine(RunState):
         self, whole: StepSum, limit: float | None, labels: dict[str, str]
     ) -> None:
         self.probes.at_gradients(whole.norm, limit)
-        if not math.isfinite(whole.norm):
-            bad = first_nonfinite(self.parameters, self.names)
-            if bad is not None:
-                labels["nonfinite_at"] = bad[0]
-                labels["nonfinite_tensors"] = f"{bad[1]} of {len(self.parameters)}"
+        if self._nonfinite is not None:
+            first, count = self._nonfinite
+            labels["nonfinite_at"] = first
+            labels["nonfinite_tensors"] = f"{count} of {len(self.parameters)}"
+
+    def _find_elsewhere(self, whole: StepSum, labels: dict[str, str]) -> None:
+        """Take the tensor that is not finite from the first rank that sees one: it may not be here.
+
+        One collective, at steps whose norm is not finite; all ranks have the same norm and come.
+        """
+        if self.ranks.count == 1 or math.isfinite(whole.norm):
+            return
+        names = ("nonfinite_at", "nonfinite_tensors")
+        seen: dict[str, str] = {n: labels[n] for n in names if n in labels}
+        labels |= next((found for found in self.ranks.collect(seen) if found), {})
 
     def probe(self, values: dict[str, float], labels: dict[str, str]) -> dict[str, list[float]]:
         """Add what the probes saw of the step just done; return what they saw layer by layer.

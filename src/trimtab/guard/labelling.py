@@ -48,6 +48,8 @@ class Labeller:
         step = self._engine.counters.step
         before = Stretch()
         recent = list(self._recent)
+        if by_hand and remedy.startswith("roll-back"):
+            recent = []  # of later steps: an earlier one has a higher loss whatever was done
         for loss, norm, alarms in recent if after_rows is None else recent[-after_rows:]:
             before.add(loss, norm, alarms=alarms)
         change = _Change(remedy, step, step + self._engine.policy.verify_steps, before)

@@ -44,14 +44,14 @@ class LateEngine(Engine):
             fed: What was handed out for it.
             skip_nonfinite: As for `step`; decided on the device.
         """
-        norm, limit = self._take_clipped()
+        owners, flags = finite_flags(self.parameters)  # clipping by NaN makes all of them NaN
+        norm, limit = self._take_clipped(look=False)
         held = self.probes.hold()
         seen = {"loss": loss, "norm": norm}
         if self.ranks.count > 1 and held.root is not None:
             seen["hidden"] = held.numbers[0].double() / held.root
         share = share_on_device(self._share(fed.samples, fed.tokens), self._device, **seen)
         table = self.ranks.gather_tensor(share)
-        owners, flags = finite_flags(self.parameters)
         broken = (~table[:, 1].isfinite().all()).float() if skip_nonfinite else None
         scheduled = apply_weight_decay(self)
         lr, _ = self._apply(None, skip=False, broken=broken)

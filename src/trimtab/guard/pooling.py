@@ -68,7 +68,8 @@ class StepSum:
     broken_ranks: tuple[int, ...] = ()
     """Ranks whose own loss or norm is not finite, where not all are."""
     odd_ranks: tuple[int, ...] = ()
-    """Ranks whose norm is not the first rank's: they no longer train the same model."""
+    """Ranks whose norm is not the first rank's, both finite: they no longer train the same model. A
+    norm that is not finite says nothing of the weights: the update is left out on all."""
 
 
 def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
@@ -118,7 +119,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         return _alone(StepShare(*table[0].tolist()))
     loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
-    odd = np.flatnonzero((norm != norm[0]) & ~(np.isnan(norm) & np.isnan(norm[0])))
+    odd = np.flatnonzero((norm != norm[0]) & np.isfinite(norm) & np.isfinite(norm[0]))
     with np.errstate(invalid="ignore", over="ignore"):
         hidden = None if np.isnan(hiddens).all() else float(np.sqrt(np.mean(np.square(hiddens))))
     return StepSum(

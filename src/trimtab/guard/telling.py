@@ -6,6 +6,7 @@ Reading the record back costs time that grows with it, so the tellings keep a di
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from trimtab.chronicle.prose import values_text
@@ -31,7 +32,10 @@ TELL_EVERY_ROWS = 64
 """Fewest rows between two incidents told of at their opening."""
 
 REPEAT_STEPS = 200
-"""Fewest steps between two tellings of an advised incident that lasts."""
+"""Fewest steps between two tellings of an advised incident that lasts, or of jumps of the rate."""
+
+TOLD_JUMP = 2.0
+"""A learning rate that rises by this factor from one step to the next is told at once. Ours."""
 
 
 class Teller:
@@ -51,17 +55,21 @@ class Teller:
         self._waiting: set[Key] = set()
         self._next_row = 0
         self._last_headline = (-1, "")
+        self._next_jump = -math.inf
         self._skips: dict[str, Any] | None = None
+        self._skipped_rows: deque[int] = deque(maxlen=64)
         self._advised: tuple[set[Key], str, int] | None = None
 
     # -- incidents --------------------------------------------------------------------------
 
     def take_in(self, findings: tuple[Finding, ...], known: Mapping[Key, Finding]) -> None:
-        """Tell of an alarm on the loss that has opened, once it may be told; `known`: all so far."""
+        """Tell of an alarm that has opened, once it may be told; `known`: all so far."""
         if not self._engine.ranks.chief:
             return
         for f in findings:
-            if f.signal == "loss" and f.severity != "info" and f.key not in self._told:
+            if f.detector == "lr-change":
+                self._tell_rate(f)
+            elif f.severity != "info" and f.key not in self._told and not self._is_skip(f):
                 self._waiting.add(f.key)
         row = self._engine.decisions.row
         if not self._waiting or row < self._next_row:
@@ -74,6 +82,19 @@ class Teller:
             record, incident, keys = found
             self.tell(incident, diagnose(record, incident), keys)
         self._told |= new
+
+    def _tell_rate(self, jump: Finding) -> None:
+        """Say and journal that the rate jumped, as it does: what follows of it may show much later."""
+        if jump.value < TOLD_JUMP * jump.expected or jump.step < self._next_jump:
+            return
+        self._next_jump = jump.step + REPEAT_STEPS
+        self.note(jump.text)
+        self._say(f"step {self._engine.counters.step:>6,}  {jump.text}")
+
+    def _is_skip(self, f: Finding) -> bool:
+        """Whether an alarm is of an update that was left out, which is told as the action it was."""
+        of_update = f.kind == "non-finite" and f.signal in ("grad_norm", "nonfinite")
+        return of_update and f.onset_row in self._skipped_rows
 
     def finish(self, known: Mapping[Key, Finding]) -> None:
         """Tell what was put off, because the run ends."""
@@ -185,12 +206,19 @@ class Teller:
     # -- skipped updates --------------------------------------------------------------------
 
     def take_in_update(
-        self, values: Mapping[str, float], first: int, last: int, *, scaled: bool
+        self,
+        values: Mapping[str, float],
+        labels: Mapping[str, str],
+        first: int,
+        last: int,
+        *,
+        scaled: bool,
     ) -> None:
         """Take in one step: a run of updates left out for NaN or Inf is told when it begins.
 
         Args:
             values: What was measured of the step.
+            labels: What was named of it: ranks and tensor that are not finite.
             first: First sample id of its batch.
             last: Last one.
             scaled: Whether there is a loss scaler, for which a gradient that overflows is normal.
@@ -200,12 +228,14 @@ class Teller:
         if not (broken and values.get("skipped")):
             self.end_skips()
             return
+        self._skipped_rows.append(self._engine.decisions.row)
         run = self._skips
         if run is not None:
             run["values"]["samples"] = [run["values"]["samples"][0], last]
             run["values"]["num"] += 1
             return
         what = f"the gradient's norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
+        what += _place_of(labels, of_gradient=math.isfinite(loss))
         step = self._engine.counters.step
         self._skips = {
             "step": step, "remedy": "skip-update", "why": what,
@@ -219,3 +249,11 @@ class Teller:
         run, self._skips = self._skips, None
         if run is not None:
             self._engine.recorder.event("action", **run)
+
+
+def _place_of(labels: Mapping[str, str], *, of_gradient: bool) -> str:
+    """Return on which ranks and in which tensor a step is not finite, as far as it is known."""
+    ranks = labels.get("nonfinite_ranks", "")
+    tensor = labels.get("nonfinite_at", "") if of_gradient else ""  # of a NaN loss all of them are
+    where = f" on rank {ranks.replace(' ', ', ')}" if ranks else ""
+    return where + (f", in the gradient of {tensor}" if tensor else "")

@@ -59,7 +59,8 @@ def label_change(before: Stretch, after: Stretch) -> ChangeLabel:
 
     The loss counts by size (1 %) and significance (3 standard errors of the difference of the means),
     its spread (1.4826 MAD of first differences) and the median norm by a ratio of 1.5, alarms by their
-    number. Overall: worse where the loss is or two metrics are, better likewise where none is worse.
+    number. Overall: worse where the loss is or two metrics are; better where the loss is and only one
+    metric is worse, or where two are and none is worse.
     Non-finite losses after the change make it worse. Under 8 steps on either side: unclear.
 
     Example:
@@ -90,7 +91,7 @@ def label_change(before: Stretch, after: Stretch) -> ChangeLabel:
     overall: Label = "unclear"
     if metrics["loss"] == "worse" or worse >= 2:
         overall = "worse"
-    elif not worse and (metrics["loss"] == "better" or better >= 2):
+    elif metrics["loss"] == "better" or (not worse and better >= 2):
         overall = "better"
     return ChangeLabel(overall=overall, metrics=metrics, figures=figures)
 

@@ -100,6 +100,8 @@ def make_plan(
     for name in _wanted(diagnosis, incident, features):
         if not has.issuperset(REMEDY_BY_ID[name].needs):
             continue
+        if name == "exclude-node" and _one_rank(record):
+            continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
             remedies.setdefault(planned.remedy, planned)
@@ -116,6 +118,12 @@ def make_plan(
             framework=case.framework,
         ),
     )
+
+
+def _one_rank(record: RunRecord) -> bool:
+    """Whether the run says of itself that it is one process: there is no other node to go on with."""
+    sizes = (a.settings.get("world_size") for a in record.attempts)
+    return {size for size in sizes if size is not None} == {"1"}
 
 
 def _rollback(
@@ -321,7 +329,7 @@ def _patience(case: _Case) -> Built:
     return (
         "patience",
         {},
-        f"it was over within {f.num_rows} rows, and {f.rows_after} went by since",
+        f"it was over within {f.num_rows} row{'s' * (f.num_rows != 1)}, and {f.rows_after} went by since",
     )
 
 

@@ -83,13 +83,28 @@ class Cells:
         return bool(self.same) or None not in (self.other_data, self.other_state)
 
     def text(self) -> str:
-        """Return the table as a line and its reading."""
-        said = {True: "well", False: "fails", None: "not tried"}
-        return (
-            f"data x state: same/same {said[self.same]}, other data {said[self.other_data]}, "
-            f"other state {said[self.other_state]}, both other {said[self.both_other]}: {self.suspect}"
-            + ("" if self.asked else " (not all of it was asked)")
-        )
+        """Return the table as a sentence and its reading."""
+        said = {True: "goes well", False: "fails"}
+        if self.same:
+            return f"the same data under the same state goes well: {self.suspect}"
+        tried = [
+            f"{what} it {said[held]}"
+            for what, held in (("without this data", self.other_data), ("under another state", self.other_state))
+            if held is not None
+        ]  # fmt: skip
+        open_ = [
+            what
+            for what, held in (("the data", self.other_data), ("the state", self.other_state))
+            if held is None
+        ]
+        control = "not run again" if self.same is None else "as it was, it fails"
+        reading = self.suspect
+        if self.other_data and self.other_state is None:
+            reading = "bad data"
+        elif self.other_state and self.other_data is None:
+            reading = "state"
+        rest = f"; whether {' or '.join(open_)} matters was not asked" if open_ else ""
+        return f"{', '.join([*tried, control])}: {reading}{rest}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,9 +1,12 @@
 """Which incidents ask for nothing any more: cured by a remedy that held, or dismissed by a person."""
 
+from collections.abc import Sequence, Set
+
+from trimtab.chronicle.journal import Event
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.report.account import RunAccount
-from trimtab.report.deeds import answers
+from trimtab.report.deeds import SKIP_UPDATE, answers
 from trimtab.signals.runs import root_of
 
 __all__ = ["left_behind", "resolved", "settled"]
@@ -29,7 +32,8 @@ def resolved(account: RunAccount) -> frozenset[int]:
     """Return the alarms that a guard dealt with, by their index in the account.
 
     Such an alarm began on a branch that was given up, the remedy taken is in force on the final
-    lineage, and the last outcome recorded about it says that it worked.
+    lineage, and the last outcome recorded about it says that it worked. Or it is over, was of nothing
+    but values that are not finite, and their updates were left out.
     """
     record = account.record
     live = {record.attempts[i].number for i in record.final_lineage()}
@@ -38,16 +42,27 @@ def resolved(account: RunAccount) -> frozenset[int]:
         incident = account.incidents[index].incident
         actions = [e for e in events if e.event == "action"]
         outcomes = [e for e in events if e.event == "outcome"]
-        if (
-            incident.severity != "info"
-            and left_behind(record, incident)
-            and actions
-            and str(actions[-1].data.get("kept_attempt") or actions[-1].attempt) in live
-            and outcomes
-            and outcomes[-1].data.get("verdict") == "worked"
-        ):
+        if not actions or incident.severity == "info":
+            continue
+        if actions[-1].data.get("remedy") == SKIP_UPDATE:
+            held = _only_skipped(incident)
+        else:
+            held = left_behind(record, incident) and _proven(actions, outcomes, live)
+        if held:
             found.add(index)
     return frozenset(found)
+
+
+def _proven(actions: Sequence[Event], outcomes: Sequence[Event], live: Set[str]) -> bool:
+    """Whether the last remedy is in force on the final lineage and was seen to work."""
+    kept = str(actions[-1].data.get("kept_attempt") or actions[-1].attempt) in live
+    return kept and bool(outcomes) and outcomes[-1].data.get("verdict") == "worked"
+
+
+def _only_skipped(incident: Incident) -> bool:
+    """Whether an alarm is over and of nothing but values that are not finite."""
+    alarms = [f for f in incident.findings if f.severity != "info"]
+    return bool(alarms) and incident.end is not None and {f.kind for f in alarms} == {"non-finite"}
 
 
 def settled(account: RunAccount) -> frozenset[int]:

@@ -6,7 +6,7 @@ from typing import Literal
 
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.prose import (
-    deed_values,
+    deed_words,
     number,
     plain,
     values_text,
@@ -15,7 +15,16 @@ from trimtab.chronicle.prose import (
 )
 from trimtab.report.account import RunAccount
 
-__all__ = ["NEAR_STEPS", "Deed", "answers", "deeds_of", "done_after", "event_sentence", "words"]
+__all__ = [
+    "NEAR_STEPS",
+    "SKIP_UPDATE",
+    "Deed",
+    "answers",
+    "deeds_of",
+    "done_after",
+    "event_sentence",
+    "words",
+]
 
 NEAR_STEPS = 16
 """An incident event within so many steps of an incident's onset speaks of it: a live guard dates
@@ -37,7 +46,8 @@ def done_after(account: RunAccount) -> dict[int, tuple[str, ...]]:
 def answers(account: RunAccount) -> dict[int, tuple[Event, ...]]:
     """Return the actions and outcomes about each incident, by its index in the account.
 
-    They belong to the last incident that the journal opened before them. A process that was killed
+    They belong to the last incident that the journal opened before them; an update left out, to the
+    one whose values were not finite at its step. A process that was killed
     before it could act, and resumed, meets the same incident again: the answer to that is also
     the answer to the first.
     """
@@ -54,6 +64,10 @@ def answers(account: RunAccount) -> dict[int, tuple[Event, ...]]:
                 continue  # told again within a trial, with what the trials showed
             current = _incident_of(event, account)
             opened |= {current} if current is not None else set()
+        elif event.data.get("remedy") == SKIP_UPDATE:
+            broken = _nonfinite_at(event, account)
+            if broken is not None:
+                found.setdefault(broken, []).append(event)
         elif event.event in ("action", "outcome") and current is not None:
             found.setdefault(current, []).append(event)
     for first in interrupted - set(found):
@@ -66,6 +80,20 @@ def answers(account: RunAccount) -> dict[int, tuple[Event, ...]]:
 def _same(account: RunAccount, first: int, again: int) -> bool:
     a, b = account.incidents[first].incident, account.incidents[again].incident
     return a.kind == b.kind and abs(a.onset - b.onset) <= NEAR_STEPS
+
+
+def _nonfinite_at(event: Event, account: RunAccount) -> int | None:
+    """Return the incident that has values that are not finite at the step of an event."""
+    for i, ia in enumerate(account.incidents):
+        end = ia.incident.end
+        if (
+            ia.incident.attempt == event.attempt
+            and "non-finite" in (ia.incident.kind, *ia.incident.also)
+            and ia.incident.onset <= event.step
+            and (end is None or event.step <= end)
+        ):
+            return i
+    return None
 
 
 def _incident_of(event: Event, account: RunAccount) -> int | None:
@@ -88,9 +116,7 @@ def event_sentence(event: Event) -> str:
 
 
 def _action(event: Event) -> str:
-    d = event.data
-    parts = (words(d.get("remedy")), deed_values(d.get("values")))
-    return _with_why(" ".join(p for p in parts if p), d.get("why"))
+    return _with_why(deed_words(event.step, event.data), event.data.get("why"))
 
 
 def _outcome(event: Event) -> str:
@@ -156,6 +182,10 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
 def _with_why(text: str, why: object) -> str:
     reason = plain(why)
     return f"{text} — {reason}" if text and reason else text or reason
+
+
+SKIP_UPDATE = "skip-update"
+"""The action of leaving out an update whose gradient is not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)

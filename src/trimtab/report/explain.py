@@ -88,9 +88,14 @@ def _find(name: str) -> list[tuple[str, str]]:
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     ids = [(e.type, e.id) for e in known_entries()]
     found = [pair for pair in ids if pair[1] == wanted]
+    found = found or [("kind", _TOLD_AS[wanted])] * (wanted in _TOLD_AS)
     found = found or [pair for pair in ids if wanted in pair[1].split("-")]
     found = found or [pair for pair in ids if wanted and wanted in pair[1]]
     return found or _by_title(wanted)
+
+
+_TOLD_AS = {"saturation": "shift", "attention-entropy": "shift", "slow-step": "stall"}
+"""Words that findings use, and the kind that they are told as."""
 
 
 def _by_title(wanted: str) -> list[tuple[str, str]]:

@@ -71,12 +71,16 @@ def _card(t: IncidentTelling, prefix: str) -> str:
     rows = [
         *([("done", done)] if done else plan[:1]),
         ("because", because),
-        ("next test", "" if same else _next_test(t)),
+        ("next test", "" if same or t.resolved else _next_test(t)),
         ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
         ("what", text(t.what)),
         ("together", text(t.together)),
         ("later", later),
-        *([("plan", _folded("remedies for this, by hand", plan))] if done else []),
+        *(
+            [("plan", _folded("remedies for this, by hand", plan))]
+            if done and not t.resolved
+            else []
+        ),
     ]
     body = "".join(f"<dt>{label}</dt><dd>{html}</dd>" for label, html in rows if html)
     if t.dismissed:

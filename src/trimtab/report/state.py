@@ -5,7 +5,7 @@ from collections import Counter
 from trimtab.chronicle.prose import number, plain, reworded
 from trimtab.record import RunRecord
 from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.cures import left_behind
+from trimtab.report.cures import left_behind, resolved
 from trimtab.report.telling import (
     axis_word,
     capital,
@@ -77,8 +77,11 @@ def first_deed(account: RunAccount) -> tuple[str, str]:
 
 
 def _here(account: RunAccount) -> list[IncidentAccount]:
-    """Return the alarms on the final lineage, the worst first."""
-    return [ia for ia in _alarms(account) if not left_behind(account.record, ia.incident)]
+    """Return the alarms on the final lineage that are not dealt with, the worst first."""
+    past = resolved(account)
+    dealt = [ia for i, ia in enumerate(account.incidents) if i in past]
+    alarms = [ia for ia in _alarms(account) if not any(ia is d for d in dealt)]
+    return [ia for ia in alarms if not left_behind(account.record, ia.incident)]
 
 
 def _gone(account: RunAccount) -> list[IncidentAccount]:

@@ -217,9 +217,7 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
                 "next test",
                 Text("\n".join(filter(None, (telling.next_test, telling.next_test_flags)))),
             )
-    if telling.resolved and telling.remedies:
-        row("plan", Text("see --html"))
-    elif telling.done and not telling.resolved:
+    if telling.done and not telling.resolved:
         row("done", Text("\n".join(telling.done)))
     return body
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from trimtab.guard.sharding import copies, is_sharded, layouts, local, sum_over_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trimtab.guard.ranks import Ranks
 
@@ -26,22 +27,38 @@ __all__ = [
 
 
 def clip_gradients(
-    parameters: Sequence[torch.Tensor], limit: float | None, ranks: Ranks
+    parameters: Sequence[torch.Tensor],
+    limit: float | None,
+    ranks: Ranks,
+    *,
+    look: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     """Clip the gradients to a global L2 norm, None: only measure it; return it as it was before.
 
-    A scalar tensor: the host reads nothing, but for mixtures and for shards that are not clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
+    A scalar tensor: the host reads nothing, but to look, for mixtures, and for shards that are not
+    clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
     sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must call.
+    `look` is called where the norm is not finite, before the clipping spreads a NaN to all tensors.
     """
     owners = [p for p in parameters if p.grad is not None]
     grads = [p.grad for p in owners if p.grad is not None]
     sharded = any(is_sharded(g) for g in grads)
     if layouts(grads) < 2 and (limit is not None or not sharded):
         if limit is None:
-            return global_grad_norm(owners)
-        norm = torch.nn.utils.clip_grad_norm_(owners, limit)
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+            norm = global_grad_norm(owners)
+        elif hasattr(torch.nn.utils, "get_total_norm"):  # the two halves of `clip_grad_norm_`
+            norm = torch.nn.utils.get_total_norm(grads)
+        else:  # torch before 2.6: at once
+            norm, limit = torch.nn.utils.clip_grad_norm_(owners, limit), None
+        plain = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        if look is not None and not math.isfinite(float(plain)):
+            look()
+        if limit is not None:
+            torch.nn.utils.clip_grads_with_norm_(owners, limit, norm)
+        return plain
     total = float(_sharded_norm(grads, ranks))
+    if look is not None and not math.isfinite(total):
+        look()
     if limit is not None:
         share = min(limit / (total + 1e-6), 1.0)  # NaN stays, as in torch
         for grad in grads:
