@@ -261,6 +261,14 @@ class Casework:
         off = d.executed_steps + d.probed_batches / 3 + ahead - base_step
         return off / (self._final_step or max(case.seen_step, 1))
 
+    def affordable_step(self) -> int:
+        """Return the oldest step that can be gone back to with one trial, within what may be wasted."""
+        d, policy = self.engine.decisions, self.engine.policy
+        final = self._final_step or self.engine.counters.step
+        probed = 4 * policy.probe_margin_batches / 3
+        spent = d.executed_steps + d.probed_batches / 3 + probed + 2 * policy.trial_steps
+        return max(int(spent - policy.max_wasted_share * final) + 1, 0)
+
     def _go_further_back(self, case: Case, step: GoBack) -> None:
         self._undo_trial(case)
         self._say(f"             {step.reason}")

@@ -78,6 +78,7 @@ class LateEngine(Engine):
         if not finite and bad:
             labels["nonfinite_at"] = bad[0]
             labels["nonfinite_tensors"] = f"{len(bad)} of {len(self.parameters)}"
+        self._find_elsewhere(whole, labels)
         values = self._values(
             whole, lr=row.lr, scheduled=row.scheduled, limit=row.limit, noted=row.noted,
             skipped=row.may_skip and not finite,

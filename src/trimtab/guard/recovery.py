@@ -246,7 +246,8 @@ class Recovery:
         if saturates(incident) or returned:
             # it grew as long before it could be told apart as it did after
             grown = engine.counters.step - first_sign
-            target -= grown // 2 if rising else grown  # lower rates did less harm before
+            deeper = target - (grown // 2 if rising else grown)  # lower rates did less harm before
+            target = max(deeper, min(target, self._work.affordable_step()))
         base = engine.restore_point(target) or engine.oldest_restore_point()
         if base is None or base.step >= incident.onset:
             return None
