@@ -127,12 +127,20 @@ class Casework:
             case.alarmed
             or case.broken_steps >= _BROKEN_STEPS
             or trial_is_lost(case)
-            or any(f.severity != "info" and speaks_of_trial(f) for f in findings)
+            or any(
+                f.severity != "info" and speaks_of_trial(f) and not self._passes(case, f)
+                for f in findings
+            )
         )
         over = len(case.losses) >= self._trial_length(case) or self._repeated(case)
         if over or (case.alarmed and not self._measures_on(case, loss)):
             return self._finish_trial(case)
         return None
+
+    def _passes(self, case: Case, finding: Finding) -> bool:
+        """Whether a spike early in a trial may heal: where spikes return, the state is at the edge."""
+        early = 2 * len(case.losses) <= self._trial_length(case)
+        return case.returning and early and finding.kind == "spike"
 
     def _measures_on(self, case: Case, loss: float) -> bool:
         """Whether a branch that failed goes on for some steps, so that its effect can be told.

@@ -1,4 +1,8 @@
-"""Spikes that heal and come back: each is harmless, together they say that the rate is too high."""
+"""Spikes that heal and come back: each is harmless, together they say that the rate is too high.
+
+What counts is a spike of the loss, a single row of it that stood out as far, and a row in which gradient
+norm and last hidden state stood out together: the weights were at the edge then, whatever the loss said.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Returning"]
 
+_EDGE = ("grad_norm", "activation_norm")
+_STANDS_OUT = ("spike", "batch-outlier")
 _OUTLIER_SHARE = 0.5
 """Excess of a single row over the expected loss from which it counts as a spike, share."""
 
@@ -24,6 +30,8 @@ class Returning:
         """Use a policy's count and horizon."""
         self._policy = policy
         self._onsets: list[int] = []
+        self._apart: dict[int, set[str]] = {}
+        """Signals other than the loss that stood out, by onset."""
 
     def take_in(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
         """Note spikes of the loss, and single rows that stood out as far, by their onset.
@@ -34,11 +42,19 @@ class Returning:
         return tuple(self._escalated(f) for f in findings)
 
     def _escalated(self, f: Finding) -> Finding:
-        if f.signal != "loss" or f.direction != "up" or int(f.onset) in self._onsets:
+        onset = int(f.onset)
+        if f.direction != "up" or f.kind not in _STANDS_OUT or onset in self._onsets:
+            return f
+        if f.signal in _EDGE:
+            apart = self._apart.setdefault(onset, set())
+            apart.add(f.signal)
+            if len(apart) == len(_EDGE):
+                self._onsets.append(onset)
+        if f.signal != "loss":
             return f
         alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
         if f.kind == "spike" or alone:
-            self._onsets.append(int(f.onset))
+            self._onsets.append(onset)
         if alone:
             spike = replace(
                 f, kind="spike", severity="warning", closed=False, end_row=None, end=None
@@ -62,3 +78,4 @@ class Returning:
     def forget(self) -> None:
         """Begin anew: another branch, or a remedy in force."""
         self._onsets.clear()
+        self._apart.clear()
