@@ -173,6 +173,15 @@ class Engine(RunState):
         self._clipped = (clip_gradients(self.parameters, limit, self.ranks), limit)
         return self._clipped
 
+    def abandon_step(self) -> None:
+        """Throw away what was made for the step under way: gradients, and signals that were noted."""
+        scaler = self.live_scaler()
+        if self._clipped is not None and scaler is not None:
+            scaler.update()  # it was told to unscale, and would refuse to do so again
+        self._clipped = None
+        self.noted.clear()
+        self.training.optimizer.zero_grad(set_to_none=True)
+
     def _take_noted(self, whole: StepSum) -> dict[str, float]:
         """Return the further signals of the step, means over the ranks; none where ranks differ."""
         noted, self.noted = self.noted, {}
