@@ -247,7 +247,7 @@ def test_a_signal_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:
     s = make()
     guard = guard_of(s, tmp_path / "run", steps=3)
     for batch in guard:
-        guard.note_signals(step=7.0, reward=torch.tensor(0.5), gap=math.nan)
+        guard.note_signals(step=7.0, reward=torch.tensor(0.5), gap=math.nan)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match=r"note_signals: reward=\('x'\): expected a number"):
             guard.note_signals(reward="x")  # type: ignore[arg-type]
         guard.backward(s.loss(batch))

@@ -249,9 +249,7 @@ def test_in_any_situation_it_ends_and_never_raises_a_rate(
 
 
 def test_a_rate_that_was_still_rising_is_held_and_not_only_scaled() -> None:
-    tried, step = play(
-        situation(lr_rising=True, probe=CLEAN), lambda t: (t.lr_limit == 2.5e-4, 3.0)
-    )
+    tried, step = play(situation(lr_rising=True, probe=CLEAN), lambda t: (t.lr_limit == 2.5e-4, 3.0))
     cuts = [t for t in tried if t.lr_limit is not None]
     assert [t.lr_limit for t in cuts] == [5e-4, 2.5e-4, 1e-4]
     assert all(t.lr_factor == 1.0 and t.arms == ("lower-lr",) for t in cuts)
