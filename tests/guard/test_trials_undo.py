@@ -207,6 +207,6 @@ def test_a_held_rate_lasts_over_rollback_and_restart_until_it_is_taken_back(tmp_
 @pytest.mark.parametrize("limit", [0.0, -1e-3, float("nan"), float("inf"), "1e-3"])
 def test_a_limit_that_is_no_rate_is_refused(tmp_path: Path, limit: Any) -> None:
     guard, _ = guard_at(tmp_path / "run", 2)
-    with pytest.raises(ConfigError, match="expected a finite rate above 0 and a reason"):
+    with pytest.raises(ConfigError, match=r"expected a (finite rate above 0|number)"):
         guard.limit_lr(limit, why="a test")
     guard.close()

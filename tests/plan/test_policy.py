@@ -35,6 +35,13 @@ def test_toml(tmp_path: Path) -> None:
     assert Policy.from_toml(path) == Policy()
 
 
+def test_a_setting_beside_the_table_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.toml"
+    path.write_text('trial_steps = 32\n[policy]\nmode = "advise"\n')
+    with pytest.raises(ConfigError, match=r"policy\.toml: trial_steps stands beside \[policy\]"):
+        Policy.from_toml(path)
+
+
 def test_an_unknown_key_offers_the_nearest_name(tmp_path: Path) -> None:
     path = tmp_path / "policy.toml"
     path.write_text("pacience_steps = 3\n")
@@ -78,6 +85,11 @@ def test_bad_files_are_refused_with_their_name(tmp_path: Path, text: str) -> Non
         {"lr_factors": (0.5, 0.5)},
         {"lr_factors": [0.5]},
         {"lr_raise_allowed": True},
+        {"trial_steps": 10**20},
+        {"probes_off": ("x",)},
+        {"probes_off": ["attention"]},
+        {"copy_to": "a\0b"},
+        {"arms": ("replai",)},
     ],
 )
 def test_impossible_values_are_refused(values: dict[str, Any]) -> None:

@@ -18,8 +18,6 @@ from trimtab.guard.verdict import EXIT_GIVEN_UP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
-
     from trimtab.detectors.contract import Finding
     from trimtab.guard.data import Fed
     from trimtab.guard.late import LateRow
@@ -33,7 +31,6 @@ class Afterwards(Ending):
     """The part of `Guard` that comes after an update."""
 
     policy: Policy
-    _losses: list[torch.Tensor]
     _fed: list[Fed]
     _check: ReplayCheck | None
     _told_step: int

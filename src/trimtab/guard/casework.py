@@ -84,6 +84,8 @@ class Casework:
         self.last_action_step: int | None = None
         """Step from which the last kept remedy went on."""
         self._say = say
+        self.num_trials = 0
+        """Begun so far."""
         self._final_step = final_step
         self._on_branch = on_branch
 
@@ -306,6 +308,7 @@ class Casework:
 
     def _start_trial(self, case: Case, trial: Trial) -> None:
         engine = self.engine
+        self.num_trials += 1
         self._undo_trial(case)
         state = case.base
         if trial.older_state:

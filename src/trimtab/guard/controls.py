@@ -1,4 +1,8 @@
-"""What a user may ask of a guard, and tell it to do, between steps."""
+"""What a user may ask of a guard, and tell it to do, between steps.
+
+What changes a run by hand is to be called on all ranks, at the same step and with the same values: each rank
+changes its own optimizer and its own order of the data, and nothing compares them.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trimtab.chronicle.prose import plain, values_text
 from trimtab.errors import ConfigError
-from trimtab.guard import actuators
+from trimtab.guard import actuators, asked
 from trimtab.guard.schedules import weight_decay_at
 from trimtab.guard.standing import lr_factor, rewarm_factor
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
@@ -30,7 +35,10 @@ __all__ = ["Controls"]
 
 
 class Controls:
-    """The part of `Guard` that is not the loop; every change is journalled and outlives restarts."""
+    """The part of `Guard` that is not the loop; every change is journalled and outlives restarts.
+
+    Where several ranks train together, make each change on all of them.
+    """
 
     _engine: LateEngine
     _recovery: Recovery
@@ -39,6 +47,7 @@ class Controls:
     _ranks: Ranks
     _recorder: Recorder
     _ended: bool
+    _say: Callable[[str], None]
     _fed: list[Any]
     """Batches of the step under way."""
 
@@ -128,10 +137,11 @@ class Controls:
         Raises:
             ConfigError: The factor is not in (0, 1], no reason is given, or the run has ended.
         """
-        self._check_open("scale_lr")
-        if not 0 < factor <= 1 or not why:
+        self._check_asked("scale_lr", why)
+        factor = asked.number("scale_lr", factor)
+        if not 0 < factor <= 1:
             raise ConfigError(
-                f"scale_lr({factor!r}, why={why!r}): expected 0 < factor <= 1 (a rate is never raised) and a reason"
+                f"scale_lr({factor!r}): expected 0 < factor <= 1 (a rate is never raised)"
             )
         self._engine.decisions.lr_cuts.append((0, factor))
         self._note_action("lower-lr", {"lr_factor": self.lr_factor, "factor": factor}, why)
@@ -144,12 +154,10 @@ class Controls:
         Raises:
             ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
         """
-        self._check_open("limit_lr")
-        number: object = limit
-        if not (isinstance(number, int | float) and 0 < limit < math.inf) or not why:
-            raise ConfigError(
-                f"limit_lr({limit!r}, why={why!r}): expected a finite rate above 0 and a reason"
-            )
+        self._check_asked("limit_lr", why)
+        limit = asked.number("limit_lr", limit)
+        if not 0 < limit < math.inf:
+            raise ConfigError(f"limit_lr({limit!r}): expected a finite rate above 0")
         self._engine.decisions.lr_limits.append((0, float(limit)))
         self._note_action("lower-lr", {"lr": self.next_lr, "lr_limit": float(limit)}, why)
 
@@ -169,15 +177,14 @@ class Controls:
             ConfigError: What it gives for the next step is no rate, no reason is given, or the run
                 has ended.
         """
-        self._check_open("override_lr")
+        self._check_asked("override_lr", why)
+        _check_function("override_lr", schedule)
         engine = self._engine
-        if not why:
-            raise ConfigError(f"override_lr(why={why!r}): expected a reason")
         kept, engine.lr_override = engine.lr_override, schedule
         try:
             groups = engine.training.optimizer.param_groups
             lr = float(engine.rates([g["lr"] for g in groups])[0])
-        except ConfigError:
+        except BaseException:
             engine.lr_override = kept
             raise
         since = engine.decisions.override_since
@@ -203,9 +210,8 @@ class Controls:
             ConfigError: What it gives for the next step is no weight decay, no reason is given, or the
                 run has ended.
         """
-        self._check_open("schedule_weight_decay")
-        if not why:
-            raise ConfigError(f"schedule_weight_decay(why={why!r}): expected a reason")
+        self._check_asked("schedule_weight_decay", why)
+        _check_function("schedule_weight_decay", schedule)
         engine, step = self._engine, self._engine.counters.step + 1
         values: dict[str, object] = {"on": schedule is not None}
         if schedule is not None:
@@ -242,9 +248,7 @@ class Controls:
             ConfigError: The loader cannot be rewound, does not fit a skip list in force, no reason is
                 given, or the run has ended.
         """
-        self._check_open("change_data")
-        if not why:
-            raise ConfigError(f"change_data(why={why!r}): expected a reason")
+        self._check_asked("change_data", why)
         first = self._order.switch(loader)
         self._note_action(
             "change-data", {"first_sample": first, "dataset": type(loader.dataset).__name__}, why
@@ -258,10 +262,11 @@ class Controls:
             ConfigError: The factor is not in (0, 1], no reason is given, the run has no clip, or it
                 has ended.
         """
-        self._check_open("tighten_clip")
-        if not 0 < factor <= 1 or not why or self._engine.clip is None:
+        self._check_asked("tighten_clip", why)
+        factor = asked.number("tighten_clip", factor)
+        if not 0 < factor <= 1 or self._engine.clip is None:
             raise ConfigError(
-                f"tighten_clip({factor!r}, why={why!r}): expected 0 < factor <= 1, a reason, and Guard(clip=...)"
+                f"tighten_clip({factor!r}): expected 0 < factor <= 1, and Guard(clip=...)"
             )
         self._engine.decisions.clip_factor *= factor
         clip = self._engine.clip * self._engine.decisions.clip_factor
@@ -277,11 +282,10 @@ class Controls:
         Raises:
             ConfigError: A name or value is impossible, no reason is given, or the run has ended.
         """
-        self._check_open("set_optimizer")
-        if not why or not values:
-            raise ConfigError(
-                f"set_optimizer({values}, why={why!r}): expected a setting and a reason"
-            )
+        self._check_asked("set_optimizer", why)
+        if not values:
+            raise ConfigError("set_optimizer(): expected a setting, such as beta2=0.95")
+        values = {n: asked.number(f"set_optimizer: {n}=", v) for n, v in values.items()}
         before = actuators.set_optimizer(self._engine, values)
         remedy = {"beta2": "adam-beta2", "eps": "adam-eps"}.get(next(iter(values)), "set-optimizer")
         self._note_action(remedy, {**values, "before": before}, why)
@@ -294,10 +298,11 @@ class Controls:
         Raises:
             ConfigError: No reason is given, the number of steps is negative, or the run has ended.
         """
-        self._check_open("reset_moments")
-        if not why or rewarm_steps < 0:
+        self._check_asked("reset_moments", why)
+        rewarm_steps = asked.whole("reset_moments: rewarm_steps=", rewarm_steps)
+        if rewarm_steps < 0:
             raise ConfigError(
-                f"reset_moments(why={why!r}, rewarm_steps={rewarm_steps}): expected a reason and at least 0 steps"
+                f"reset_moments(rewarm_steps={rewarm_steps}): expected at least 0 steps"
             )
         count = actuators.reset_moments(self._engine)
         step = self._engine.counters.step + 1
@@ -313,9 +318,8 @@ class Controls:
             ConfigError: There is no scaler, the scale is impossible, no reason is given, or the run
                 has ended.
         """
-        self._check_open("set_loss_scale")
-        if not why:
-            raise ConfigError(f"set_loss_scale({scale!r}, why={why!r}): expected a reason")
+        self._check_asked("set_loss_scale", why)
+        scale = asked.number("set_loss_scale", scale)
         before = actuators.set_scaler(self._engine, scale)
         self._note_action("loss-scaler-reset", {"loss_scale": scale, "before": before}, why)
 
@@ -325,9 +329,8 @@ class Controls:
         Raises:
             ConfigError: The range is empty or negative, no reason is given, or the run has ended.
         """
-        self._check_open("skip_samples")
-        if not why:
-            raise ConfigError(f"skip_samples({first}, {last}, why={why!r}): expected a reason")
+        self._check_asked("skip_samples", why)
+        first, last = asked.whole("skip_samples", first), asked.whole("skip_samples", last)
         self._order.skip(first, last)
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
         self._note_action("skip-data", values, why)
@@ -345,7 +348,7 @@ class Controls:
             ReadError: It is no skip list.
             ConfigError: It counts another number of items than the dataset has, or leaves none.
         """
-        self._check_open("skip_list")
+        self._check_asked("skip_list", why)
         given = self._ranks.agree(lambda: read_skip_list(Path(path)))
         added = self._order.withhold(given.ranges, of=given.size)
         if added:
@@ -364,7 +367,17 @@ class Controls:
         if kept is not None:
             self._order.withhold(kept.ranges, of=kept.size)
 
-    def _note_action(self, remedy: str, values: dict[str, object], why: str) -> None:
+    def _check_asked(self, call: str, why: object) -> None:
+        """Refuse a change after the end, or one whose reason cannot be written down."""
+        self._check_open(call)
+        asked.reason(call, why)
+
+    def _note_action(
+        self, remedy: str, values: dict[str, object], why: str, *, told: str = ""
+    ) -> None:
+        """Journal and say what was done by hand; `told`: what to say of it, default: the values."""
+        line = f"by hand: {remedy} · {told or values_text(values)} · {plain(why, limit=200)}"
+        self._say(f"step {self._engine.counters.step:>6,}  {line}")
         self._recovery.actions.append(
             {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
         )
@@ -387,3 +400,10 @@ class Controls:
 
     def _settle(self, *, act: bool = True) -> bool:
         raise NotImplementedError
+
+
+def _check_function(call: str, schedule: object) -> None:
+    if schedule is not None and not callable(schedule):
+        raise ConfigError(
+            f"{call}({asked.shown(schedule)}): expected a function of the step, or None"
+        )

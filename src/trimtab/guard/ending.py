@@ -106,7 +106,9 @@ class Ending(Undoing):
             self._say(f"interrupted at step {step}; the same script {on}")
             return
         done = f"{step} steps done" + ("" if self._done() else f" ({reason})")
-        counts = f"{_count(self._recovery.teller.num_told, 'incident')}, {_count(len(self.actions), 'action')}"
+        trials = self._recovery.num_trials
+        tried = f"{_count(trials, 'trial')}, " if trials else ""
+        counts = f"{_count(self._recovery.teller.num_told, 'incident')}, {tried}{_count(len(self.actions), 'action')}"
         self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")
 
     def _verdict(self, state: State, reason: str) -> None:

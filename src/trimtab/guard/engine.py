@@ -250,6 +250,15 @@ class Engine(RunState):
         find = partial(self.on_gradients, self._find_nonfinite) if look else None
         return clip_gradients(self.parameters, limit, self.ranks, look=find), limit
 
+    def abandon_step(self) -> None:
+        """Throw away what was made for the step under way: gradients, and signals that were noted."""
+        scaler = self.live_scaler()
+        if self._clipped is not None and scaler is not None:
+            scaler.update()  # it was told to unscale, and would refuse to do so again
+        self._clipped = None
+        self.noted.clear()
+        self.training.optimizer.zero_grad(set_to_none=True)
+
     def _find_nonfinite(self) -> None:
         self._nonfinite = first_nonfinite(self.parameters, self.names)
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
-from trimtab.guard import intake
+from trimtab.guard import asked, intake
 from trimtab.guard.afterwards import Afterwards
+from trimtab.guard.batches import Losses
 from trimtab.guard.companion import companion_of
 from trimtab.guard.data import Fed
 from trimtab.guard.edge import Edge, to_stderr
@@ -31,7 +29,9 @@ from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
+    import torch
     from torch.utils.data import DataLoader
 
     from trimtab.guard.edge import Part
@@ -105,7 +105,7 @@ class Guard(Afterwards):
             output_layer: Layer whose input is the last hidden state; default: found.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
             accumulate: Most batches of the loader that make one step: so many are handed out before
-                `step()` must be called; each with its own `backward()`.
+                `step()` must be called; each with its own `backward(loss, parts=accumulate)`.
             extra: More objects that decide the future, by name, whose `state_dict()` is plain data;
                 saved, rolled back and resumed with the rest.
             loaded_step: Step of a checkpoint of another trainer's that is loaded already: the run goes
@@ -119,11 +119,12 @@ class Guard(Afterwards):
             ChronicleError: The run directory cannot be written, or another guard is writing to it.
             ActError: A run is there but does not fit these objects.
         """
-        policy = policy or Policy()
+        policy = Policy() if policy is None else policy
+        directory = RunDirectory(asked.run_folder(run))
+        intake.check_objects(model, optimizer, scheduler, policy)
         policy = replace(policy, mode=mode) if mode is not None else policy
         intake.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         self._order = open_order(data)
-        directory = RunDirectory(Path(run))
         self._ranks = ranks = Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
         is_old = ranks.agree(directory.journal.exists)
@@ -133,7 +134,7 @@ class Guard(Afterwards):
             )
         self.policy = policy
         self._steps = steps if steps is not None else self._order.steps_per_epoch(accumulate)
-        self._say = (say or to_stderr) if ranks.chief else _say_nothing
+        self._say = intake.safe_say(say or to_stderr) if ranks.chief else _say_nothing
         self._count_tokens = intake.safe_counter(count_tokens or intake.count_tokens)
         self._lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
@@ -151,7 +152,7 @@ class Guard(Afterwards):
                 stand_down=self._recovery.stand_down,
                 note=self._note_fault,
             )
-            self._losses: list[torch.Tensor] = []
+            self._losses = Losses()
             self._fed: list[Fed] = []
             self._accumulate = accumulate
             self._ended = False
@@ -179,7 +180,8 @@ class Guard(Afterwards):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until the run is done; after a rollback, the batches to train on again.
 
-        Once the run is done, it yields nothing. After a `break`, a second loop goes on.
+        Once the run is done, it yields nothing. After a `break`, or an error that was caught, a second
+        loop goes on; a batch that was handed out without a `step()` is given up, as by `drop_batch`.
         """
         return self._hand_out(whole=True)
 
@@ -235,8 +237,8 @@ class Guard(Afterwards):
         return batch
 
     def _start(self) -> None:
-        if self._accumulate == 1:
-            self._check_stepped()
+        if self.step_is_due:
+            self._give_up_batch("their loop was left before guard.step()")
         if self._started or self._ended:
             return
         self._check_schedules()
@@ -269,43 +271,16 @@ class Guard(Afterwards):
         last = "the last batch" if self._accumulate == 1 else f"the last {len(self._fed)} batches"
         every = "every batch" if self._accumulate == 1 else f"every {self._accumulate} batches"
         raise ConfigError(
-            f"guard.step() was not called for {last}; call guard.backward(loss) for each and guard.step() once for {every}"
+            f"guard.step() was not called for {last}; call guard.backward(loss) for each and guard.step() once for {every}; "
+            "guard.drop_batch(why=...) before `continue` gives up what cannot be used"
         )
 
     def _check_between(self) -> None:
         if self._fed:
             raise ConfigError(
-                "a step is under way; call guard.checkpoint() between guard.step() and the next batch"
+                "a step is under way; call guard.checkpoint() between guard.step() and the next batch, "
+                "or give the batch up with guard.drop_batch(why=...)"
             )
-
-    def backward(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
-        """Run the backward pass, scaled where there is a scaler; nothing but noting it in a probe.
-
-        Call it more than once before `step()` to accumulate gradients; the logged loss is their mean.
-        `samples` as for `note_loss`.
-        """
-        self.note_loss(loss, samples=samples)
-        if self.probing:
-            return
-        self._engine.scales_loss = True
-        scaler = self._engine.live_scaler()
-        (scaler.scale(loss) if scaler is not None else loss).backward()
-
-    def note_loss(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
-        """Take note of a batch's loss, where a trainer runs the backward pass itself.
-
-        Args:
-            loss: Mean loss of the batch, nats per token; neither scaled for fp16 nor divided by the
-                number of batches that are accumulated.
-            samples: Losses of single samples, [samples] or [samples, tokens]; the outliers are named.
-        """
-        if not self._fed:
-            raise ConfigError(
-                "guard.backward() needs a batch: call it in a `for batch in guard:` loop, before guard.step()"
-            )
-        self._losses.append(loss.detach())
-        if samples is not None:
-            self._engine.probes.samples.note(samples)
 
     def go_on_after(self, batches: int) -> None:
         """Begin so many batches of this rank into the data, with the random states that are in force.
@@ -314,36 +289,6 @@ class Guard(Afterwards):
         """
         self._order.advance(batches)
         self._rng_at_start = None
-
-    def clip_gradients(self, limit: float | None) -> float:
-        """Unscale and clip now, where a trainer does so before its optimizer's step.
-
-        `step()` then does not do it again; the guard's own factor on the limit applies.
-
-        Args:
-            limit: Largest global gradient norm, None: only measure it; kept for later steps.
-
-        Returns:
-            The norm before clipping, NaN and Inf as they are; 0 in a probe, which has no gradients.
-        """
-        if self.probing:
-            return 0.0
-        self._engine.clip = limit
-        return self._engine.clip_ahead()[0]
-
-    def note_signals(self, **signals: float) -> None:
-        """Record further signals with the step under way (a reward, a KL divergence).
-
-        Of several ranks all must note the same names; the mean is recorded. Names that the guard
-        measures itself are left out.
-        """
-        if not self.probing:
-            self._engine.noted |= {name: float(value) for name, value in signals.items()}
-
-    @property
-    def probing(self) -> bool:
-        """Whether batches are only looked at: gradients made now are thrown away by `step()`."""
-        return self._recovery.phase == "probe"
 
     def on_restore(self, callback: Callable[[int], None]) -> None:
         """Call `callback(step)` each time the state of a step was put back, after it was."""
@@ -364,8 +309,7 @@ class Guard(Afterwards):
             return
         engine, edge = self._engine, self._edge
         fed, self._fed = Fed.joined(self._fed), []
-        losses = self._losses
-        mean = losses[0] if len(losses) == 1 else torch.stack([x.float() for x in losses]).mean()
+        mean = self._losses.mean()
         if self.probing:
             self._training.optimizer.zero_grad(set_to_none=True)
             whole = engine.pool(float(mean), 0.0, fed.samples, fed.tokens)

@@ -9,12 +9,54 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from trimtab.chronicle.prose import visible
 from trimtab.errors import ConfigError
+from trimtab.guard import asked
+from trimtab.guard.edge import to_stderr
+from trimtab.plan.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["check_arguments", "count_tokens", "safe_counter"]
+__all__ = ["check_arguments", "check_objects", "count_tokens", "safe_counter", "safe_say"]
+
+
+def check_objects(model: object, optimizer: object, scheduler: object, policy: object) -> None:
+    """Refuse objects that are not what they are passed as.
+
+    Raises:
+        ConfigError: One is not; the message says which and what to do.
+    """
+    expected = (
+        ("model", model, "the torch.nn.Module that is trained", ("parameters", "state_dict")),
+        ("optimizer", optimizer, "a torch.optim optimizer", ("step", "param_groups", "state_dict")),
+        ("scheduler", scheduler, "a learning-rate scheduler, or None", ("step", "state_dict", "load_state_dict")),
+    )  # fmt: skip
+    for name, given, what, needed in expected:
+        if given is None and name == "scheduler":
+            continue
+        lacks = [part for part in needed if not hasattr(given, part)]
+        if lacks or isinstance(given, type):
+            raise ConfigError(f"{name} is {asked.shown(given)}, expected {what}")
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"policy is {asked.shown(policy)}, expected a Policy: Policy(...), Policy.from_toml(path) or "
+            "Policy.from_mapping(table)"
+        )
+
+
+def safe_say(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what shows a line and stops no run: what would steer a terminal is written out, and a
+    line that `say` fails on goes to standard error."""  # noqa: D205, D209
+
+    def said(line: str) -> None:
+        line = visible(line)
+        try:
+            say(line)
+        except Exception:  # noqa: BLE001 - the guard's edge: somebody else's display
+            to_stderr(line)
+
+    return said
 
 
 def check_arguments(

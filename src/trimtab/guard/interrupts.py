@@ -3,11 +3,13 @@
 A generator is not told why its loop was left, so the signal itself is watched while a loop runs.
 Between steps, or a second time, it ends the loop at once, as without a guard: SIGINT by
 `KeyboardInterrupt`, SIGTERM by `SystemExit(143)`. Where several ranks train together, all stop after
-the same step, whichever was told to.
+the same step, whichever was told to. A process forked out of the loop inherits the handlers and none of
+the duties: there the signal does what it does without a guard.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -36,6 +38,7 @@ class Interrupts:
             alone: Whether this process decides for itself when to stop.
         """
         self._alone = alone
+        self._pid = os.getpid()
         self.seen = False
         """Whether the interrupt that is on its way came through here."""
         self.in_step = False
@@ -84,6 +87,10 @@ class Interrupts:
             self._raise(number)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            signal.signal(number, _DEFAULTS[number])
+            os.kill(os.getpid(), number)
+            return
         if (self.in_step or not self._alone) and self._wanted is None:
             self._wanted = number
             name = signal.Signals(number).name

@@ -76,7 +76,11 @@ def begin(
     if is_old:
         engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
     engine.begin_attempt(
-        parent=None, parent_step=None, why="start", trial=False, settings=_sizes(engine)
+        parent=None,
+        parent_step=None,
+        why=_why_from_zero(engine) if is_old else "start",
+        trial=False,
+        settings=_sizes(engine),
     )
     num_found = engine.store.num_found()
     if num_found:
@@ -140,6 +144,15 @@ def _numbers_on_disk(engine: Engine) -> list[tuple[int, int]]:
         for a, b in (p for p in parts if len(p) == 2)
         if a.isdigit() and b.isdigit()
     ]
+
+
+def _why_from_zero(engine: Engine) -> str:
+    """Return why a run that is there begins at step 0 again."""
+    events, _ = engine.ranks.agree(lambda: read_journal(engine.directory.journal))
+    actions = [e.data for e in events if e.event == "action"]
+    if actions and actions[-1].get("remedy") == "start-over":
+        return f"started over: {actions[-1].get('why', '')}"
+    return "started again: there was no checkpoint to go on from"
 
 
 def _next_major(engine: Engine) -> int:

@@ -1,8 +1,9 @@
 """One run directory, one writer: a lock that the system takes back when the process dies.
 
 `.lock` in the run directory is held with `flock` for as long as a guard is open, and says who holds
-it. A killed process leaves the file behind but not the lock. Where a file system has no locks (some
-network ones), the run goes on without.
+it. A killed process leaves the file behind but not the lock, and a process that was forked from it lets go
+at once, so that it cannot outlive the guard with it. Where a file system has no locks (some network ones),
+the run goes on without.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import platform
 import weakref
+from functools import cache
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ChronicleError
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["RunLock"]
+
+
+_HELD: weakref.WeakSet[RunLock] = weakref.WeakSet()
 
 
 class RunLock:
@@ -60,6 +65,8 @@ class RunLock:
             except OSError:
                 pass  # no locks on this file system
         self._fd = descriptor
+        _HELD.add(self)
+        _watch_forks()
         # an object that is gone must not hold the directory: a retry in the same process goes on
         self._finalizer = weakref.finalize(self, _close, descriptor)
         holder = json.dumps({"pid": os.getpid(), "host": platform.node()})
@@ -72,6 +79,18 @@ class RunLock:
         if self._fd is not None:
             self._finalizer()
             self._fd = None
+
+
+def _let_go() -> None:
+    """In a forked process: close its copies, which leaves the lock with the process that took it."""
+    for lock in list(_HELD):
+        lock.release()
+
+
+@cache
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=_let_go)
 
 
 def _close(descriptor: int) -> None:

@@ -103,6 +103,7 @@ class Recorder:
         for name, value in values.items():
             row[name] = value if math.isfinite(value) else _word(value)
         row.update(labels)
+        row["step"] = step  # whatever else is called so
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()

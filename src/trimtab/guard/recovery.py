@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Recovery"]
 
 _MOST_FINDINGS = 1024
+_NOT_VERIFIED = "not verified: the run ended"
 
 
 class Recovery:
@@ -127,6 +128,11 @@ class Recovery:
     def phase(self) -> Phase:
         """calm, probe or trial."""
         return self._work.phase
+
+    @property
+    def num_trials(self) -> int:
+        """Trials begun in this process."""
+        return self._work.num_trials
 
     @property
     def busy(self) -> bool:
@@ -357,11 +363,10 @@ class Recovery:
             label_figures={} if label is None else {m: list(x) for m, x in label.figures.items()},
             of_step=v.step, label="" if label is None else label.overall,
             metrics={} if label is None else dict(label.metrics), failures=decisions.failures,
-            text=f"loss {loss:.4g} against {v.level:.4g} before the trouble",
+            text=f"loss {loss:.4g} against {v.level:.4g} before the trouble" if v.losses else _NOT_VERIFIED,
         )  # fmt: skip
-        self._say(
-            f"step {step:>6,}  {v.remedy}: {verdict} (loss {loss:.3f}, {v.level:.3f} before the trouble)"
-        )
+        found = f"{verdict} (loss {loss:.3f}, {v.level:.3f} before the trouble)"
+        self._say(f"step {step:>6,}  {v.remedy}: {found if v.losses else _NOT_VERIFIED}")
 
     def _give_up(self, reason: str) -> None:
         self.advising_only, self.given_up = True, reason

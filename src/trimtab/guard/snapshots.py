@@ -151,8 +151,11 @@ class Training:
                 )
             for key in sorted(old):
                 if old[key] != new[key]:
+                    name = (
+                        "lr" if key == "initial_lr" else key
+                    )  # a scheduler keeps the launch's there
                     raise ActError(
-                        f"optimizer group {i} was launched with {key}={old[key]!r}, now with "
+                        f"optimizer group {i} was launched with {name}={old[key]!r}, now with "
                         f"{new[key]!r}, which resuming would undo; set it back (then scale_lr or "
                         "override_lr can change the rate), or start a new run directory"
                     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
-from trimtab.guard import actuators
-from trimtab.guard.controls import Controls
+from trimtab.guard import actuators, asked
+from trimtab.guard.batches import Batches
 from trimtab.guard.standing import Decisions
 
 if TYPE_CHECKING:
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Undoing"]
+
+_UNDONE = (
+    "lower-lr", "tighten-clip", "lower-clip", "skip-data", "adam-beta2", "adam-eps", "set-optimizer",
+    "loss-scaler-reset", "fp32", "bf16",
+)  # fmt: skip
+"""Remedies that can be taken back."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,7 @@ class _Inverse:
     raises_lr: bool = False
 
 
-class Undoing(Controls):
+class Undoing(Batches):
     """The part of `Guard` that takes changes back."""
 
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
@@ -43,8 +49,8 @@ class Undoing(Controls):
         in `aside/` and is moved back by hand. Call it between steps, on all ranks.
 
         Args:
-            remedy: As in the action: lower-lr, tighten-clip, skip-data, adam-beta2, adam-eps,
-                set-optimizer, override-lr, loss-scaler-reset, fp32, bf16.
+            remedy: As in the action: lower-lr, tighten-clip, lower-clip, skip-data, adam-beta2, adam-eps,
+                set-optimizer, loss-scaler-reset, fp32, bf16.
             why: For the journal.
             confirm: Do it although it raises the learning rate.
 
@@ -54,10 +60,13 @@ class Undoing(Controls):
         """
         self._check_call("undo", why)
         engine = self._engine
-        found = engine.ranks.agree(lambda: self._last_standing(remedy))
+        found, others = engine.ranks.agree(
+            lambda: (self._last_standing(remedy), [r for r in _UNDONE if self._last_standing(r)])
+        )
         if found is None:
             raise ConfigError(
-                f"undo({remedy!r}): no such change stands; the journal's actions name those there are"
+                f"undo({asked.shown(remedy)}): no such change stands; in force: {', '.join(others) or 'none'}; "
+                f"what can be undone: {', '.join(_UNDONE)}"
             )
         inverse = self._inverse(remedy, found)
         if inverse is None:
@@ -69,7 +78,7 @@ class Undoing(Controls):
             return self._only_tell(f"undo {remedy}", inverse.what, "it raises the learning rate", why)  # fmt: skip
         inverse.do()
         values = {"undid": inverse.what, "id": found["id"], "confirmed": confirm}
-        self._note_action(f"undo {remedy}", values, why)
+        self._note_action(f"undo {remedy}", values, why, told=inverse.what)
         return inverse.what
 
     def roll_back(
@@ -88,23 +97,29 @@ class Undoing(Controls):
             confirm: Do it.
 
         Raises:
-            ConfigError: No reason is given, the factor is not in (0, 1], a trial is under way, or the
-                run has ended.
+            ConfigError: No reason is given, the step is still to come, the factor is not in (0, 1], a
+                trial is under way, or the run has ended.
             ActError: There is no state so far back.
         """
         self._check_call("roll_back", why)
-        engine = self._engine
+        engine, now = self._engine, self._engine.counters.step
+        step = asked.whole("roll_back", step)
+        lr_factor = asked.number("roll_back: lr_factor=", lr_factor)
+        if step > now:
+            raise ConfigError(
+                f"roll_back({step}): the run is at step {now}; expected a step before it"
+            )
         if not 0 < lr_factor <= 1:
             raise ConfigError(
                 f"roll_back(lr_factor={lr_factor!r}): expected above 0 and at most 1: a rate is never raised"
             )
         target = engine.restore_point(step)
         if target is None:
+            oldest = engine.oldest_step()
+            there = "there is none yet" if oldest is None else f"the oldest is of step {oldest}"
             raise ActError(
-                f"roll_back({step}): no whole and healthy state lies at or before it; the oldest is "
-                f"of step {engine.oldest_step()}"
+                f"roll_back({step}): no whole and healthy state lies at or before it; {there}"
             )
-        now = engine.counters.step
         what = f"go back from step {now} to {target.step}, {now - target.step} steps given up"
         what += f", learning rate x {lr_factor:g}" if lr_factor < 1 else ""
         if not confirm:
@@ -126,7 +141,7 @@ class Undoing(Controls):
             "factor": lr_factor,
             "confirmed": True,
         }
-        self._note_action(remedy, values, why)
+        self._note_action(remedy, values, why, told=what)
         return what
 
     def start_over(self, *, why: str, confirm: bool = False) -> str:
@@ -147,20 +162,21 @@ class Undoing(Controls):
             return self._only_tell("start over", what, "it gives up the whole lineage", why)
         engine.store.set_aside_after(-1, first_sign=math.inf, now=step, why=why)
         engine.decisions = Decisions(row=engine.decisions.row, major=next_major)
-        self._note_action("start-over", {"from_step": step, "confirmed": True}, why)
+        self._note_action("start-over", {"from_step": step, "confirmed": True}, why, told=what)
         engine.saved_step = step  # nothing of it is saved at the end
         self._end("started over")
+        self._say(f"run the script again: it begins as {next_major}.0")
         return what
 
     def _end(self, reason: str) -> None:
         raise NotImplementedError
 
     def _check_call(self, call: str, why: str) -> None:
-        self._check_open(call)
-        if not why:
-            raise ConfigError(f"{call}(why={why!r}): expected a reason")
+        self._check_asked(call, why)
         if self._fed:
-            raise ConfigError(f"{call}(): a step is under way; call it after guard.step()")
+            raise ConfigError(
+                f"{call}(): a step is under way; call it after guard.step(), or after guard.drop_batch(why=...)"
+            )
         if self._recovery.busy:
             raise ConfigError(
                 f"{call}(): a {self._recovery.phase} is under way; wait until guard.phase is calm"
@@ -175,7 +191,9 @@ class Undoing(Controls):
                 why=f"{what}; not done: {because}, so it needs confirm=True ({why})", evidence=[],
             ),
         )  # fmt: skip
-        return f"dry run: {what}; {because}: call it with confirm=True"
+        told = f"dry run: {what}; {because}: call it with confirm=True"
+        self._say(f"step {self._engine.counters.step:>6,}  {told}")
+        return told
 
     def _last_standing(self, remedy: str) -> dict[str, Any] | None:
         """Return the values of the last action with a remedy that was not undone; `id` names it."""

@@ -79,8 +79,10 @@ class FabricGuard(Guard):
         finally:
             batches.close()  # type: ignore[attr-defined]
 
-    def backward(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
-        """Run Fabric's backward pass; nothing but noting the loss in a probe."""
-        self.note_loss(loss, samples=samples)
+    def backward(
+        self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None
+    ) -> None:
+        """Run Fabric's backward pass, as `Guard.backward` does; nothing but noting the loss in a probe."""
+        self.note_loss(loss, parts=parts, samples=samples)
         if not self.probing:
-            self._fabric.backward(loss)
+            self._fabric.backward(loss if parts == 1 else loss / parts)

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 from trimtab.errors import ConfigError
 from trimtab.plan.arms import ARM_BY_ID, DEFAULT_ORDER
+from trimtab.plan.probe_names import PROBES
 
 __all__ = ["Mode", "Policy", "Reads"]
 
@@ -82,7 +83,7 @@ class Policy:
     """Distance of readings of attention and log Z, optimizer steps; 4 early in a run and 2 while
     something is wrong. Ours."""
     probes_off: tuple[str, ...] = ()
-    """Probes that are left out, by name as in `guard.probes.cadence.PROBES`."""
+    """Probes that are left out, by name as in `plan.probe_names.PROBES`."""
 
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
@@ -163,21 +164,20 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a whole number of at least {least}"
                 )
+            if value > _MOST:
+                raise ConfigError(f"{name} is {value:g}, expected at most {_MOST}")
         for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
             if not _is_number(value) or not low < value <= high:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
-        off: object = self.probes_off
-        if not isinstance(off, tuple) or not all(isinstance(name, str) for name in off):
-            raise ConfigError(f"probes_off is {off!r}, expected a list of probes' names")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or false"
             )
         folder: object = self.copy_to
-        if not isinstance(folder, str):
+        if not isinstance(folder, str) or "\0" in folder:
             raise ConfigError(f'copy_to is {folder!r}, expected a folder as text, or "" for none')
         if self.lr_raise_allowed is not False:
             raise ConfigError(
@@ -188,15 +188,15 @@ class Policy:
         self._check_names()
 
     def _check_names(self) -> None:
-        for name in ("arms", "past_runs"):
+        for name, known in (("arms", tuple(ARM_BY_ID)), ("probes_off", PROBES), ("past_runs", ())):
             value: object = getattr(self, name)
             if not isinstance(value, tuple) or not all(isinstance(x, str) for x in value):
                 raise ConfigError(f"{name} is {value!r}, expected a list of texts")
-        for arm in self.arms:
-            if arm not in ARM_BY_ID:
-                near = difflib.get_close_matches(arm, ARM_BY_ID, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(ARM_BY_ID)}"
-                raise ConfigError(f"arms names {arm!r}, which is none; {hint}")
+            for one in value:
+                if known and one not in known:
+                    near = difflib.get_close_matches(one, known, n=1, cutoff=0.5)
+                    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+                    raise ConfigError(f"{name} names {one!r}, which is none; {hint}")
         if len(set(self.arms)) < len(self.arms):
             raise ConfigError(f"arms is {self.arms!r}, expected each at most once")
 
@@ -236,6 +236,8 @@ class Policy:
     def from_toml(cls, path: str | Path) -> "Policy":
         """Return the policy that a TOML file describes: its `[policy]` table, or the whole file.
 
+        Beside `[policy]`, other tables and keys are other people's; a setting of ours there is refused.
+
         Raises:
             ConfigError: The file cannot be read, is not TOML, or says something impossible.
         """
@@ -251,6 +253,13 @@ class Policy:
         inner = table.get("policy", table)
         if not isinstance(inner, dict):
             raise ConfigError(f"{path}: 'policy' is {inner!r}, expected a table: [policy]")
+        names = {f.name for f in dataclasses.fields(cls)}
+        beside = sorted(names & set(table)) if "policy" in table else []
+        if beside:
+            raise ConfigError(
+                f"{path}: {', '.join(beside)} stands beside [policy] and would not be read; "
+                "move it into that table"
+            )
         return cls.from_mapping(inner, source=str(path))
 
 
@@ -276,6 +285,9 @@ _LEAST: Mapping[str, int] = {
     "probe_margin_batches": 0,
 }
 """Whole-number settings and their least value."""
+
+_MOST = 10**12
+"""Most that any of them can mean: more is a slip."""
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
     "lr_factor_saturating": (0.0, 1.0),

@@ -12,27 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
+from trimtab.plan.probe_names import PROBES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["PROBES", "Cadence"]
-
-PROBES: tuple[str, ...] = (
-    "hidden",
-    "batch",
-    "gradients",
-    "moments",
-    "update",
-    "blocks",
-    "attention",
-    "log_z",
-    "samples",
-    "overflow",
-)
-"""All probes by name: the last hidden state and the batch at every step; gradients by layer, zero
-gradients and RMS ratio; Adam's moments; the update and the weights; the blocks' outputs; attention;
-the output's log Z; the losses of samples, where the loop gives them; and, after a loss that is not finite, the module where that begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
