@@ -57,6 +57,8 @@ class Recorder:
         self.journal = Journal(directory.journal) if writes else None
         self.attempt = ""
         self.closed = False
+        self.num_actions = 0
+        """`action` events that this process wrote; on ranks that write nothing, those told of."""
         self.listeners: list[Listener] = []
         self._file: BinaryIO | None = None
 
@@ -131,6 +133,7 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+        self.num_actions += event == "action"
         if self.listeners:
             told = Event(datetime.now(UTC).isoformat(timespec="milliseconds"), event, self.attempt, step, data)  # fmt: skip
             self._pass_on(lambda listener: listener.event(told), step)

@@ -53,10 +53,21 @@ class Training:
 
     def __post_init__(self) -> None:
         """Note the settings as launched."""
-        self.settings = [
-            {k: clone(v) for k, v in g.items() if k != "params" and isinstance(v, _PLAIN)}
-            for g in self.optimizer.param_groups
-        ]
+        self.settings = [_settings_of(g) for g in self.optimizer.param_groups]
+        self._sizes = self._group_sizes()
+
+    def note_new_groups(self) -> bool:
+        """Note the settings of groups that were added since; return whether parameters were."""
+        sizes = self._group_sizes()
+        if sizes == self._sizes:
+            return False
+        self._sizes = sizes
+        added = self.optimizer.param_groups[len(self.settings) :]
+        self.settings = [*self.settings, *map(_settings_of, added)]
+        return True
+
+    def _group_sizes(self) -> list[int]:
+        return [len(g["params"]) for g in self.optimizer.param_groups]
 
     @property
     def bare_model(self) -> torch.nn.Module:
@@ -156,6 +167,10 @@ class Training:
                         f"{new[key]!r}, which resuming would undo; set it back (then scale_lr or "
                         "override_lr can change the rate), or start a new run directory"
                     )
+
+
+def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: clone(v) for k, v in group.items() if k != "params" and isinstance(v, _PLAIN)}
 
 
 def capture_rng() -> dict[str, Any]:

@@ -5,7 +5,8 @@ left out) stand in the journal's `action` events and are added when a run is res
 the first looks at the folder, and all go by what it sees.
 
 A scheduled checkpoint is copied at once and written in a thread; it counts, in the journal too, once
-it is whole. Whatever needs to know which checkpoints there are waits for it.
+it is whole. Whatever needs to know which checkpoints there are waits for it. Where something was done
+between the copy and its event, the event says so: the checkpoint does not hold it.
 
 A checkpoint is saved as healthy, because no alarm is open then. Where an onset is estimated later that
 lies before it, its grade is revised: it becomes suspect, and a resume passes it over.
@@ -134,7 +135,7 @@ class Store:
                 ranks=ranks,
             )  # fmt: skip
 
-        self._pending = Pending(write, path.name, step, why)
+        self._pending = Pending(write, path.name, step, why, self._recorder.num_actions)
         if background:
             self._pending.start()
         else:
@@ -157,9 +158,11 @@ class Store:
         pending.join()
         if pending.error is not None:
             raise pending.error
+        since = self._recorder.num_actions - pending.num_actions
         self._recorder.event(
-            "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
-        )
+            "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why,
+            **({"actions_since": since} if since else {}),
+        )  # fmt: skip
         if not pending.doubt:
             self.whole_step = pending.step
         if not self._ranks.chief:
@@ -391,6 +394,7 @@ class Store:
                 and checkpoint is not None
                 and d.get("path") == checkpoint.path.name
                 and d.get("grade") == "healthy"
+                and not d.get("actions_since")
             ):
                 standing = None  # the checkpoint holds all that was decided until here
         return standing
