@@ -326,6 +326,7 @@ class Controls:
         if not why:
             raise ConfigError(f"skip_samples({first}, {last}, why={why!r}): expected a reason")
         self._order.skip(first, last)
+        first, last = int(first), int(last)
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
         self._note_action("skip-data", values, why)
 

@@ -41,6 +41,10 @@ def begin(
         **_sizes(engine),
     }
     engine.recorder.settings(settings)
+    if is_old and engine.ranks.agree(lambda: not engine.directory.journal.stat().st_size):
+        engine.store.notes.append(
+            "the run's journal is gone: what was decided since the newest checkpoint is not known"
+        )
     rng: dict[str, Any] | None
     if loaded_step is not None:
         rng = go_on_from(engine, loaded_step, companion)
@@ -55,8 +59,8 @@ def begin(
         parent, folder = loaded["from_attempt"], loaded["checkpoint"]
         step, number = engine.counters.step, str(parent)
         done = steps is not None and step >= steps
+        engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
         if not done:
-            engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
             number = f"{major}.{engine.decisions.minor}"
         engine.recorder.attempt = number
         for event, data in engine.resumed:

@@ -19,6 +19,8 @@ class Pending:
     ) -> None:
         """Nothing is written yet; `num_actions`: the run's actions so far, which it holds."""
         self.name, self.step, self.why, self.num_actions = name, step, why, num_actions
+        self.suspect = ""
+        """Why it is saved as suspect from the first; empty: as healthy."""
         self.error: BaseException | None = None
         self.doubt = ""
         """Why it is not healthy after all; found while it was being written."""

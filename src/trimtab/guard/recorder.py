@@ -168,13 +168,22 @@ class Recorder:
         )
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write `run.toml` once; a later launch leaves the first one in place."""
+        """Write `run.toml` once; a later launch leaves the first one in place.
+
+        Raises:
+            ChronicleError: It cannot be written.
+        """
         path = self.directory.settings
         if self.journal is not None and not path.exists():
             lines = [
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            try:
+                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            except OSError as error:
+                raise ChronicleError(
+                    f"{path}: cannot be written ({error.strerror}); free space or choose another run directory"
+                ) from error
 
     def add_setting(self, key: str, value: Any) -> None:
         """Add to `run.toml` what is known only later; what is in it stays."""
