@@ -123,12 +123,18 @@ def _tell_what_was_left(engine: Engine) -> None:
         return
     engine.recorder.attempt = last.number
     for finding in found:
-        if (finding.row, finding.kind, finding.signal, finding.text) not in told:
+        claim = {
+            "row": finding.row,
+            "kind": finding.kind,
+            "signal": finding.signal,
+            "text": finding.text,
+        }
+        if _claim(claim) not in told:
             engine.recorder.finding(finding, step=int(record.step[-1]))
 
 
 def _claim(data: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(data.get(key) for key in ("row", "kind", "signal", "text"))
+    return tuple(str(data.get(key)) for key in ("row", "kind", "signal", "text"))
 
 
 def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:
