@@ -120,8 +120,8 @@ def _set_trap(step: int, point: str) -> None:
             _die()
         return renamed(self, target)
 
-    def committed(partial: Path, final: Path, *, step: int, attempt: str) -> None:
-        commit(partial, final, step=step, attempt=attempt)
+    def committed(partial: Path, final: Path, **more: Any) -> None:
+        commit(partial, final, **more)
         if partial.name == name and point == "after-rename":
             _die()
 

@@ -341,3 +341,26 @@ def test_the_lr_factor_clip_and_skips_survive_a_kill_without_a_later_checkpoint(
     row = rows_of(tmp_path / "run", "1.1")[0]
     assert row["lr"] == 0.25 * planned
     assert row["clipped"] == float(row["grad_norm"] > 0.5)
+
+
+def test_what_is_done_while_a_checkpoint_is_written_outlives_a_restart(tmp_path: Path) -> None:
+    s, policy = make(), Policy(checkpoint_every_steps=5)
+    acted = Event()
+
+    def slow(*args: Any, **more: Any) -> None:
+        acted.wait(30)
+        save_state(*args, **more)
+
+    guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "save_state", slow)
+        train_guarded(s, guard, until=5)
+        guard.scale_lr(0.5, why="while step 5 is being written")
+        guard.skip_samples(100, 103, why="the same")
+        acted.set()
+        guard.close()
+    again = make()
+    restored = guard_of(again, tmp_path / "run", steps=12)
+    assert (restored.step_number, restored.lr_factor) == (5, 0.5)
+    assert restored.skipped_samples == ((100, 103),)
+    restored.close()

@@ -71,8 +71,10 @@ def _write_json(path: Path, data: Any) -> None:
     temporary.replace(path)
 
 
-def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
+def commit(partial: Path, final: Path, *, step: int, attempt: str, doubt: str = "") -> None:
     """Turn a fully written folder into a checkpoint: hash, manifest, fsync, rename.
+
+    Its grade is healthy, or suspect where there is a `doubt`, which is kept as the reason.
 
     Raises:
         ActError: `final` exists already, or the disk refuses.
@@ -81,8 +83,9 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str) -> None:
         raise ActError(f"{final}: exists already; move it aside first")
     try:
         _write_manifest(
-            partial, step=step, attempt=attempt, grade="healthy", why="saved while calm"
-        )
+            partial, step=step, attempt=attempt,
+            grade="suspect" if doubt else "healthy", why=doubt or "saved while calm",
+        )  # fmt: skip
         partial.rename(final)
         folder = os.open(final.parent, os.O_RDONLY)
         os.fsync(folder)

@@ -86,6 +86,8 @@ def enforce(state: RunState) -> None:
     """Put the settings that were decided on in force again; called after every load."""
     for name, value in state.decisions.optimizer_settings.items():
         setting = OPTIMIZER_SETTINGS[name]
+        if not setting.low <= value < setting.high:  # it comes from disk
+            raise ConfigError(f"optimizer_settings: {name} is {value!r}")
         for launched, group in zip(
             state.training.settings, state.training.optimizer.param_groups, strict=True
         ):

@@ -186,6 +186,9 @@ class Casework:
         self._say(
             f"step {engine.counters.step:>6,}  going back to step {case.base.step} and looking at the data ahead of it"
         )
+        raised = engine.raised_by(case.base) if case.depth == 0 else ""
+        if raised:
+            engine.store.notes.append(raised)
         engine.ring.drop_after(case.base.step)
         engine.store.set_aside_after(
             case.base.step, first_sign=case.first_sign, now=engine.counters.step,

@@ -332,6 +332,7 @@ class Controls:
         self._check_asked("skip_samples", why)
         first, last = asked.whole("skip_samples", first), asked.whole("skip_samples", last)
         self._order.skip(first, last)
+        first, last = int(first), int(last)
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
         self._note_action("skip-data", values, why)
 

@@ -19,6 +19,7 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import cycle
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-__all__ = ["DataOrder", "Fed", "generators_of"]
+__all__ = ["DataOrder", "Fed", "generators_of", "sample_range"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,21 @@ class Fed:
         first, last = parts[0].first, parts[-1].last
         samples = sum(part.samples for part in parts)
         return Fed(first, last, sum(p.tokens for p in parts), last - first + 1 - samples)
+
+
+def sample_range(first: object, last: object) -> tuple[int, int]:
+    """Return a range of sample ids as whole numbers.
+
+    Raises:
+        ConfigError: It is not two whole numbers, or the range is empty or negative.
+    """
+    try:
+        low, high = index(first), index(last)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"skip {first!r}..{last!r}: expected whole numbers, sample ids") from None
+    if low < 0 or high < low:
+        raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
+    return low, high
 
 
 class DataOrder:
@@ -215,9 +231,7 @@ class DataOrder:
         Raises:
             ConfigError: The range is empty or negative.
         """
-        if first < 0 or last < first:
-            raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
-        self._skips.append((first, last))
+        self._skips.append(sample_range(first, last))
 
     def unskip(self, first: int, last: int) -> None:
         """Undo one `skip`; a range that was not skipped is left alone."""

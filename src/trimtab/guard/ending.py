@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from trimtab.guard.soundness import unsound
 from trimtab.guard.undoing import Undoing
 from trimtab.guard.verdict import State, write_verdict
 
@@ -27,7 +28,8 @@ class Ending(Undoing):
     _lock: RunLock | None
     _interrupts: Interrupts
     _steps: int | None
-    _step_at_start: int
+    _executed_at_start: int
+    """Optimizer steps done before this process, over all attempts."""
     _say: Callable[[str], None]
 
     def close(self) -> None:
@@ -72,7 +74,8 @@ class Ending(Undoing):
             return
         self._settle_last(act=self._ranks.count == 1 or not self._interrupts.in_step)
         engine, step = self._engine, self._engine.counters.step
-        if self._done() and step == self._step_at_start:  # it was finished before, and told so
+        if self._done() and engine.decisions.executed_steps == self._executed_at_start:
+            # it was finished before, and told so
             self.close()
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
@@ -83,6 +86,7 @@ class Ending(Undoing):
             why = "end of the run" if reason != "interrupted" else reason
             self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
         self._edge.run("checkpoint", lambda: engine.store.finish(wait=True))
+        self._edge.run("checkpoint", self._tell_unsound)
         self._edge.run("recovery", self._recovery.finish)
         self._edge.run(
             "journal",
@@ -97,8 +101,14 @@ class Ending(Undoing):
         self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
         self.close()
 
+    def _tell_unsound(self) -> None:
+        """Say that what was trained is broken, as far as this rank holds it: not all may be here."""
+        what = unsound(self._engine.training)
+        if what:
+            self._engine.store.notes.append(f"the run ends in a state that is not finite: {what}")
+
     def _tell_end(self, reason: str) -> None:
-        step, saved = self._engine.counters.step, self._engine.saved_step
+        step, saved = self._engine.counters.step, self._engine.store.whole_step
         if reason == "interrupted":
             on = (
                 f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"

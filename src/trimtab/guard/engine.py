@@ -245,6 +245,8 @@ class Engine(RunState):
         scaler = self.live_scaler()
         if scaler is not None:
             scaler.unscale_(self.training.optimizer)
+        if self.training.note_new_groups():
+            self.parameters[:] = trained_parameters(self.training)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
         self._nonfinite = None
         find = partial(self.on_gradients, self._find_nonfinite) if look else None
@@ -299,22 +301,24 @@ class Engine(RunState):
             g["lr"] = lr
         effective = float(groups[0]["lr"])
         skipped = skip
-        if not skip:
+        try:
+            if not skip:
+                if scaler is not None:
+                    scaler.step(training.optimizer)
+                elif broken is not None:
+                    update_unless(training.optimizer, broken)
+                else:
+                    training.optimizer.step()
             if scaler is not None:
-                scaler.step(training.optimizer)
-            elif broken is not None:
-                update_unless(training.optimizer, broken)
-            else:
-                training.optimizer.step()
-        if scaler is not None:
-            scaler.update()
-            assert scale is not None
-            skipped = skip or bool(scaler.get_scale() < scale)
-        self.lr_undone = None
-        if asked != planned and [g["lr"] for g in groups] != asked:
-            self.lr_undone = (effective, float(groups[0]["lr"]))
-        for g, lr in zip(groups, planned, strict=True):
-            g["lr"] = lr
+                scaler.update()
+                assert scale is not None
+                skipped = skip or bool(scaler.get_scale() < scale)
+            self.lr_undone = None
+            if asked != planned and [g["lr"] for g in groups] != asked:
+                self.lr_undone = (effective, float(groups[0]["lr"]))
+        finally:  # a step that fails under a factor must not leave it in the groups
+            for g, lr in zip(groups, planned, strict=True):
+                g["lr"] = lr
         if training.scheduler is not None:
             with warnings.catch_warnings() if skipped else contextlib.nullcontext():
                 if skipped:  # torch warns where the first update of all was skipped

@@ -23,7 +23,7 @@ from trimtab.guard.recorder import Recorder
 from trimtab.guard.recovery import Recovery
 from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
-from trimtab.guard.store import bring_records
+from trimtab.guard.store import bring_records, holds_run
 from trimtab.guard.streams import open_order
 from trimtab.plan.policy import Mode, Policy
 
@@ -127,7 +127,7 @@ class Guard(Afterwards):
         self._order = open_order(data)
         self._ranks = ranks = Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
-        is_old = ranks.agree(directory.journal.exists)
+        is_old = ranks.agree(partial(holds_run, directory))
         if is_old and not resume:
             raise ConfigError(
                 f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
@@ -167,9 +167,9 @@ class Guard(Afterwards):
                 self._engine, steps=self._steps, is_old=is_old, say=self._tell,
                 loaded_step=loaded_step, companion=companion,
             )  # fmt: skip
-            self._step_at_start = self._engine.counters.step
+            self._executed_at_start = self._engine.decisions.executed_steps
             self._told_step = self._engine.store.whole_step
-            wanted = check_resume > 0 and self._step_at_start == 0
+            wanted = check_resume > 0 and self._engine.counters.step == 0
             self._check = ReplayCheck(self._engine, check_resume, self._tell) if wanted else None
         except BaseException:
             self._release()
@@ -247,6 +247,7 @@ class Guard(Afterwards):
             restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
         if self.policy.mode == "act":
             self._edge.run("recovery", self._engine.snapshot)
+            self._edge.run("journal", self._tell_notes)
         if self._check is not None and not self._edge.run("checkpoint", self._check.begin):
             self._check = None
         self._edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
@@ -335,7 +336,8 @@ class Guard(Afterwards):
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
 
-        Call it between steps.
+        Call it between steps. Saved while an alarm is open, or with weights that are not finite, it is
+        suspect: a restart passes it over.
 
         Raises:
             ActError: It cannot be saved.
@@ -343,7 +345,7 @@ class Guard(Afterwards):
         """
         self._check_open("checkpoint")
         self._check_between()
-        self._engine.save_checkpoint("asked for")
+        self._engine.save_checkpoint("asked for", doubt=self._recovery.doubt)
 
     def companion(self) -> dict[str, Any]:
         """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.

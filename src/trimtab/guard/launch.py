@@ -41,6 +41,10 @@ def begin(
         **_sizes(engine),
     }
     engine.recorder.settings(settings)
+    if is_old and engine.ranks.agree(lambda: not engine.directory.journal.stat().st_size):
+        engine.store.notes.append(
+            "the run's journal is gone: what was decided since the newest checkpoint is not known"
+        )
     rng: dict[str, Any] | None
     if loaded_step is not None:
         rng = go_on_from(engine, loaded_step, companion)
@@ -55,8 +59,8 @@ def begin(
         parent, folder = loaded["from_attempt"], loaded["checkpoint"]
         step, number = engine.counters.step, str(parent)
         done = steps is not None and step >= steps
+        engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
         if not done:
-            engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
             number = f"{major}.{engine.decisions.minor}"
         engine.recorder.attempt = number
         for event, data in engine.resumed:
@@ -123,12 +127,18 @@ def _tell_what_was_left(engine: Engine) -> None:
         return
     engine.recorder.attempt = last.number
     for finding in found:
-        if (finding.row, finding.kind, finding.signal, finding.text) not in told:
+        claim = {
+            "row": finding.row,
+            "kind": finding.kind,
+            "signal": finding.signal,
+            "text": finding.text,
+        }
+        if _claim(claim) not in told:
             engine.recorder.finding(finding, step=int(record.step[-1]))
 
 
 def _claim(data: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(data.get(key) for key in ("row", "kind", "signal", "text"))
+    return tuple(str(data.get(key)) for key in ("row", "kind", "signal", "text"))
 
 
 def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:

@@ -14,9 +14,13 @@ __all__ = ["Pending"]
 class Pending:
     """A checkpoint that is being written, in this thread or in one of its own."""
 
-    def __init__(self, write: Callable[[], None], name: str, step: int, why: str) -> None:
-        """Nothing is written yet."""
-        self.name, self.step, self.why = name, step, why
+    def __init__(
+        self, write: Callable[[], None], name: str, step: int, why: str, num_actions: int
+    ) -> None:
+        """Nothing is written yet; `num_actions`: the run's actions so far, which it holds."""
+        self.name, self.step, self.why, self.num_actions = name, step, why, num_actions
+        self.suspect = ""
+        """Why it is saved as suspect from the first; empty: as healthy."""
         self.error: BaseException | None = None
         self.doubt = ""
         """Why it is not healthy after all; found while it was being written."""

@@ -57,6 +57,8 @@ class Recorder:
         self.journal = Journal(directory.journal) if writes else None
         self.attempt = ""
         self.closed = False
+        self.num_actions = 0
+        """`action` events that this process wrote; on ranks that write nothing, those told of."""
         self.listeners: list[Listener] = []
         self._file: BinaryIO | None = None
 
@@ -132,6 +134,7 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+        self.num_actions += event == "action"
         if self.listeners:
             told = Event(datetime.now(UTC).isoformat(timespec="milliseconds"), event, self.attempt, step, data)  # fmt: skip
             self._pass_on(lambda listener: listener.event(told), step)
@@ -166,13 +169,22 @@ class Recorder:
         )
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write `run.toml` once; a later launch leaves the first one in place."""
+        """Write `run.toml` once; a later launch leaves the first one in place.
+
+        Raises:
+            ChronicleError: It cannot be written.
+        """
         path = self.directory.settings
         if self.journal is not None and not path.exists():
             lines = [
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
-            path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            try:
+                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+            except OSError as error:
+                raise ChronicleError(
+                    f"{path}: cannot be written ({error.strerror}); free space or choose another run directory"
+                ) from error
 
     def add_setting(self, key: str, value: Any) -> None:
         """Add to `run.toml` what is known only later; what is in it stays."""

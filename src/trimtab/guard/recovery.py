@@ -29,6 +29,7 @@ from trimtab.guard.trouble import (
     find_incident,
     is_trouble,
     loss_level,
+    puts_in_doubt,
     saturates,
     speaks_of_state,
 )
@@ -152,6 +153,14 @@ class Recovery:
             for f in self._open.values()
         )
 
+    @property
+    def doubt(self) -> str:
+        """Why a state that is saved now is suspect; empty where it is not."""
+        for f in self._open.values():
+            if puts_in_doubt(f) and not f.closed and f.key not in self._handled:
+                return f"{f.kind} since step {f.onset:g}, not over yet"
+        return ""
+
     def begin_branch(self) -> None:
         """Begin anew after a rollback by hand: what was found before is not about it."""
         self._verification = None
@@ -203,6 +212,7 @@ class Recovery:
         record, incident, keys = found
         advising = engine.policy.mode == "advise" or self.advising_only
         case = None if advising else self._open_case(incident, record)
+        problem = "" if case is None else engine.misfit(case.base)
         ahead = None if case is None else next_step(self._work.situation(case))
         if isinstance(ahead, Wait):
             self._wait_until = ahead.until_step
@@ -220,6 +230,8 @@ class Recovery:
             self._decide("advise", advice)
         elif case is None:
             self._give_up("no healthy state lies before the first sign")
+        elif problem:
+            self._give_up(problem)
         elif isinstance(ahead, GiveUp):
             self._give_up(ahead.reason)
         else:

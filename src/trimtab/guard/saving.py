@@ -51,6 +51,7 @@ def save_state(
     attempt: str,
     aside: Path,
     ranks: Ranks,
+    doubt: str = "",
 ) -> None:
     """Write a nested state as the checkpoint folder `final`; whole or not at all.
 
@@ -62,6 +63,7 @@ def save_state(
         attempt: The attempt it belongs to.
         aside: Where an earlier checkpoint of the same step goes.
         ranks: All must call.
+        doubt: Why it is suspect from the first; empty: it is healthy.
 
     Raises:
         ActError: It cannot be saved; training can go on.
@@ -76,7 +78,7 @@ def save_state(
     def put_in_place() -> None:
         if final.exists():
             move_aside(final, aside)
-        commit(partial, final, step=step, attempt=attempt)
+        commit(partial, final, step=step, attempt=attempt, doubt=doubt)
 
     try:
         ranks.on_chief(_or_act_error(final, make_room))

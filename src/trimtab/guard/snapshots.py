@@ -48,15 +48,28 @@ class Training:
     scaler: Any | None = None
     extra: dict[str, Stateful] = field(default_factory=dict)
     """Further objects, by name; kept apart from the roles of torch."""
+    loaded: list[str] = field(default_factory=list, init=False)
+    """What the last `load` has put back, in its order."""
     settings: list[dict[str, Any]] = field(init=False)
     """The optimizer's settings as launched, by group; a schedule may move them later."""
 
     def __post_init__(self) -> None:
         """Note the settings as launched."""
-        self.settings = [
-            {k: clone(v) for k, v in g.items() if k != "params" and isinstance(v, _PLAIN)}
-            for g in self.optimizer.param_groups
-        ]
+        self.settings = [_settings_of(g) for g in self.optimizer.param_groups]
+        self._sizes = self._group_sizes()
+
+    def note_new_groups(self) -> bool:
+        """Note the settings of groups that were added since; return whether parameters were."""
+        sizes = self._group_sizes()
+        if sizes == self._sizes:
+            return False
+        self._sizes = sizes
+        added = self.optimizer.param_groups[len(self.settings) :]
+        self.settings = [*self.settings, *map(_settings_of, added)]
+        return True
+
+    def _group_sizes(self) -> list[int]:
+        return [len(g["params"]) for g in self.optimizer.param_groups]
 
     @property
     def bare_model(self) -> torch.nn.Module:
@@ -97,6 +110,7 @@ class Training:
             ActError: A role is missing in `state`, or here, or the optimizer holds other settings after
                 the load than were loaded.
         """
+        self.loaded = []
         for role, target in (
             ("model", self.bare_model),
             ("optimizer", self.optimizer),
@@ -112,6 +126,7 @@ class Training:
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
             target.load_state_dict(clone(state[role]))
+            self.loaded.append(role)
             if role == "optimizer":
                 self._check_loaded(state[role].get("param_groups", ()))
         for name, extra in self.extra.items():
@@ -120,6 +135,21 @@ class Training:
                     f"the saved state has no {name!r}; it is from a run without that extra state"
                 )
             extra.load_state_dict(clone(state["extra"][name]))
+            self.loaded.append(name)
+
+    def misfit(self, state: Mapping[str, Any]) -> str:
+        """Return why a state of this process' own cannot be put back; empty where nothing speaks against it.
+
+        What a user may have changed since it was taken: groups of the optimizer, the model's tensors.
+        """
+        sizes = [len(g["params"]) for g in state["optimizer"]["param_groups"]]
+        if sizes != self._group_sizes():
+            return f"the optimizer had {sizes} parameters by group then and has {self._group_sizes()} now"
+        then, now = _shapes(state["model"]), _shapes(self.bare_model.state_dict())
+        odd = next((k for k in {**then, **now} if then.get(k) != now.get(k)), None)
+        if odd is not None:
+            return f"the model's {odd} was {then.get(odd, 'not there')} then and is {now.get(odd, 'not there')} now"
+        return ""
 
     def _check_loaded(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Compare what is in force after a load with what was loaded, field by field."""
@@ -159,6 +189,14 @@ class Training:
                         f"{new[key]!r}, which resuming would undo; set it back (then scale_lr or "
                         "override_lr can change the rate), or start a new run directory"
                     )
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+
+def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: clone(v) for k, v in group.items() if k != "params" and isinstance(v, _PLAIN)}
 
 
 def capture_rng() -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from trimtab.errors import ActError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import torch
 
@@ -18,6 +20,7 @@ __all__ = [
     "Decisions",
     "lr_factor",
     "lr_limit",
+    "read_decisions",
     "rewarm_factor",
     "safe_exp",
     "trained_parameters",
@@ -68,6 +71,60 @@ class Decisions:
     """Step at which the user's own schedule took over from the scheduler; None: it has not."""
     weight_decay_since: int | None = None
     """Step from which the weight decay follows the user's own schedule; None: it does not."""
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor <= 1),
+    "lr_limits": lambda v: _are_pairs(v, lambda rate: 0 < rate < math.inf),
+    "clip_factor": lambda v: _is_number(v) and 0 < v <= 1,
+    "optimizer_settings": lambda v: isinstance(v, dict) and all(map(_is_number, v.values())),
+    "rewarm": lambda v: v is None or (_are_whole(v) and len(v) == 2 and v[1] > 0),
+    "precision": lambda v: v in ("", "fp32", "bf16"),
+    "last_onsets": lambda v: _are_whole(v),
+    "override_since": lambda v: v is None or _are_whole([v]),
+    "weight_decay_since": lambda v: v is None or _are_whole([v]),
+}
+"""What a saved field may hold; the others are whole numbers of at least 0."""
+
+
+def read_decisions(saved: Mapping[str, Any]) -> tuple[Decisions, tuple[str, ...]]:
+    """Return decisions as they were saved, and the fields that are not known here.
+
+    Raises:
+        ActError: A field holds what no guard writes, such as a factor above 1; the message names it.
+    """
+    known = {f.name for f in fields(Decisions)}
+    for name in known & set(saved):
+        value = saved[name]
+        if not _CHECKS.get(name, _is_count)(value):
+            raise ActError(f"{name} is {value!r:.80}, which no guard writes")
+    decisions = Decisions(**{k: v for k, v in saved.items() if k in known})
+    return decisions, tuple(sorted(set(saved) - known))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _are_whole([value]) and value >= 0
+
+
+def _are_whole(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, int) and not isinstance(v, bool) for v in values
+    )
+
+
+def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
+    """Whether these are (step, number) with numbers that are allowed."""
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, list | tuple)
+        and len(v) == 2
+        and all(map(_is_number, v))
+        and allowed(float(v[1]))
+        for v in values
+    )
 
 
 def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:

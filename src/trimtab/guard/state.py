@@ -12,11 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trimtab.errors import ActError, ReadError
+from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.actuators import enforce
 from trimtab.guard.codec import clone
+from trimtab.guard.data import sample_range
 from trimtab.guard.snapshots import Snapshot, SnapshotRing, capture_rng, restore_rng
-from trimtab.guard.standing import Counters, Decisions
+from trimtab.guard.soundness import unsound
+from trimtab.guard.standing import Counters, Decisions, read_decisions
 from trimtab.guard.store import Store
 from trimtab.readers.rundir import read_run_directory
 
@@ -95,31 +97,81 @@ class RunState:
         }
 
     def snapshot(self) -> Snapshot:
-        """Copy the whole state into memory and keep it in the ring."""
+        """Copy the whole state into memory, and keep it in the ring where it is finite."""
         snapshot = self.capture()
-        self.ring.add(snapshot)
+        what = self.unsound()
+        if not what:
+            self.ring.add(snapshot)
+        elif self.counters.step == 0:
+            self.store.notes.append(
+                f"training begins from a state that is not finite ({what}): there is none to go back to"
+            )
         return snapshot
+
+    def unsound(self) -> str:
+        """Return what of the state is not finite on any rank, empty where all is; all must call."""
+        everyone = self.ranks.collect(unsound(self.training))
+        return next(filter(None, everyone), "")
 
     def capture(self) -> Snapshot:
         """Copy the whole state into memory."""
-        payload = clone(self._payload())
+        payload = self.ranks.together(lambda: clone(self._payload()))
         return Snapshot(self.counters.step, self.recorder.attempt, payload["position"], payload)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot; what the guard decided stays."""
+        """Go back to a snapshot; what the guard decided stays.
+
+        Raises:
+            ActError: It does not fit what is trained now, and nothing was changed; or putting it back
+                failed half-way, and the message says what is of which step.
+        """
+        problem = self.misfit(snapshot)
+        if problem:
+            raise ActError(f"{problem}; nothing was changed")
         payload = snapshot.payload
-        self.ranks.together(lambda: self.training.load(payload["training"]))
+        self.ranks.together(lambda: self._load(snapshot))
         restore_rng(payload["rng"])
         if self.data is not None:
             self.data.load_state_dict(payload["data"])
         self.judge_state = payload["judge"]
         self.counters = Counters(**payload["counters"])
+        self.saved_step = min(self.saved_step, self.counters.step)
         enforce(self)
         self.training.optimizer.zero_grad(set_to_none=True)
         self.poisoned_step = None
         for callback in self.on_restore:
             callback(self.counters.step)
         self.step_started = time.perf_counter()
+
+    def raised_by(self, snapshot: Snapshot) -> str:
+        """Return what to say where going back undoes a rate that the user's own loop has lowered."""
+        if self.training.scheduler is not None or self.training.extra:
+            return ""  # a schedule's rates go back with it
+        then = snapshot.payload["training"]["optimizer"]["param_groups"][0]["lr"]
+        now = self.training.optimizer.param_groups[0]["lr"]
+        if not float(now) < float(then):
+            return ""
+        return (
+            f"the learning rate that the loop had lowered to {float(now):g} goes back to {float(then):g} of step "
+            f"{snapshot.step}; guard.limit_lr({float(now):g}, why=...) holds it"
+        )
+
+    def misfit(self, snapshot: Snapshot) -> str:
+        """Return why a snapshot cannot be put back; empty where it can. All ranks must call it."""
+        everyone = self.ranks.collect(self.training.misfit(snapshot.payload["training"]))
+        why = next(filter(None, everyone), "")
+        return f"step {snapshot.step} cannot be gone back to: {why}" if why else ""
+
+    def _load(self, snapshot: Snapshot) -> None:
+        try:
+            self.training.load(snapshot.payload["training"])
+        except Exception as error:
+            done = ", ".join(self.training.loaded) or "nothing"
+            raise ActError(
+                f"going back to step {snapshot.step} failed half-way ({type(error).__name__}: {error}): "
+                f"{done} put back, the rest is of step {self.counters.step}; stop the run and start the "
+                "same script again, which goes on from the newest checkpoint"
+            ) from error
 
     def begin_attempt(
         self, *, parent: str | None, parent_step: int | None, why: str, trial: bool, **more: Any
@@ -164,23 +216,35 @@ class RunState:
 
     # -- on disk ----------------------------------------------------------------------------
 
-    def save_checkpoint(self, why: str, *, background: bool = False) -> None:
+    def save_checkpoint(self, why: str, *, background: bool = False, doubt: str = "") -> None:
         """Write the state to disk, whole or not at all, and say so; all ranks must call it.
 
         Args:
             why: For the journal.
             background: Copy the state and write it while training goes on.
+            doubt: Why it is suspect, where that is known; a state that is not finite always is.
 
         Raises:
             ActError: It, or the one before it, cannot be saved.
         """
-        payload = clone(self._payload()) if background else self._payload()
+        what = self.unsound()
+        if what:
+            doubt = f"not finite: {what}"
+            self.store.notes.append(
+                f"{what} is not finite: the checkpoint of step {self.counters.step} is suspect, a "
+                "restart passes it over"
+            )
+        payload = self.ranks.together(
+            lambda: clone(self._payload()) if background else self._payload()
+        )
         own = {name: payload.pop(name) for name in _OWN}
         payload["judge"] = self.judge_state.to_json(self.judge)
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
         payload["data_shape"] = self.data.shape if self.data is not None else None
-        self.store.save(payload, own, step=self.counters.step, why=why, background=background)
+        self.store.save(
+            payload, own, step=self.counters.step, why=why, background=background, doubt=doubt
+        )
         self.saved_step = self.counters.step
 
     def note_order(self) -> None:
@@ -200,6 +264,8 @@ class RunState:
             return None
         state = self.store.load(checkpoint, self.training)
         state["judge"] = self.judge.state_from_json(state["judge"])
+        if state["rng"] is None:  # saved on fewer ranks
+            state["rng"] = capture_rng()
         position = 0 if state["data"] is None else int(state["position"])
         return Snapshot(checkpoint.step, checkpoint.attempt, position, state)
 
@@ -267,12 +333,22 @@ class RunState:
         """Put decisions in force again, and count on from the rows that are on disk."""
         saved = dict(decided or {})
         skips = saved.pop("skips", [])
-        self.decisions = Decisions(**saved)
-        enforce(self)
+        try:
+            self.decisions, unknown = read_decisions(saved)
+            ranges = [sample_range(first, last) for first, last in skips]
+            enforce(self)
+        except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
+            raise ActError(
+                f"{self.directory.journal}: what stood at the last action, or at the checkpoint, cannot be "
+                f"put in force again ({error}); mend or remove that action's line"
+            ) from error
+        if unknown:
+            text = f"decisions of another version of trimtab are not in force: {', '.join(unknown)}"
+            self.resumed.append(("note", {"author": "trimtab", "text": text}))
         self.decisions.row = self.ranks.agree(self._rows_on_disk)
         if self.data is not None:
-            for first, last in skips:
-                self.data.skip(int(first), int(last))
+            for first, last in ranges:
+                self.data.skip(first, last)
 
     def _rows_on_disk(self) -> int:
         try:

@@ -5,9 +5,10 @@ left out) stand in the journal's `action` events and are added when a run is res
 the first looks at the folder, and all go by what it sees.
 
 A scheduled checkpoint is copied at once and written in a thread; it counts, in the journal too, once
-it is whole. Whatever needs to know which checkpoints there are waits for it.
+it is whole. Whatever needs to know which checkpoints there are waits for it. Where something was done
+between the copy and its event, the event says so: the checkpoint does not hold it.
 
-A checkpoint is saved as healthy, because no alarm is open then. Where an onset is estimated later that
+A checkpoint is saved as healthy where no alarm is open and weights and moments are finite. Where an onset is estimated later that
 lies before it, its grade is revised: it becomes suspect, and a resume passes it over.
 """
 
@@ -33,7 +34,7 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.pending import Pending
 from trimtab.guard.saving import load_state, save_state
-from trimtab.guard.trouble import speaks_of_state
+from trimtab.guard.trouble import puts_in_doubt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,12 @@ if TYPE_CHECKING:
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Store", "bring_records"]
+__all__ = ["Store", "bring_records", "holds_run"]
+
+
+def holds_run(directory: RunDirectory) -> bool:
+    """Whether a run is in a directory: a journal, or checkpoints whose journal is gone."""
+    return directory.journal.exists() or bool(list_checkpoints(directory.checkpoints))
 
 
 def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> list[str]:
@@ -109,6 +115,7 @@ class Store:
         step: int,
         why: str,
         background: bool = False,
+        doubt: str = "",
     ) -> None:
         """Write a checkpoint, whole or not at all, and say so; retention spares pinned ones.
 
@@ -118,6 +125,7 @@ class Store:
             step: Last step whose update it holds.
             why: For the journal.
             background: Return once the state is copied, and tell at a later `finish`.
+            doubt: Why it is saved as suspect; empty: it is saved as healthy.
 
         Raises:
             ActError: It, or the one before it, cannot be saved.
@@ -131,10 +139,11 @@ class Store:
         def write() -> None:
             save_state(
                 shared, own, path, step=step, attempt=attempt, aside=self._directory.aside,
-                ranks=ranks,
+                ranks=ranks, doubt=doubt,
             )  # fmt: skip
 
-        self._pending = Pending(write, path.name, step, why)
+        self._pending = Pending(write, path.name, step, why, self._recorder.num_actions)
+        self._pending.suspect = doubt
         if background:
             self._pending.start()
         else:
@@ -157,17 +166,21 @@ class Store:
         pending.join()
         if pending.error is not None:
             raise pending.error
+        since = self._recorder.num_actions - pending.num_actions
         self._recorder.event(
-            "checkpoint", step=pending.step, path=pending.name, grade="healthy", why=pending.why
-        )
-        if not pending.doubt:
+            "checkpoint", step=pending.step, path=pending.name,
+            grade="suspect" if pending.suspect else "healthy",
+            why=f"{pending.why}: {pending.suspect}" if pending.suspect else pending.why,
+            **({"actions_since": since} if since else {}),
+        )  # fmt: skip
+        if not (pending.doubt or pending.suspect):
             self.whole_step = pending.step
         if not self._ranks.chief:
             return
         path = self._directory.checkpoint_of(pending.step)
-        if pending.doubt:
+        if pending.doubt and not pending.suspect:
             self._regrade(path, "suspect", pending.doubt, now=pending.step)
-        elif self.mirror is not None:
+        elif self.mirror is not None and not pending.suspect:
             self.mirror.copy(path)
         self._thin_out(pending.step)
 
@@ -224,9 +237,7 @@ class Store:
             self._doubt(finding)
 
     def _doubt(self, finding: Finding) -> None:
-        risen = finding.kind in ("spike", "shift") and finding.signal == "loss"
-        grave = finding.severity == "critical" or (risen and finding.severity != "info")
-        if not (self._ranks.chief and grave and speaks_of_state(finding)):
+        if not (self._ranks.chief and puts_in_doubt(finding)):
             return
         pending, last = self._pending, finding.end if finding.end is not None else math.inf
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
@@ -341,11 +352,22 @@ class Store:
 
         Those from the first sign on are graded poisoned, those between are suspect. Nothing is
         deleted.
+
+        Raises:
+            ActError: The disk refuses.
         """
         self.finish(wait=True)
-        self._ranks.on_chief(
-            lambda: self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
-        )
+
+        def work() -> None:
+            try:
+                self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
+            except OSError as error:
+                raise ActError(
+                    f"{self._directory.checkpoints}: the checkpoints after step {step} cannot be moved "
+                    f"aside ({error.strerror}); free space, then go back again"
+                ) from error
+
+        self._ranks.on_chief(work)
 
     def _set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
         last: CheckpointOnDisk | None = None
@@ -391,6 +413,7 @@ class Store:
                 and checkpoint is not None
                 and d.get("path") == checkpoint.path.name
                 and d.get("grade") == "healthy"
+                and not d.get("actions_since")
             ):
                 standing = None  # the checkpoint holds all that was decided until here
         return standing

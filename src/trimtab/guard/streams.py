@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset
 
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.codec import clone
-from trimtab.guard.data import DataOrder, generators_of
+from trimtab.guard.data import DataOrder, generators_of, sample_range
 from trimtab.guard.snapshots import capture_rng, restore_rng
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ class StreamOrder:
         Raises:
             ConfigError: The range is empty or negative.
         """
-        if first < 0 or last < first:
-            raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
-        self._skips.append((first, last))
+        self._skips.append(sample_range(first, last))
 
     def unskip(self, first: int, last: int) -> None:
         """Undo one `skip`; a range that was not skipped is left alone."""

@@ -25,6 +25,7 @@ __all__ = [
     "find_incident",
     "is_trouble",
     "loss_level",
+    "puts_in_doubt",
     "saturates",
     "speaks_of_state",
     "speaks_of_trial",
@@ -46,6 +47,16 @@ def speaks_of_state(finding: Finding) -> bool:
         return finding.severity == "critical"  # nothing is learnt any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
+
+
+def puts_in_doubt(finding: Finding) -> bool:
+    """Whether a checkpoint that is saved under a finding is suspect.
+
+    Critical findings about the weights, and spikes and shifts of the loss.
+    """
+    risen = finding.kind in ("spike", "shift") and finding.signal == "loss"
+    grave = finding.severity == "critical" or (risen and finding.severity != "info")
+    return grave and speaks_of_state(finding)
 
 
 def speaks_of_trial(finding: Finding) -> bool:

@@ -41,6 +41,9 @@ class _Inverse:
 class Undoing(Batches):
     """The part of `Guard` that takes changes back."""
 
+    _rng_at_start: dict[str, Any] | None
+    """Random states that the loop begins with; None: those in force."""
+
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
         """Take back the last change of a kind that stands; return what was, or would be, done.
 
@@ -99,7 +102,8 @@ class Undoing(Batches):
         Raises:
             ConfigError: No reason is given, the step is still to come, the factor is not in (0, 1], a
                 trial is under way, or the run has ended.
-            ActError: There is no state so far back.
+            ActError: There is no state so far back, it does not fit what is trained now, or the disk
+                refuses; then nothing was put back.
         """
         self._check_call("roll_back", why)
         engine, now = self._engine, self._engine.counters.step
@@ -120,13 +124,21 @@ class Undoing(Batches):
             raise ActError(
                 f"roll_back({step}): no whole and healthy state lies at or before it; {there}"
             )
+        problem = engine.misfit(target)
+        if problem:
+            raise ActError(f"roll_back({step}): {problem}; nothing was changed")
         what = f"go back from step {now} to {target.step}, {now - target.step} steps given up"
         what += f", learning rate x {lr_factor:g}" if lr_factor < 1 else ""
         if not confirm:
             return self._only_tell("roll back", what, "it gives up steps", why)
-        engine.ring.drop_after(target.step)
+        raised = engine.raised_by(target)
+        if raised:
+            engine.store.notes.append(raised)
         engine.store.set_aside_after(target.step, first_sign=target.step + 1, now=now, why=why)
+        engine.ring.drop_after(target.step)
         engine.restore(target)
+        if self._rng_at_start is not None:  # the loop has not begun: it begins from here
+            self._rng_at_start = target.payload["rng"]
         if lr_factor < 1:
             engine.decisions.lr_cuts.append((target.step + 1, lr_factor))
         engine.decisions.rollbacks += 1
@@ -204,7 +216,7 @@ class Undoing(Batches):
         for e in actions:
             values = e.data.get("values")
             if str(e.data.get("remedy", "")) == f"undo {remedy}" and isinstance(values, dict):
-                undone.add(int(values.get("id", -1)))
+                undone.add(values["id"] if isinstance(values.get("id"), int) else -1)
         for number, e in enumerate(actions):
             values = e.data.get("values")
             parts = str(e.data.get("remedy", "")).split("+")
