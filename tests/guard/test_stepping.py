@@ -190,3 +190,11 @@ def test_the_stand_ins_are_what_they_wrap_but_for_the_step(tmp_path: Path) -> No
     copied = pickle.loads(pickle.dumps(optimizer))
     assert type(copied) is type(s.optimizer)
     guard.close()
+
+
+def test_what_is_set_on_a_scheduler_in_its_stand_in_is_in_force() -> None:
+    s = make()
+    stand_in: Any = SteppedScheduler(s.scheduler)
+    stand_in.base_lrs = [10 * x for x in stand_in.base_lrs]
+    assert s.scheduler.base_lrs == stand_in.base_lrs
+    assert list(vars(stand_in)) == ["scheduler"]

@@ -280,3 +280,12 @@ def test_a_rising_rate_that_saturated_attention_is_held_a_tenth_lower_and_no_fur
 def test_a_limit_that_is_no_rate_is_refused(limit: float) -> None:
     with pytest.raises(PlanError, match="learning-rate limit"):
         Trial(name="x", lr_limit=limit)
+
+
+def test_bad_data_that_is_too_much_to_leave_out_is_said_and_no_rate_is_tried_over_it() -> None:
+    step = next_step(situation(probe=BAD, planned_samples=300))
+    assert isinstance(step, GiveUp)
+    assert "samples 1000-1039 stand out" in step.reason
+    assert "13% of the planned data, the policy allows max_skip_share = 0.1" in step.reason
+    assert "guard.skip_samples(1000, 1039, why=...)" in step.reason
+    assert isinstance(next_step(situation(probe=BAD, planned_samples=4000)), Trial)

@@ -70,11 +70,15 @@ class SteppedScheduler:
 
     def __init__(self, scheduler: Any) -> None:
         """Wrap a scheduler."""
-        self.scheduler = scheduler
+        self.__dict__["scheduler"] = scheduler
 
     def __getattr__(self, name: str) -> Any:
         """Return what the wrapped scheduler has."""
         return getattr(self.__dict__["scheduler"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set it on the wrapped scheduler: what a callback changes there is in force."""
+        setattr(self.__dict__["scheduler"], name, value)
 
     def step(self, *_args: Any, **_more: Any) -> None:
         """Do nothing: `Guard.step` does it, after the update."""

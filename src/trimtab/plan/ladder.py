@@ -190,7 +190,24 @@ def _blocked(s: Situation) -> NextStep | None:
             reason=f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
             f"the policy allows {policy.max_wasted_share:.0%}"
         )
-    return None
+    return _too_much_data(s)
+
+
+def _too_much_data(s: Situation) -> GiveUp | None:
+    """Return why data that stood out is not left out; a branch through it would tell nothing."""
+    p = s.probe
+    if not _outliers(s) or s.recurrences or s.planned_samples is None or _skip_range(s) is not None:
+        return None
+    assert p is not None
+    first, last = p.first_sample, p.last_sample
+    if first is None or last is None:
+        return None
+    share = (s.skipped_samples + last - first + 1) / s.planned_samples
+    return GiveUp(
+        reason=f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the "
+        f"planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise it, or "
+        f"call guard.skip_samples({first}, {last}, why=...)"
+    )
 
 
 def _ladder(s: Situation) -> Iterator[Trial]:
