@@ -268,11 +268,13 @@ def test_a_rising_rate_is_held_at_first_where_it_rose_from() -> None:
     assert step.trial.name == "LR held at 0.0003"
 
 
-def test_a_rising_rate_that_saturated_attention_is_held_a_tenth_lower_and_no_further() -> None:
+@pytest.mark.parametrize("saturating", [False, True])
+def test_a_rate_that_rose_with_the_run_is_held_at_a_tenth_and_no_further(saturating: bool) -> None:
     tried, step = play(
-        situation(lr_rising=True, saturating=True, probe=CLEAN), lambda _: (True, 3.0)
+        situation(lr_rising=True, lr_proven=False, saturating=saturating, probe=CLEAN),
+        lambda t: (t.lr_limit is not None, 3.0),
     )
-    assert [t.lr_limit for t in tried] == [1e-4]
+    assert [t.lr_limit for t in tried if t.lr_limit is not None] == [1e-4]
     assert isinstance(step, Commit)
 
 

@@ -82,6 +82,8 @@ class Situation:
     """First step at a rate that jumped; None where it did not jump from one step to the next."""
     lr_rising: bool = False
     """Whether the scheduled rate was still rising at the onset, without a jump."""
+    lr_proven: bool = True
+    """Whether `lr_restore` had worked for a while; not where it rose with the run, as in a warm-up."""
     policy: Policy
     probe: DataProbe | None = None
     """Losses of the batches ahead of the restore point, where they were computed."""
@@ -146,7 +148,12 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
-        if held and (s.saturating or s.returning or not _worth_comparing(held[-1][0], trial)):
+        if held and (
+            s.saturating
+            or s.returning
+            or not s.lr_proven
+            or not _worth_comparing(held[-1][0], trial)
+        ):
             break
         if result is None:
             if spent:
@@ -346,11 +353,12 @@ def _lr_rose(s: Situation) -> bool:
 
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
-    if (s.saturating or s.returning) and s.lr_jump_step is None:
+    unproven = s.lr_rising and not s.lr_proven
+    if (s.saturating or s.returning or unproven) and s.lr_jump_step is None:
         policy = s.policy
         mildest = policy.lr_factor_returning
-        if s.saturating:
-            mildest = policy.lr_factor_rising if s.lr_rising else policy.lr_factor_saturating
+        if s.saturating or unproven:
+            mildest = policy.lr_factor_rising if unproven else policy.lr_factor_saturating
         for factor in [f for f in policy.lr_factors if f <= mildest] or policy.lr_factors[-1:]:
             yield factor, f"LR x {factor:.3g}"
         return

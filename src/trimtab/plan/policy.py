@@ -110,8 +110,8 @@ class Policy:
     """Mildest factor that is tried where attention saturated: milder ones look better in a short branch
     and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
     lr_factor_rising: float = 1 / 10
-    """The same where the rate was still rising then: of the rate at the first sign, and held there. Chosen on
-    the lab, seeds 0-1."""
+    """Mildest factor that is tried where the rate was still rising, as in a warm-up, and none was proven: of
+    the rate at the first sign, and held there. Chosen on the lab, seeds 0-5."""
     lr_factor_returning: float = 1 / 10
     """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-3."""
     lr_jump_ratio: float = 1.5

@@ -47,6 +47,7 @@ def situation_of(
         lr_restore=case.lr_restore,
         lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
         lr_rising=case.lr_rising,
+        lr_proven=case.lr_sound is not None or not case.lr_rising,
         policy=engine.policy,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),
