@@ -88,7 +88,7 @@ def _find(name: str) -> list[tuple[str, str]]:
     wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
     ids = [(e.type, e.id) for e in known_entries()]
     found = [pair for pair in ids if pair[1] == wanted]
-    found = found or [("kind", _TOLD_AS[wanted])] * (wanted in _TOLD_AS)
+    found = found or [("kind", _TOLD_AS[n]) for n in [wanted] if n in _TOLD_AS]
     found = found or [pair for pair in ids if wanted in pair[1].split("-")]
     found = found or [pair for pair in ids if wanted and wanted in pair[1]]
     return found or _by_title(wanted)
