@@ -16,6 +16,7 @@ from transformers import Trainer, TrainerCallback  # noqa: E402
 from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.hf_lab import fit, gpt2, guard_settings, quiet, rows_of  # noqa: E402
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
+from trimtab.errors import ActError  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
     GuardCallback,
     GuardedTrainer,
@@ -113,6 +114,60 @@ def test_a_loss_scaler_skips_and_grows_as_without_the_guard(tmp_path: Path) -> N
     assert len({r["loss_scale"] for r in rows}) > 5
     scales = [f.trainer.accelerator.scaler.get_scale() for f in (plain, guarded)]
     assert scales[0] == scales[1]
+
+
+class LowerBeta(GuardedTrainer):
+    """Launched with other settings than the run's."""
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        made = super().create_optimizer(*args, **kwargs)
+        for group in made.param_groups:
+            group["betas"] = (0.5, 0.9)
+        return made
+
+
+@pytest.mark.covers("S83", "S211")
+@pytest.mark.parametrize("resume", [None, True], ids=["the guard's state", "the Trainer's"])
+def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
+    tmp_path: Path, resume: bool | None
+) -> None:
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "own_schedule": False}
+    fit(tmp_path, guard=guard_settings("observe"), max_steps=5, num_samples=64, **saves)
+    path = None if resume is None else str(tmp_path / "checkpoint-3")
+    with pytest.raises(ActError, match=r"betas=\(0\.9, 0\.999\), now with \(0\.5, 0\.9\)"):
+        fit(
+            tmp_path, base=LowerBeta, guard=guard_settings("observe"), max_steps=8, num_samples=64,
+            resume=path, **saves,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S127", "S128")
+def test_the_scale_of_the_loss_goes_on_and_only_a_request_resets_it(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"base": GuardedScaled, "num_samples": 400, "max_grad_norm": 0.5}
+    fit(tmp_path / "whole", guard=guard_settings("observe"), max_steps=24, **shape)
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=13, **shape)
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=24, **shape)
+    scales = [r["loss_scale"] for r in rows_of(tmp_path / "whole")]
+    assert [r["loss_scale"] for r in rows_of(tmp_path / "run", "1.1")] == scales[13:]
+    assert scales[13] != scales[0]
+
+    class Reset(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 24:
+                trainer.guard.set_loss_scale(2.0**10, why="start low")
+
+    trainer: Any = None
+
+    class Asking(GuardedScaled):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal trainer
+            super().__init__(*args, **kwargs)
+            trainer = self
+
+    shape["base"] = Asking
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=26, callbacks=(Reset(),), **shape)  # fmt: skip
+    assert rows_of(tmp_path / "run", "1.2")[0]["loss_scale"] == 2.0**10
 
 
 class Marks(TrainerCallback):
