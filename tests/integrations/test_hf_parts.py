@@ -14,7 +14,15 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
-from tests.integrations.hf_lab import fit, gpt2, guard_settings, quiet, rows_of  # noqa: E402
+from tests.integrations.hf_lab import (  # noqa: E402
+    BAD_SAMPLES,
+    STEPS,
+    fit,
+    gpt2,
+    guard_settings,
+    quiet,
+    rows_of,
+)
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
 from trimtab.errors import ActError  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
@@ -86,6 +94,65 @@ def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
     )  # fmt: skip
     after = fit(tmp_path / "more", model=adapted(), max_steps=14, num_samples=128)
     assert resumed.log.by_step() == {s: x for s, x in after.log.by_step().items() if s > 6}
+
+
+@pytest.mark.slow
+def test_an_adapter_goes_back_from_bad_data_over_a_base_that_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    peft = pytest.importorskip("peft")
+    base = fit(tmp_path / "base", max_steps=120).trainer.model
+    frozen = {k: v.clone() for k, v in base.state_dict().items()}
+    config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
+    with quiet():
+        model = peft.get_peft_model(base, config)
+    found = fit(tmp_path, model=model, guard=guard_settings(), fault="data")
+    guard = found.trainer.guard
+    assert [a["remedy"] for a in guard.actions] == ["roll-back+skip-data"]
+    assert guard.skipped_samples == ((BAD_SAMPLES[0], BAD_SAMPLES[-1]),)
+    assert found.trainer.state.global_step == STEPS
+    kept = {k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in found.weights.items()}  # fmt: skip
+    assert all(torch.equal(v, kept[k]) for k, v in frozen.items())
+    assert any("lora_B" in k and bool(v.any()) for k, v in kept.items())
+    assert events_of(tmp_path / "trimtab", "fault") == []
+
+
+class Folders(TrainerCallback):
+    """After each save: the step, the limit in force, the checkpoints on disk and their grades."""
+
+    def __init__(self) -> None:
+        self.saves: list[tuple[int, int | None, dict[int, str]]] = []
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        stamps = {
+            int(path.name.split("-")[1]): read_stamp(path)
+            for path in Path(args.output_dir).glob("checkpoint-*")
+            if path.is_dir()
+        }
+        grades = {step: stamps[step].grade if stamps[step] else "" for step in sorted(stamps)}  # type: ignore[union-attr]
+        self.saves.append((state.global_step, args.save_total_limit, grades))
+
+
+@pytest.mark.slow
+def test_a_healthy_checkpoint_outlives_the_limit_while_the_newer_ones_are_in_doubt(
+    tmp_path: Path,
+) -> None:
+    """Three are kept, one of every fifth step; the data are bad from step 160 to 171."""
+    folders = Folders()
+    found = fit(
+        tmp_path, guard=guard_settings(), fault="data", callbacks=(folders,),
+        save_strategy="steps", save_steps=5, save_total_limit=3,
+    )  # fmt: skip
+    (action,) = found.trainer.guard.actions
+    assert action["remedy"] == "roll-back+skip-data"
+    to_step = action["values"]["to_step"]
+    in_doubt = [grades for _, limit, grades in folders.saves if limit is None]
+    assert in_doubt, folders.saves
+    *beyond, _, _, _ = in_doubt[-1]  # rotation keeps the newest three
+    pinned = [step for step in beyond if step <= to_step]
+    assert pinned, folders.saves
+    assert {in_doubt[-1][step] for step in pinned} == {"healthy"}
+    assert [len(grades) for _, limit, grades in folders.saves if limit][-1] == 3  # and again later
 
 
 class Scaled(Trainer):
