@@ -208,6 +208,18 @@ def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
         )  # fmt: skip
 
 
+def test_a_run_that_went_on_from_an_unguarded_checkpoint_can_be_resumed_again(
+    tmp_path: Path,
+) -> None:
+    """Its settings are those of the launch, not those that the schedule had come to."""
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3}
+    fit(tmp_path, max_steps=5, num_samples=64, **saves)
+    adopted = str(tmp_path / "checkpoint-3")
+    fit(tmp_path, guard=guard_settings("observe"), max_steps=5, num_samples=64, resume=adopted)
+    again = fit(tmp_path, guard=guard_settings("observe"), max_steps=7, num_samples=64)
+    assert sorted(again.log.by_step()) == [6, 7]
+
+
 @pytest.mark.slow
 @pytest.mark.covers("S127", "S128")
 def test_the_scale_of_the_loss_goes_on_and_only_a_request_resets_it(tmp_path: Path) -> None:
