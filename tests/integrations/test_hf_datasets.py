@@ -29,7 +29,6 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "map, shuffled, 2 workers": (hugging, {"train_sampling_strategy": "random", "dataloader_num_workers": 2}),
     "stream": (lambda *a: hugging(*a, shards=1), {}),
     "stream of 4 shards, 2 workers": (lambda *a: hugging(*a, shards=4), {"dataloader_num_workers": 2}),
-    "stream, shuffled": (lambda *a: hugging(*a, shards=4).shuffle(seed=5, buffer_size=50), {}),
 }  # fmt: skip
 """How each is made, of a number of samples and the bad ones among them, and the Trainer's arguments."""
 SLOW = {name: [pytest.mark.slow] if "workers" in name else [] for name in KINDS}
