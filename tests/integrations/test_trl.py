@@ -206,13 +206,13 @@ def test_grpo_goes_on_bit_equal_with_the_completions_it_had(tmp_path: Path) -> N
     assert differences(again.weights, straight.weights) == []
 
 
-def test_grpo_goes_back_from_a_loss_that_is_lost(tmp_path: Path) -> None:
+def test_grpo_leaves_out_steps_whose_loss_is_lost(tmp_path: Path) -> None:
     found = grpo(
-        tmp_path, GuardedGRPO, steps=80, nan=tuple(range(40, 48)),
+        tmp_path, GuardedGRPO, steps=80, nan=(40, 41, 42),
         guard=guard_settings(snapshot_every_steps=5),
     )  # fmt: skip
     guard = found.trainer.guard
-    assert [a["remedy"] for a in guard.actions][-1] == "roll-back"
+    assert [a["remedy"] for a in guard.actions][-1] == "skip-update"
     assert found.trainer.state.global_step == 80
     assert all(p.isfinite().all() for p in found.trainer.model.parameters())
     assert events_of(tmp_path / "trimtab", "fault") == []
