@@ -39,8 +39,8 @@ def text() -> Text:
 class Windows(Dataset[dict[str, Tensor]]):
     """Windows of real text; those of `bad` are random bytes."""
 
-    def __init__(self, data: Any, num: int, bad: range = range(0)) -> None:
-        self.starts = np.random.default_rng(0).integers(0, len(data) - CONTEXT, num)
+    def __init__(self, data: Any, num: int, bad: range = range(0), *, seed: int = 0) -> None:
+        self.starts = np.random.default_rng(seed).integers(0, len(data) - CONTEXT, num)
         self.data, self.bad = data, bad
 
     def __len__(self) -> int:
@@ -64,12 +64,14 @@ def hugging(num: int, bad: range = range(0), *, shards: int = 0) -> Any:
     return found.to_iterable_dataset(num_shards=shards) if shards else found
 
 
-def gpt2(dropout: float = 0.1) -> GPT2LMHeadModel:
+def gpt2(
+    dropout: float = 0.1, *, width: int = 32, layers: int = 1, seed: int = 0
+) -> GPT2LMHeadModel:
     """Seeds torch's global generator."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2, bos_token_id=0,
+            vocab_size=256, n_positions=CONTEXT, n_embd=width, n_layer=layers, n_head=2, bos_token_id=0,
             eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout,
             attn_pdrop=dropout,
         )

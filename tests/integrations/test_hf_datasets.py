@@ -1,4 +1,4 @@
-"""HF `datasets` in HF's Trainer, map-style and streamed: unchanged while observed, and resumed bit for bit."""
+"""HF `datasets` in HF's Trainer, map-style and streamed: rewound, skipped by sample id, resumed."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +13,9 @@ pytest.importorskip("datasets")
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
+    BAD_SAMPLES,
+    BATCH,
+    STEPS,
     fit,
     guard_settings,
     hugging,
@@ -21,20 +24,24 @@ from tests.integrations.hf_lab import (  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-KINDS: dict[str, Callable[[int], Any]] = {
-    "map": hugging,
-    "stream": lambda num: hugging(num, shards=1),
-}
+KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "map": (hugging, {}),
+    "map, shuffled, 2 workers": (hugging, {"train_sampling_strategy": "random", "dataloader_num_workers": 2}),
+    "stream": (lambda *a: hugging(*a, shards=1), {}),
+    "stream of 4 shards, 2 workers": (lambda *a: hugging(*a, shards=4), {"dataloader_num_workers": 2}),
+}  # fmt: skip
+"""How each is made, of a number of samples and the bad ones among them, and the Trainer's arguments."""
+SLOW = {name: [pytest.mark.slow] if "workers" in name else [] for name in KINDS}
+kinds = pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW[k]) for k in KINDS])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
     tmp_path: Path, kind: str
 ) -> None:
     """Epochs of 11 batches, the last of half the size."""
-    make = KINDS[kind]
-    shape: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6}
+    make, arguments = KINDS[kind]
+    shape: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6, **arguments}
     plain = fit(tmp_path / "plain", data=make(84), max_steps=30, **shape)
     guarded = fit(tmp_path / "g", data=make(84), max_steps=30, guard=guard_settings("observe"), **shape)  # fmt: skip
     assert guarded.log.logs == plain.log.logs
@@ -49,3 +56,15 @@ def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
         assert again.log.by_step() == {s: x for s, x in plain.log.by_step().items() if s > since}
         assert differences(plain.weights, again.weights) == []
         assert events_of(tmp_path / out / "trimtab", "fault") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_a_bad_window_is_gone_back_from_and_left_out_by_id(tmp_path: Path, kind: str) -> None:
+    make, arguments = KINDS[kind]
+    found = fit(tmp_path, data=make(2 * STEPS * BATCH, BAD_SAMPLES), guard=guard_settings(), **arguments)  # fmt: skip
+    (action,) = found.trainer.guard.actions
+    assert action["remedy"] == "roll-back+skip-data"
+    assert found.trainer.guard.skipped_samples == ((BAD_SAMPLES[0], BAD_SAMPLES[-1]),)
+    assert found.trainer.state.global_step == STEPS
+    assert events_of(tmp_path / "trimtab", "fault") == []

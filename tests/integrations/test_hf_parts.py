@@ -14,8 +14,17 @@ pytest.importorskip("accelerate")
 from transformers import Trainer, TrainerCallback  # noqa: E402
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
-from tests.integrations.hf_lab import fit, gpt2, guard_settings, quiet, rows_of  # noqa: E402
+from tests.integrations.hf_lab import (  # noqa: E402
+    BAD_SAMPLES,
+    STEPS,
+    fit,
+    gpt2,
+    guard_settings,
+    quiet,
+    rows_of,
+)
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
+from trimtab.errors import ActError  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
     GuardCallback,
     GuardedTrainer,
@@ -87,6 +96,65 @@ def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
     assert resumed.log.by_step() == {s: x for s, x in after.log.by_step().items() if s > 6}
 
 
+@pytest.mark.slow
+def test_an_adapter_goes_back_from_bad_data_over_a_base_that_stays_as_it_was(
+    tmp_path: Path,
+) -> None:
+    peft = pytest.importorskip("peft")
+    base = fit(tmp_path / "base", max_steps=120).trainer.model
+    frozen = {k: v.clone() for k, v in base.state_dict().items()}
+    config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
+    with quiet():
+        model = peft.get_peft_model(base, config)
+    found = fit(tmp_path, model=model, guard=guard_settings(), fault="data")
+    guard = found.trainer.guard
+    assert [a["remedy"] for a in guard.actions] == ["roll-back+skip-data"]
+    assert guard.skipped_samples == ((BAD_SAMPLES[0], BAD_SAMPLES[-1]),)
+    assert found.trainer.state.global_step == STEPS
+    kept = {k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in found.weights.items()}  # fmt: skip
+    assert all(torch.equal(v, kept[k]) for k, v in frozen.items())
+    assert any("lora_B" in k and bool(v.any()) for k, v in kept.items())
+    assert events_of(tmp_path / "trimtab", "fault") == []
+
+
+class Folders(TrainerCallback):
+    """After each save: the step, the limit in force, the checkpoints on disk and their grades."""
+
+    def __init__(self) -> None:
+        self.saves: list[tuple[int, int | None, dict[int, str]]] = []
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        stamps = {
+            int(path.name.split("-")[1]): read_stamp(path)
+            for path in Path(args.output_dir).glob("checkpoint-*")
+            if path.is_dir()
+        }
+        grades = {step: stamps[step].grade if stamps[step] else "" for step in sorted(stamps)}  # type: ignore[union-attr]
+        self.saves.append((state.global_step, args.save_total_limit, grades))
+
+
+@pytest.mark.slow
+def test_a_healthy_checkpoint_outlives_the_limit_while_the_newer_ones_are_in_doubt(
+    tmp_path: Path,
+) -> None:
+    """Three are kept, one of every fifth step; the data are bad from step 160 to 171."""
+    folders = Folders()
+    found = fit(
+        tmp_path, guard=guard_settings(), fault="data", callbacks=(folders,),
+        save_strategy="steps", save_steps=5, save_total_limit=3,
+    )  # fmt: skip
+    (action,) = found.trainer.guard.actions
+    assert action["remedy"] == "roll-back+skip-data"
+    to_step = action["values"]["to_step"]
+    in_doubt = [grades for _, limit, grades in folders.saves if limit is None]
+    assert in_doubt, folders.saves
+    *beyond, _, _, _ = in_doubt[-1]  # rotation keeps the newest three
+    pinned = [step for step in beyond if step <= to_step]
+    assert pinned, folders.saves
+    assert {in_doubt[-1][step] for step in pinned} == {"healthy"}
+    assert [len(grades) for _, limit, grades in folders.saves if limit][-1] == 3  # and again later
+
+
 class Scaled(Trainer):
     """fp16 with a loss scaler on the CPU, which Accelerate itself offers on GPUs only."""
 
@@ -113,6 +181,72 @@ def test_a_loss_scaler_skips_and_grows_as_without_the_guard(tmp_path: Path) -> N
     assert len({r["loss_scale"] for r in rows}) > 5
     scales = [f.trainer.accelerator.scaler.get_scale() for f in (plain, guarded)]
     assert scales[0] == scales[1]
+
+
+class LowerBeta(GuardedTrainer):
+    """Launched with other settings than the run's."""
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        made = super().create_optimizer(*args, **kwargs)
+        for group in made.param_groups:
+            group["betas"] = (0.5, 0.9)
+        return made
+
+
+@pytest.mark.covers("S83", "S211")
+@pytest.mark.parametrize("resume", [None, True], ids=["the guard's state", "the Trainer's"])
+def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
+    tmp_path: Path, resume: bool | None
+) -> None:
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "own_schedule": False}
+    fit(tmp_path, guard=guard_settings("observe"), max_steps=5, num_samples=64, **saves)
+    path = None if resume is None else str(tmp_path / "checkpoint-3")
+    with pytest.raises(ActError, match=r"betas=\(0\.9, 0\.999\), now with \(0\.5, 0\.9\)"):
+        fit(
+            tmp_path, base=LowerBeta, guard=guard_settings("observe"), max_steps=8, num_samples=64,
+            resume=path, **saves,
+        )  # fmt: skip
+
+
+def test_a_run_that_went_on_from_an_unguarded_checkpoint_can_be_resumed_again(
+    tmp_path: Path,
+) -> None:
+    """Its settings are those of the launch, not those that the schedule had come to."""
+    saves: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3}
+    fit(tmp_path, max_steps=5, num_samples=64, **saves)
+    adopted = str(tmp_path / "checkpoint-3")
+    fit(tmp_path, guard=guard_settings("observe"), max_steps=5, num_samples=64, resume=adopted)
+    again = fit(tmp_path, guard=guard_settings("observe"), max_steps=7, num_samples=64)
+    assert sorted(again.log.by_step()) == [6, 7]
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S127", "S128")
+def test_the_scale_of_the_loss_goes_on_and_only_a_request_resets_it(tmp_path: Path) -> None:
+    shape: dict[str, Any] = {"base": GuardedScaled, "num_samples": 400, "max_grad_norm": 0.5}
+    fit(tmp_path / "whole", guard=guard_settings("observe"), max_steps=24, **shape)
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=13, **shape)
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=24, **shape)
+    scales = [r["loss_scale"] for r in rows_of(tmp_path / "whole")]
+    assert [r["loss_scale"] for r in rows_of(tmp_path / "run", "1.1")] == scales[13:]
+    assert scales[13] != scales[0]
+
+    class Reset(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if state.global_step == 24:
+                trainer.guard.set_loss_scale(2.0**10, why="start low")
+
+    trainer: Any = None
+
+    class Asking(GuardedScaled):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            nonlocal trainer
+            super().__init__(*args, **kwargs)
+            trainer = self
+
+    shape["base"] = Asking
+    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=26, callbacks=(Reset(),), **shape)  # fmt: skip
+    assert rows_of(tmp_path / "run", "1.2")[0]["loss_scale"] == 2.0**10
 
 
 class Marks(TrainerCallback):

@@ -12,14 +12,18 @@ pytest.importorskip("accelerate")
 
 
 from tests.guard.tiny import differences, events_of  # noqa: E402
+from tests.integrations import hf_lab  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
     BAD_SAMPLES,
     BATCH,
     STEPS,
     Fit,
+    Windows,
     fit,
+    gpt2,
     guard_settings,
     rows_of,
+    text,
     validation,
 )
 from trimtab.checkpoints.sidecar import read_stamp, verify_stamped  # noqa: E402
@@ -112,6 +116,24 @@ def test_a_wrong_rate_is_cut(tmp_path: Path, sound: float) -> None:
     assert (unguarded - validation(found.trainer.model)) / (unguarded - sound) >= 0.9
     # what the Trainer logs is the rate in force, not the schedule's
     assert max(found.log.by_step("learning_rate")[s] for s in range(STEPS - 20, STEPS)) < 1e-2
+
+
+@pytest.mark.slow
+def test_a_rate_thirty_times_too_high_saturates_two_layers_and_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss hardly rises; what is found is the attention."""
+    monkeypatch.setattr(hf_lab, "LR_FACTOR", 30.0)
+    shape: dict[str, Any] = {"data": Windows(text().train, 2 * STEPS * BATCH, seed=1), "seed": 1}
+
+    def trained(name: str, **how: Any) -> Fit:
+        return fit(tmp_path / name, model=gpt2(width=64, layers=2, seed=1), **shape, **how)
+
+    sound = validation(trained("sound").trainer.model)
+    unguarded = validation(trained("plain", fault="lr").trainer.model)
+    found = trained("guarded", fault="lr", guard=guard_settings())
+    assert [a["remedy"] for a in found.trainer.guard.actions] == ["roll-back+lower-lr"]
+    assert (unguarded - validation(found.trainer.model)) / (unguarded - sound) >= 0.8
 
 
 @pytest.mark.slow

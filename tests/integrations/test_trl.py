@@ -204,3 +204,15 @@ def test_grpo_goes_on_bit_equal_with_the_completions_it_had(tmp_path: Path) -> N
     again = grpo(tmp_path / "broken", GuardedGRPO, steps=14, guard=guard_settings("observe"))
     assert again.log.by_step() == {s: x for s, x in straight.log.by_step().items() if s > 10}
     assert differences(again.weights, straight.weights) == []
+
+
+def test_grpo_leaves_out_steps_whose_loss_is_lost(tmp_path: Path) -> None:
+    found = grpo(
+        tmp_path, GuardedGRPO, steps=80, nan=(40, 41, 42),
+        guard=guard_settings(snapshot_every_steps=5),
+    )  # fmt: skip
+    guard = found.trainer.guard
+    assert [a["remedy"] for a in guard.actions][-1] == "skip-update"
+    assert found.trainer.state.global_step == 80
+    assert all(p.isfinite().all() for p in found.trainer.model.parameters())
+    assert events_of(tmp_path / "trimtab", "fault") == []

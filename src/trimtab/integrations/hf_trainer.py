@@ -19,7 +19,9 @@ from transformers import Trainer, TrainerCallback
 
 from trimtab.errors import ConfigError, TrimtabError
 from trimtab.guard import Guard
+from trimtab.guard.companion import check_launch
 from trimtab.guard.edge import to_stderr
+from trimtab.guard.snapshots import Training
 from trimtab.integrations.accelerated import (
     AcceleratedSchedule,
     Hooks,
@@ -97,6 +99,7 @@ class GuardMixin:
         self._feed: Feed | None = None
         self._hooks: Hooks | None = None
         self._loaded: Path | None = None
+        self._launched: Training | None = None
         self._held_limit: int | None = None
         self.group_size = 1
         """Batches of the step under way."""
@@ -136,6 +139,11 @@ class GuardMixin:
         guard.note_loss(loss * self.group_size if self.group_size > 1 else loss)
         return torch.zeros_like(loss) if guard.probing else loss
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Note the optimizer's settings as launched: loading a checkpoint undoes them silently."""
+        self._launched = Training(self.model_wrapped, inner_optimizer(self.optimizer))
+        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+
     def _clip_grad_norm(self, model: torch.nn.Module) -> Any:
         """Clip through the accelerator, also where gradients lie on several meshes."""
         if self.guard is None:
@@ -170,6 +178,7 @@ class GuardMixin:
         if chosen is True:
             chosen = choose_checkpoint(arguments.output_dir, self._run_directory())
         self._loaded = Path(chosen) if isinstance(chosen, str | Path) else None
+        self._launched = None
         skips_data = arguments.ignore_data_skip
         arguments.ignore_data_skip = True  # the guard knows the place in the data
         try:
@@ -202,6 +211,8 @@ class GuardMixin:
         extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
         chosen = self.guard_settings
         companion = None if self._loaded is None else read_companion(self._loaded)
+        if companion is not None and self._launched is not None:
+            check_launch(self._launched, companion)
         self.guard = guard = Guard(
             self.model_wrapped, inner_optimizer(optimizer),
             data=self._feed.source(total_batches=state.max_steps * args.gradient_accumulation_steps),
@@ -215,6 +226,8 @@ class GuardMixin:
         if self._loaded is not None and companion is None:
             done = (state.global_step, self._feed.num_batches, args.gradient_accumulation_steps)
             guard.go_on_after(_batches(*done))
+        if self._launched is not None:
+            guard._training.settings = self._launched.settings
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
             state.epoch = guard.data_epoch
