@@ -42,6 +42,7 @@ PACKAGES = (
     Package(name="peft", serves="adapters in HF Trainer", lowest=(0, 21), highest=(0, 21), extra="hf"),
     Package(name="datasets", serves="data of HF Trainer", lowest=(5, 2), highest=(5, 2), extra="hf"),
     Package(name="lightning", serves="Lightning Trainer and Fabric", lowest=(2, 4), highest=(2, 6), extra="lightning"),
+    Package(name="deepspeed", serves="DeepSpeed engine", lowest=(0, 19), highest=(0, 19), extra="deepspeed"),
     Package(name="tensorboard", serves="logger", lowest=(2, 21), highest=(2, 21), extra="loggers"),
     Package(name="wandb", serves="logger", lowest=(0, 31), highest=(0, 31), extra="loggers"),
     Package(name="mlflow-skinny", serves="logger (or the whole mlflow)", lowest=(3, 17), highest=(3, 17), extra="loggers"),
