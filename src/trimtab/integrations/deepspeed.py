@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from trimtab.integrations.deepspeed_files import TagFiles, healthy_tag, read_com
 from trimtab.integrations.deepspeed_parts import EngineOptimizer, EngineSchedule, LossScale, Place
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
+from trimtab.plan.policy import Policy
 
 try:
     from deepspeed.runtime.base_optimizer import ZeROOptimizer
@@ -74,6 +76,8 @@ class DeepSpeedGuard(Guard):
             engine, Ranks(), sharded=isinstance(engine.optimizer, ZeROOptimizer)
         )
         scheduler = engine.lr_scheduler
+        policy = settings.pop("policy", None) or Policy()
+        off = (*policy.probes_off, "gradients")  # none are left once the engine has stepped
         super().__init__(
             engine.module, self._stand_in, data=_loader(engine, data),
             scheduler=None if scheduler is None else EngineSchedule(engine, scheduler),
@@ -81,7 +85,7 @@ class DeepSpeedGuard(Guard):
             clip=float(engine.gradient_clipping()) or None,
             accumulate=engine.gradient_accumulation_steps(),
             extra={**settings.pop("extra", {}), "deepspeed": Place(engine)},
-            **_place_of(engine, loaded), **settings,
+            policy=replace(policy, probes_off=off), **_place_of(engine, loaded), **settings,
         )  # fmt: skip
         core = self._engine
         self._own_apply = core._apply
