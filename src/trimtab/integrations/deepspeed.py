@@ -75,6 +75,7 @@ class DeepSpeedGuard(Guard):
         self._stand_in = EngineOptimizer(
             engine, Ranks(), sharded=isinstance(engine.optimizer, ZeROOptimizer)
         )
+        self._stand_in.zero_grad()
         scheduler = engine.lr_scheduler
         policy = settings.pop("policy", None) or Policy()
         off = (*policy.probes_off, "gradients")  # none are left once the engine has stepped

@@ -91,9 +91,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Do nothing: the engine has done it."""
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's signature
-        """Let go of what a forward pass that nothing followed has gathered (stage 3)."""
+        """Let go of gathered weights (stage 3): a state is taken and put back with none gathered."""
         if hasattr(self._engine.optimizer, "empty_partition_cache"):
-            self._engine.empty_partition_cache()
+            self._engine.optimizer.empty_partition_cache()
 
     def state_dict(self) -> dict[str, Any]:
         """Return master weights, moments and settings; this rank's part of each."""
