@@ -130,7 +130,7 @@ def start(rank: int, world: int, store: str, job: Job) -> tuple[Any, DataLoader[
     text = load_text(Path(asyncio.__file__).parent)
     parts = build(job.scenario, 0, text)
     # shuffle=False: the samples keep their order, so that a window of them stays one
-    sampler: Any = DistributedSampler(parts.loader.dataset, world, rank, shuffle=False)  # type: ignore[arg-type]
+    sampler: Any = DistributedSampler(parts.loader.dataset, world, rank, shuffle=False)
     size = job.scenario.batch_size // world // job.accumulate
     loader: DataLoader[Any] = DataLoader(parts.loader.dataset, batch_size=size, sampler=sampler)
     engine, *_ = deepspeed.initialize(

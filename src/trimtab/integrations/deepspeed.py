@@ -100,7 +100,7 @@ class DeepSpeedGuard(Guard):
         self.on_restore(files.rolled_back)
         engine.backward, engine.step, engine.save_checkpoint = self.backward, self.step, files.save
 
-    def backward(self, loss: torch.Tensor, *args: Any, samples: torch.Tensor | None = None, **more: Any) -> Any:  # type: ignore[override]  # fmt: skip
+    def backward(self, loss: torch.Tensor, *args: Any, samples: torch.Tensor | None = None, **more: Any) -> Any:  # fmt: skip
         """Run the engine's backward pass; nothing but noting the loss in a probe."""
         if not self._fed:  # not a batch of ours
             return self._own_backward(loss, *args, **more)

@@ -72,13 +72,13 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._masters = [p for params in held for p in params]
         shown = iter([self._show(p, p) for p in self._masters])
         self.defaults = self._real.defaults
-        self.param_groups = [  # type: ignore[assignment]
-            _Group(real, [next(shown) for _ in params])
+        self.param_groups = [
+            _Group(real, [next(shown) for _ in params])  # type: ignore[misc]
             for real, params in zip(groups, held, strict=True)
         ]
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]
         """What the optimizer holds of each parameter; tensors as they are in use."""
         shown = [p for g in self.param_groups for p in g["params"]]
         return {
