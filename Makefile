@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-EXTRAS ?= torch,hf,lightning,streams,loggers,data,dev
+EXTRAS ?= torch,hf,trl,lightning,streams,loggers,data,dev
 RUNS ?= 1000000
 KILLS ?= 210
 VENV := .venv

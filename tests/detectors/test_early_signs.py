@@ -76,6 +76,18 @@ def test_one_or_two_of_the_three_signs_say_nothing(alone: str) -> None:
     assert judge(SaturationDetector(), entropy, logit, hidden) == []
 
 
+@pytest.mark.parametrize(("kept", "told"), [(1.5, True), (0.4, False)])
+def test_a_slower_fall_counts_where_the_hidden_state_shrinks_by_half(
+    kept: float, told: bool
+) -> None:
+    entropy, logit, _ = course(num_rows=600, falls=0.006, to=0.2)
+    share = np.maximum(np.exp(-0.006 * np.maximum(np.arange(600) - 200, 0)), 0.2)
+    found = judge(SaturationDetector(), entropy, logit, share**kept)
+    assert [f.closed for f in found] == ([False, True] if told else [])
+    if told:  # it halves 116 rows after its beginning, and is at half of that 116 after
+        assert 300 < found[0].onset_row < 330
+
+
 @pytest.mark.parametrize("factor", [1 / 8, 8.0])
 def test_what_counts_is_the_runs_own_course_and_no_ceiling(factor: float) -> None:
     entropy, logit, hidden = course()
@@ -84,6 +96,18 @@ def test_what_counts_is_the_runs_own_course_and_no_ceiling(factor: float) -> Non
     assert [(f.row, f.onset_row, f.closed) for f in moved] == [
         (f.row, f.onset_row, f.closed) for f in usual
     ]
+
+
+@pytest.mark.parametrize("stands", [60, 200])
+def test_saturation_is_dated_to_the_fall_and_not_to_when_a_head_had_begun_to_sharpen(
+    stands: int,
+) -> None:
+    """The sharpest head of a sound run stood at a third of its first entropy for `stands` rows."""
+    entropy, logit, hidden = course(num_rows=200 + stands, begins=100 + stands, falls=0.5)
+    entropy[100:] /= 3.0
+    found = judge(SaturationDetector(), entropy, logit, hidden)
+    assert 100 + stands <= found[0].onset_row <= 104 + stands
+    assert found[0].row <= 112 + stands
 
 
 def test_saturation_that_comes_back_is_told_as_over_and_may_come_again() -> None:

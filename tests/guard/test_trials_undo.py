@@ -177,3 +177,34 @@ def test_starting_over_is_the_next_major_number_and_keeps_what_was(tmp_path: Pat
     assert differences(state_of(fresh)["model"], state_of(s)["model"]) == []
     for g in (again, plain):
         g.close()
+
+
+def test_a_held_rate_lasts_over_rollback_and_restart_until_it_is_taken_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, s = guard_at(run, 12)
+    asked = guard.next_lr
+    early = guard._engine.snapshot()
+    guard.limit_lr(asked / 4, why="a test")
+    assert guard.next_lr == pytest.approx(asked / 4, rel=1e-12)
+    guard._engine.restore(early)
+    assert guard.next_lr == pytest.approx(asked / 4, rel=1e-12)
+    train_guarded(s, guard, until=20)
+    guard.checkpoint()
+    guard.close()
+    assert {r["lr"] for r in rows_of(run)[12:]} == {asked / 4}
+    s = make(shuffle=True)
+    guard = guard_of(s, run, steps=40, mode="act")
+    assert guard.next_lr == pytest.approx(asked / 4, rel=1e-12)
+    told = guard.undo("lower-lr", why="it is calm again")
+    assert told.startswith("dry run: no longer hold the learning rate at")
+    guard.undo("lower-lr", why="it is calm again", confirm=True)
+    assert guard.next_lr == pytest.approx(asked, rel=1e-12)
+    guard.close()
+
+
+@pytest.mark.parametrize("limit", [0.0, -1e-3, float("nan"), float("inf"), "1e-3"])
+def test_a_limit_that_is_no_rate_is_refused(tmp_path: Path, limit: Any) -> None:
+    guard, _ = guard_at(tmp_path / "run", 2)
+    with pytest.raises(ConfigError, match="expected a finite rate above 0 and a reason"):
+        guard.limit_lr(limit, why="a test")
+    guard.close()

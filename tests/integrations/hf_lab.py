@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -52,6 +53,15 @@ class Windows(Dataset[dict[str, Tensor]]):
             row = np.random.default_rng(index).integers(0, 256, CONTEXT)
         tokens = torch.from_numpy(row)
         return {"input_ids": tokens, "labels": tokens}
+
+
+def hugging(num: int, bad: range = range(0), *, shards: int = 0) -> Any:
+    """The same windows as an HF dataset; with `shards`, as its iterable one, which has a state."""
+    datasets = pytest.importorskip("datasets")
+    windows = Windows(text().train, num, bad)
+    rows = [windows[i]["input_ids"].tolist() for i in range(num)]
+    found = datasets.Dataset.from_dict({"input_ids": rows, "labels": rows})
+    return found.to_iterable_dataset(num_shards=shards) if shards else found
 
 
 def gpt2(dropout: float = 0.1) -> GPT2LMHeadModel:
@@ -153,6 +163,7 @@ def fit(
     callbacks: tuple[TrainerCallback, ...] = (),
     eval_windows: int = 0,
     own_schedule: bool = True,
+    data: Any = None,
     **arguments: Any,
 ) -> Fit:
     """Train with the real Trainer; without `guard`, with transformers' own class.
@@ -168,6 +179,7 @@ def fit(
         callbacks: Of the Trainer.
         eval_windows: Windows to evaluate on.
         own_schedule: Whether optimizer and schedule are handed over.
+        data: To train on; default: `Windows`.
         arguments: TrainingArguments.
     """
     with quiet():
@@ -189,7 +201,8 @@ def fit(
         bad = BAD_SAMPLES if fault == "data" else range(0)
         trainer = kind(
             model=model, args=TrainingArguments(output_dir=str(out), **settings),
-            train_dataset=Windows(text().train, num_samples, bad), callbacks=[log, *callbacks],
+            train_dataset=Windows(text().train, num_samples, bad) if data is None else data,
+            callbacks=[log, *callbacks],
             eval_dataset=Windows(text().validation, eval_windows) if eval_windows else None,
             **own, **guarded,
         )  # fmt: skip

@@ -4,10 +4,11 @@ Each rank writes the losses of its steps to `folder/TAG-RANK.txt`, bit for bit, 
 """
 
 import dataclasses
+import importlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,13 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from tests.guard.crowd import whole
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_lab import quiet, trainer
 from trimtab.integrations.lightning import GuardCallback
@@ -45,8 +49,49 @@ class Job:
     """Of the Trainer."""
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
     num_samples: int = 42
+    stream: str = ""
+    """Of `STREAMS`; empty: data with a length."""
+    sharded: bool = False
+    """FSDP2 in place of DDP."""
     spoil: Callable[["TinyModule", int, int], None] | None = None
     """Called after the backward pass with module, step and rank, to plant a fault."""
+
+
+class Forwards(IterableDataset[Tensor]):
+    """Sequences in an order drawn anew each time, that can only be read from their beginning."""
+
+    def __init__(self, rows: Sequences) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self.rows[int(i)] for i in torch.randperm(len(self.rows)))
+
+
+def _of_datasets(rows: Sequences) -> DataLoader[Any]:
+    table = (
+        importlib.import_module("datasets")
+        .Dataset.from_dict({"tokens": rows.tokens.tolist()})
+        .to_iterable_dataset(num_shards=3)
+    )
+    shuffled = table.shuffle(seed=7, buffer_size=1).with_format("torch")
+    return DataLoader(
+        shuffled,
+        batch_size=BATCH,
+        collate_fn=lambda items: torch.stack([item["tokens"] for item in items]),
+    )
+
+
+def _stateful(rows: Sequences) -> Any:
+    torchdata = importlib.import_module("torchdata.stateful_dataloader")
+    return torchdata.StatefulDataLoader(rows, batch_size=BATCH, shuffle=True)
+
+
+STREAMS: dict[str, Callable[[Sequences], Any]] = {
+    "IterableDataset": lambda rows: DataLoader(Forwards(rows), batch_size=BATCH),
+    "datasets": _of_datasets,
+    "torchdata": _stateful,
+}
+"""Loaders over data that is read forwards, by the package that they need."""
 
 
 class TinyModule(LightningModule):
@@ -73,12 +118,20 @@ class TinyModule(LightningModule):
         if self.job.spoil is not None:
             self.job.spoil(self, self.trainer.global_step + 1, self.trainer.global_rank)
 
+    def configure_model(self) -> None:
+        if self.job.sharded and self.device_mesh is not None:
+            mesh = self.device_mesh["data_parallel"]
+            fully_shard(self.net.hidden, mesh=mesh)
+            fully_shard(self.net, mesh=mesh)
+
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3, foreach=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=400)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-    def train_dataloader(self) -> DataLoader[Tensor]:
+    def train_dataloader(self) -> Any:
+        if self.job.stream:
+            return STREAMS[self.job.stream](Sequences(self.job.num_samples))
         return DataLoader(Sequences(self.job.num_samples), batch_size=BATCH, shuffle=True)
 
     def val_dataloader(self) -> DataLoader[Tensor]:
@@ -117,6 +170,13 @@ def join(rank: int, world: int, store: str) -> None:
         }  # fmt: skip
 
 
+def strategy_of(job: Job, world: int) -> Any:
+    """What the Trainer is told."""
+    if job.sharded:
+        return ModelParallelStrategy(data_parallel_size=world, tensor_parallel_size=1)
+    return "ddp" if world > 1 else "auto"
+
+
 def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     """One rank of a job."""
     join(rank, world, store)
@@ -145,15 +205,15 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         )  # fmt: skip
     settings = {
         "max_steps": job.steps, "gradient_clip_val": 1.0, "num_sanity_val_steps": 0,
-        "devices": world, "strategy": "ddp" if world > 1 else "auto",
+        "devices": world, "strategy": strategy_of(job, world),
         "enable_checkpointing": job.own_checkpoints is not None, **job.settings,
     }  # fmt: skip
     with quiet():
         used = trainer(*callbacks, **settings)
         used.fit(module, ckpt_path=job.ckpt_path)
     end: dict[str, Any] = {
-        "model": module.net.state_dict(),
-        "optimizer": used.optimizers[0].state_dict(),
+        "model": whole(module.net.state_dict()),
+        "optimizer": whole(used.optimizers[0].state_dict()),
         "rng": torch.get_rng_state(),
         "epoch": used.current_epoch,
         "batches": used.fit_loop.epoch_loop.batch_progress.total.completed,

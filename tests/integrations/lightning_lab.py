@@ -12,6 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from tests.guard.small_lab import SOUND, bad_data, bad_lr
 from trimtab.integrations.lightning import GuardCallback
@@ -20,6 +21,16 @@ from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text, load_text
 from trimtab.lab.train import Parts, build, evaluate
 from trimtab.plan.policy import Policy
+
+
+class OneByOne(IterableDataset[Any]):
+    """A dataset that has forgotten its length."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self.rows[i] for i in range(len(self.rows)))
 
 
 class TinyGpt(LightningModule):
@@ -74,7 +85,6 @@ def guard_callback(run: Path, mode: str = "act", **policy: Any) -> GuardCallback
         "checkpoint_in_background": False,
         "checkpoint_every_steps": 60,
         "snapshot_every_steps": 10,
-        "healing_steps": 0,  # a trouble is acted on at its first deadline, so that runs stay short
         **policy,
     }
     return GuardCallback(run, mode=mode, policy=Policy(**settings), say=lambda _line: None)  # type: ignore[arg-type]
@@ -96,6 +106,7 @@ def fit(
     spoil: Callable[["TinyGpt", int], None] | None = None,
     seed: int = 0,
     ckpt_path: str | None = None,
+    stream: bool = False,
     **settings: Any,
 ) -> Fit:
     """Train a scenario in Lightning's Trainer."""
@@ -108,7 +119,9 @@ def fit(
             **settings,
         }
         used = trainer(*callbacks, **settings)
-        used.fit(module, parts.loader, ckpt_path=ckpt_path)
+        data: Any = OneByOne(parts.loader.dataset) if stream else None
+        loader = DataLoader(data, batch_size=scenario.batch_size) if stream else parts.loader
+        used.fit(module, loader, ckpt_path=ckpt_path)
     return Fit(module, used, validation_loss(parts, text))
 
 

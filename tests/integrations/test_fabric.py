@@ -36,7 +36,6 @@ POLICY: dict[str, Any] = {
     "checkpoint_in_background": False,
     "checkpoint_every_steps": 60,
     "snapshot_every_steps": 10,
-    "healing_steps": 0,  # a trouble is acted on at its first deadline, so that runs stay short
 }
 
 

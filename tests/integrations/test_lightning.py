@@ -1,6 +1,9 @@
 """The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
 
+import csv
 import math
+import re
+import shutil
 import warnings
 from itertools import pairwise
 from pathlib import Path
@@ -17,11 +20,12 @@ from lightning.pytorch.callbacks import (
     GradientAccumulationScheduler,
     ModelCheckpoint,
 )
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger, TensorBoardLogger
 from lightning.pytorch.plugins import MixedPrecision
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from tests.guard.tiny import Sequences, events_of, rows_of
-from tests.integrations.lightning_jobs import Job, TinyModule
+from tests.integrations.lightning_jobs import STREAMS, Forwards, Job, TinyModule
 from tests.integrations.lightning_lab import (
     BAD_DATA,
     BAD_LR,
@@ -39,6 +43,7 @@ from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
 from trimtab.integrations.lightning import GuardCallback
+from trimtab.integrations.lightning_parts import check_strategy
 from trimtab.integrations.packages import Package
 from trimtab.lab.text import Text
 
@@ -220,13 +225,15 @@ def test_a_rollback_over_the_end_of_an_epoch_takes_lightnings_counters_back(
 # -- resuming ---------------------------------------------------------------------------------
 
 
-class Betas(TinyModule):
-    """Launched with other settings than the run's."""
+class OtherSetting(TinyModule):
+    """Launched with another setting than the run's."""
+
+    setting: tuple[str, Any]
 
     def configure_optimizers(self) -> Any:
         made = super().configure_optimizers()
         for group in made["optimizer"].param_groups:
-            group["betas"] = (0.5, 0.9)
+            name, group[name] = self.setting
         return made
 
 
@@ -238,21 +245,45 @@ def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
     own = ModelCheckpoint(tmp_path / "own", filename="{step}", every_n_train_steps=5, save_top_k=-1)
     run_tiny(guard_callback(tmp_path / "run"), own, steps=10, enable_checkpointing=True)
     path = None if ours else str(tmp_path / "own" / "step=5.ckpt")
-    with quiet():
-        used = trainer(guard_callback(tmp_path / "run"), max_steps=20, gradient_clip_val=1.0)
-        with pytest.raises(ActError, match=r"betas=\(0\.95, 0\.999\), now with \(0\.5, 0\.9\)"):
-            used.fit(Betas(Job(20)), ckpt_path=path)
+    others = {"betas": (0.5, 0.9), "lr": 0.5, "eps": 1e-3, "weight_decay": 0.5}
+    for name, value in others.items():
+        module = OtherSetting(Job(20))
+        module.setting = (name, value)
+        now = rf"launched with {name}=.*, now with {re.escape(repr(value))}"
+        with quiet():
+            used = trainer(guard_callback(tmp_path / "run"), max_steps=20, gradient_clip_val=1.0)
+            with pytest.raises(ActError, match=now):
+                used.fit(module, ckpt_path=path)
 
 
-@pytest.mark.covers("S128")
-def test_the_scale_of_the_loss_is_the_same_across_a_resume(tmp_path: Path) -> None:
+class SetScale(Callback):
+    """Asks the guard for another loss scale, where the run begins."""
+
+    def __init__(self, guarded: GuardCallback) -> None:
+        self.guarded = guarded
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        assert self.guarded.guard is not None
+        self.guarded.guard.set_loss_scale(64.0, why="start low")
+
+
+@pytest.mark.covers("S127", "S128")
+def test_the_scale_of_the_loss_goes_through_a_resume_and_is_reset_on_request_alone(
+    tmp_path: Path,
+) -> None:
     run_tiny(guard_callback(tmp_path / "whole"), steps=24, plugins=[fp16(1024.0)])
     run_tiny(guard_callback(tmp_path / "run"), steps=12, plugins=[fp16(1024.0)])
+    shutil.copytree(tmp_path / "run", tmp_path / "reset")
     _, _, rows = run_tiny(guard_callback(tmp_path / "run"), steps=24, plugins=[fp16(1024.0)])
     assert [step for step, *_ in rows.rows] == list(range(13, 25))
     scales = [row["loss_scale"] for row in rows_of(tmp_path / "whole")]
     assert [row["loss_scale"] for row in rows_of(tmp_path / "run", "1.1")] == scales[12:]
     assert scales[12] == 2 * scales[0]  # it has moved since the start
+    callback = guard_callback(tmp_path / "reset")
+    run_tiny(callback, SetScale(callback), steps=14, plugins=[fp16(1024.0)])
+    assert rows_of(tmp_path / "reset", "1.1")[0]["loss_scale"] == 64.0
+    (action,) = events_of(tmp_path / "reset", "action")
+    assert action.data["values"]["before"] == scales[12]
 
 
 # -- Lightning's own business -----------------------------------------------------------------
@@ -311,9 +342,90 @@ def test_hooks_see_unscaled_gradients_before_they_are_clipped(tmp_path: Path) ->
     assert min(logged) > 0.01
 
 
-class Stream(IterableDataset[torch.Tensor]):
-    def __iter__(self) -> Any:
-        return iter(Sequences(40))
+# -- loggers ----------------------------------------------------------------------------------
+
+
+def nan_from_step_6(module: TinyModule, step: int, _rank: int) -> None:
+    if step >= 6:
+        first = next(module.parameters())
+        assert first.grad is not None
+        first.grad[0] = math.nan
+
+
+def test_the_trainers_own_loggers_get_signals_and_incidents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    theirs = MLFlowLogger("x", tracking_uri=(tmp_path / "ml").as_uri())
+    loggers: list[Any] = [
+        TensorBoardLogger(tmp_path, "tb"), CSVLogger(tmp_path, "csv"), theirs,
+    ]  # fmt: skip
+    module = TinyModule(Job(12, spoil=nan_from_step_6))
+    callback = guard_callback(tmp_path / "run", "observe")
+    with quiet():
+        trainer(callback, max_steps=12, logger=loggers, log_every_n_steps=2).fit(module)
+    expected = [float(row["loss"]) for row in rows_of(tmp_path / "run")][1::2]
+    assert any(map(math.isnan, expected))
+
+    raw = b"".join(p.read_bytes() for p in (tmp_path / "tb").rglob("events*"))
+    assert b"trimtab/chronicle" in raw
+    assert b"non-finite" in raw
+
+    with next((tmp_path / "csv").rglob("metrics.csv")).open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["trimtab/loss"]) for row in rows if row["trimtab/loss"]]
+    assert losses == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    opened = [e for e in events_of(tmp_path / "run", "incident") if e.data["state"] == "open"]
+    counted = [float(row["trimtab/incidents"]) for row in rows if row["trimtab/incidents"]]
+    assert max(counted) == len(opened) > 0
+
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
+    history = [m.value for m in client.get_metric_history(theirs.run_id, "trimtab/loss")]
+    assert history == pytest.approx(expected, rel=1e-6, nan_ok=True)
+    assert client.get_run(theirs.run_id).data.tags["trimtab.last"]
+    assert events_of(tmp_path / "run", "fault") == []
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+def run_stream(stream: str, *callbacks: Callback, **settings: Any) -> tuple[TinyModule, Recorder]:
+    """Fewer steps than the stream has batches."""
+    torch.manual_seed(3)
+    module, recorder = TinyModule(Job(20, stream=stream, num_samples=4 * 40)), Recorder()
+    with quiet():
+        used = trainer(recorder, *callbacks, max_steps=20, num_sanity_val_steps=0, gradient_clip_val=1.0, **settings)  # fmt: skip
+        used.fit(module)
+    return module, recorder
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital:UserWarning")  # torchdata's own
+@pytest.mark.parametrize("stream", STREAMS)
+def test_a_stream_comes_in_its_own_order(tmp_path: Path, stream: str) -> None:
+    if stream != "IterableDataset":
+        pytest.importorskip(stream)
+    plain, rows = run_stream(stream)
+    guarded, guarded_rows = run_stream(stream, guard_callback(tmp_path / "run", "observe"))
+    assert guarded_rows.rows == rows.rows
+    assert len(rows.rows) == 20
+    assert same(plain, guarded)
+    assert events_of(tmp_path / "run", "fault") == []
+
+
+@pytest.mark.slow
+def test_bad_data_of_a_stream_is_left_out(tmp_path: Path, text: Text, sound: Fit) -> None:
+    callback = guard_callback(tmp_path / "run")
+    o = fit(BAD_DATA, text, callback, stream=True)
+    assert_whole(o, callback, tmp_path / "run")
+    assert callback.guard is not None
+    assert [a["remedy"] for a in callback.guard.actions] == ["roll-back+skip-data"]
+    assert callback.guard.skipped_samples == ((1112, 1207),)
+    assert o.validation == pytest.approx(sound.validation, rel=0.01)
+
+
+# -- what is refused --------------------------------------------------------------------------
 
 
 class Manual(TinyModule):
@@ -326,7 +438,8 @@ def _refused(tmp_path: Path, module: LightningModule | None = None, **settings: 
     fit_settings = {"train_dataloaders": settings.pop("data")} if "data" in settings else {}
     callbacks = settings.pop("callbacks", [])
     with quiet():
-        used = trainer(guard_callback(tmp_path / "run"), *callbacks, max_steps=3, **settings)
+        settings = {"max_steps": 3, **settings}
+        used = trainer(guard_callback(tmp_path / "run"), *callbacks, **settings)
         with pytest.raises(ConfigError) as caught:
             used.fit(module or TinyModule(Job(3)), **fit_settings)
     return str(caught.value)
@@ -336,7 +449,10 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     manual = _refused(tmp_path, Manual(Job(3)))
     assert "manual optimization" in manual
     assert "FabricGuard" in manual
-    assert "__len__" in _refused(tmp_path, data=DataLoader(Stream(), batch_size=4))
+    stream = DataLoader(Forwards(Sequences(40)), batch_size=4)
+    assert "set max_steps" in _refused(tmp_path, data=stream, max_steps=-1)
+    assert "leave max_epochs out" in _refused(tmp_path, data=stream, max_epochs=2)
+    assert "set max_steps" in _refused(tmp_path, data=stream, limit_train_batches=5)
     two = [DataLoader(Sequences(8), batch_size=4), DataLoader(Sequences(8), batch_size=4)]
     assert "one DataLoader" in _refused(tmp_path, data=two)
     assert "set it to 0" in _refused(tmp_path, reload_dataloaders_every_n_epochs=1)
@@ -344,6 +460,19 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     changes = GradientAccumulationScheduler({0: 1, 1: 2})
     assert "accumulate_grad_batches" in _refused(tmp_path, callbacks=[changes])
     assert not (tmp_path / "run").exists()
+
+
+def test_a_strategy_that_was_not_tried_is_refused() -> None:
+    class DeepSpeedStrategy:
+        pass
+
+    class ModelParallelStrategy:
+        _tensor_parallel_size = 2
+
+    with pytest.raises(ConfigError, match=r"DeepSpeedStrategy.*take ModelParallelStrategy"):
+        check_strategy(DeepSpeedStrategy(), "GuardCallback")
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size=2"):
+        check_strategy(ModelParallelStrategy(), "GuardCallback")
 
 
 def test_another_version_of_lightning_is_one_warning(

@@ -1,6 +1,7 @@
 """The guard's next step, as a function of what is known."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def situation(**changes: object) -> Situation:
 def outcome(trial: Trial, *, held: bool, loss: float = 3.0) -> TrialResult:
     return TrialResult(
         name=trial.name, held=held, loss=loss, expected_loss=3.0, steps=48,
-        skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+        skipped=trial.skip is not None, lr_factor=trial.lr_factor, lr_limit=trial.lr_limit,
     )  # fmt: skip
 
 
@@ -89,10 +90,11 @@ def test_the_mildest_cut_that_holds_wins() -> None:
 
 def test_where_attention_saturated_deep_cuts_come_first_and_mild_ones_never() -> None:
     s = situation(probe=CLEAN, saturating=True, policy=Policy(mode="act", lr_factor_saturating=0.1))
-    tried, step = play(s, lambda t: (t.lr_factor < 1, 3.0))
+    tried, step = play(s, lambda t: (t.lr_factor < 0.1, 3.0))
     assert [t.lr_factor for t in tried] == [0.1, 1 / 30]
     assert isinstance(step, Commit)
-    assert step.trial.lr_factor == 0.1
+    tried, _ = play(s, lambda t: (t.lr_factor < 1, 3.0))
+    assert [t.lr_factor for t in tried] == [0.1]  # a short branch misleads: none is compared
     _, step = play(s, lambda t: (t.lr_factor == 1, 3.0))
     assert isinstance(step, Commit)
     assert step.trial.skip == (640, 703)  # no rate helped; then the data may have
@@ -100,7 +102,7 @@ def test_where_attention_saturated_deep_cuts_come_first_and_mild_ones_never() ->
 
 def test_spikes_that_return_speak_for_the_rate_first() -> None:
     tried, _ = play(situation(probe=CLEAN, returning=True), lambda t: (t.lr_factor < 0.5, 3.0))
-    assert [t.lr_factor for t in tried] == [0.25, 0.1]
+    assert [t.lr_factor for t in tried] == [0.25]  # a short branch misleads: none is compared
 
 
 def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
@@ -244,3 +246,37 @@ def test_in_any_situation_it_ends_and_never_raises_a_rate(
     if cuts and (window or probe is BAD):
         assert skip_alone
         assert skip_alone[0] < cuts[0]
+
+
+def test_a_rate_that_was_still_rising_is_held_and_not_only_scaled() -> None:
+    tried, step = play(
+        situation(lr_rising=True, probe=CLEAN), lambda t: (t.lr_limit == 2.5e-4, 3.0)
+    )
+    cuts = [t for t in tried if t.lr_limit is not None]
+    assert [t.lr_limit for t in cuts] == [5e-4, 2.5e-4, 1e-4]
+    assert all(t.lr_factor == 1.0 and t.arms == ("lower-lr",) for t in cuts)
+    assert isinstance(step, Commit)
+    assert step.trial.name == "LR held at 0.00025"
+    assert step.reason.endswith("LR held at 0.0001 was not better by 0.2% (3)") or "failed" in step.reason  # fmt: skip
+
+
+def test_a_rising_rate_is_held_at_first_where_it_rose_from() -> None:
+    s = situation(lr_rising=True, lr_now=9e-3, lr_restore=3e-4, probe=CLEAN)
+    tried, step = play(s, lambda t: (t.lr_limit is not None, 3.0))
+    assert next(t.lr_limit for t in tried if t.lr_limit is not None) == pytest.approx(3e-4)
+    assert isinstance(step, Commit)
+    assert step.trial.name == "LR held at 0.0003"
+
+
+def test_a_rising_rate_that_saturated_attention_is_held_a_tenth_lower_and_no_further() -> None:
+    tried, step = play(
+        situation(lr_rising=True, saturating=True, probe=CLEAN), lambda _: (True, 3.0)
+    )
+    assert [t.lr_limit for t in tried] == [1e-4]
+    assert isinstance(step, Commit)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
+def test_a_limit_that_is_no_rate_is_refused(limit: float) -> None:
+    with pytest.raises(PlanError, match="learning-rate limit"):
+        Trial(name="x", lr_limit=limit)

@@ -71,6 +71,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="store_true",
         help="only snapshots and checkpoints, by size and ranks",
     )
+    bench.add_argument(
+        "--only-trainers",
+        action="store_true",
+        help="only the guard in each trainer, beside that trainer's own monitors",
+    )
     bench.add_argument("--threads", type=_number(1, 256), default=1)
     bench.set_defaults(run=_bench)
     table = sub.add_parser(
@@ -288,12 +293,16 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     document: dict[str, Any] = {}
     if not arguments.only_state:
+        trainers = _torch_side("trimtab.lab.bench_trainers", arguments.threads)
+        document |= trainers.run_trainer_bench(rounds=max(arguments.pairs * 2 // 5, 10), say=say)
+    if not (arguments.only_state or arguments.only_trainers):
         probes = _torch_side("trimtab.lab.bench_probes", arguments.threads)
         ranks = _torch_side("trimtab.lab.bench_ranks", arguments.threads)
         document |= bench.run_bench(pairs=arguments.pairs, say=say)
         document |= probes.run_probe_bench(rounds=max(arguments.pairs // 2, 40), say=say)
         document |= ranks.run_rank_bench(say=say)
-    document |= state.run_state_bench(say=say)
+    if not arguments.only_trainers:
+        document |= state.run_state_bench(say=say)
     if arguments.json:
         print_json(document)
     return 0

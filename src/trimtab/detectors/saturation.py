@@ -6,13 +6,19 @@ not carry from one model to another; what is judged is the run's own course:
 
     e[t] = median of the last 4 readings of the entropy of the layer where it is lowest
     top  = highest e so far: what this run had when its attention was still even
-    fall   since the reading that first lay below top / 2, which is the onset
+    mark   the reading from which on e lay below top / 2, another for top / 4, top / 8, ...
 
-Found, when no more than 128 steps after the onset three signals agree: e stands at top / 8 or below,
-the largest logit has at least doubled, and the norm of the last hidden state has come down by
-three tenths, as the model takes back what it no longer knows. Told once; it closes when e is back
-above top / 4, or after 64 readings as a lasting state, from which on nothing is said before it has
-come back.
+Found, when three signals agree since a mark: e has fallen far below the mark's height, the largest
+logit has at least doubled, and the norm of the last hidden state has come down, as the model takes
+back what it no longer knows. How far is a matter of how long it took: e to a quarter of the mark's
+height and the norm by three tenths within 128 steps, or e to half of it and the norm by half within
+256. Told once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting state,
+from which on nothing is said before it has come back.
+
+The onset is that mark, unless e stayed four times as long between it and the next as the rest of the
+fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third of
+the top for as long as the run is sound, and a rate that is raised then must not be dated back to when
+they began.
 
 The first two do not suffice: layers of sound runs learn to attend to few keys too, at 128 channels
 and a rate of 1e-2 within 150 steps. Blind to a fall that takes longer; to attention that begins
@@ -47,12 +53,16 @@ class SaturationState:
     """Where they stand."""
     steps: tuple[float, ...] = ()
     top: float = 0.0
+    mark_rows: tuple[float, ...] = ()
+    """First reading of the stretch below a half, a quarter, ... of the top; empty: it stands above."""
+    mark_steps: tuple[float, ...] = ()
+    mark_logits: tuple[float, ...] = ()
+    mark_hidden: tuple[float, ...] = ()
     onset_row: int = -1
-    """First reading below half of the top; -1: it stands above."""
+    """Of what is told; -1: nothing was."""
     onset: float = 0.0
     logit_before: float = 0.0
     """Largest logit at the onset."""
-    hidden_before: float = 0.0
     stage: int = 0
     """0: nothing told; 1: told, open; 2: accepted as lasting."""
     lowest: float = math.inf
@@ -70,12 +80,16 @@ class SaturationDetector:
     signals: tuple[str, ...] = ("attention_entropy", "attention_logit_max", "activation_norm")
     num_readings: int = 4
     onset_share: float = 1 / 2
-    told_share: float = 1 / 8
-    back_share: float = 1 / 4
-    within_steps: float = 128.0
+    told: tuple[tuple[float, float, float], ...] = ((1 / 8, 0.7, 128.0), (1 / 4, 0.5, 256.0))
+    """(share of twice the mark's height, share of the norm of the last hidden state at the mark, steps
+    since it): both at or below theirs within so many. Sound runs keep 0.79 of the norm."""
+    back_share: float = 3 / 8
+    num_marks: int = 5
+    lingering: float = 4.0
+    """Steps between two marks, over those since the second, from which the first is no onset."""
     logit_growth: float = 2.0
-    hidden_share: float = 0.7
-    """Of the norm of the last hidden state at the onset; sound runs keep 0.83 within 128 steps."""
+    stayed_share: float = 0.7
+    """Of the norm at a mark, above which it stayed where it was."""
     accept_readings: int = 64
 
     def start(self) -> SaturationState:
@@ -103,29 +117,59 @@ class SaturationDetector:
         level, here = _middle(s.entropies), Place(row.index, row.step)
         if s.stage == 1:
             return self._follow(s, level, here)
-        top = max(s.top, level)
-        if level >= self.onset_share * top:
-            return changed(s, top=top, onset_row=-1, stage=0), ()
-        if s.onset_row < 0:
-            # the median follows by two readings: the first of them that was as low already
-            first = next(k for k, e in enumerate(s.entropies) if e < self.onset_share * top)
-            s = changed(
-                s, top=top, onset_row=int(s.rows[first]), onset=s.steps[first],
-                logit_before=_middle(s.logits), hidden_before=_middle(s.hidden),
-            )  # fmt: skip
+        s = self._mark(changed(s, top=max(s.top, level)), level)
+        if not s.mark_rows:
+            return changed(s, stage=0), ()
         return self._judge(s, level, here)
+
+    def _mark(self, s: SaturationState, level: float) -> SaturationState:
+        """Forget the marks that the level has come back above, and set those that it fell below."""
+        heights = [self.onset_share ** (k + 1) * s.top for k in range(self.num_marks)]
+        depth = sum(level < height for height in heights)
+        kept = min(len(s.mark_rows), depth)
+        # the median follows by two readings: the first of them that was as low already
+        first = [next(k for k, e in enumerate(s.entropies) if e < h) for h in heights[kept:depth]]
+        new = depth - kept
+        return changed(
+            s, mark_rows=s.mark_rows[:kept] + tuple(s.rows[k] for k in first),
+            mark_steps=s.mark_steps[:kept] + tuple(s.steps[k] for k in first),
+            mark_logits=s.mark_logits[:kept] + (_middle(s.logits),) * new,
+            mark_hidden=s.mark_hidden[:kept] + (_middle(s.hidden),) * new,
+        )  # fmt: skip
 
     def _judge(
         self, s: SaturationState, level: float, row: Place
     ) -> tuple[SaturationState, tuple[Finding, ...]]:
-        if s.stage == 2 or level > self.told_share * s.top:
+        if s.stage == 2:
             return s, ()
-        grown = _middle(s.logits) >= self.logit_growth * s.logit_before
-        shrunk = _middle(s.hidden) <= self.hidden_share * s.hidden_before
-        if not (grown and shrunk) or row.step - s.onset > self.within_steps:
+        marks = range(len(s.mark_rows))
+        at = next((k for k in marks if self._agree(s, k, level, row)), None)
+        if at is None:
             return s, ()
-        s = changed(s, stage=1, age=0, lowest=level, lowest_row=row.index, lowest_step=row.step)
+        while at + 1 in marks and self._lingered(s, at, row):
+            at += 1
+        s = changed(
+            s, stage=1, age=0, lowest=level, lowest_row=row.index, lowest_step=row.step,
+            onset_row=int(s.mark_rows[at]), onset=s.mark_steps[at],
+            logit_before=s.mark_logits[at],
+        )  # fmt: skip
         return s, (self._finding(s, row, "open"),)
+
+    def _agree(self, s: SaturationState, mark: int, level: float, row: Place) -> bool:
+        """Whether all three signals went far enough since a mark that is not too old."""
+        since, height = row.step - s.mark_steps[mark], self.onset_share**mark * s.top
+        kept = _middle(s.hidden) / s.mark_hidden[mark] if s.mark_hidden[mark] > 0 else math.inf
+        grown = _middle(s.logits) >= self.logit_growth * s.mark_logits[mark]
+        return grown and any(
+            level <= share * height and kept <= most and since <= within
+            for share, most, within in self.told
+        )
+
+    def _lingered(self, s: SaturationState, mark: int, row: Place) -> bool:
+        """Whether entropy and norm stayed above the next mark, and the fall that was told came after it."""
+        since, rest = s.mark_steps[mark + 1] - s.mark_steps[mark], row.step - s.mark_steps[mark + 1]
+        stayed = s.mark_hidden[mark + 1] > self.stayed_share * s.mark_hidden[mark]
+        return stayed and since > self.lingering * rest
 
     def _follow(
         self, s: SaturationState, level: float, row: Place

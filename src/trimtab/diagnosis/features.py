@@ -151,13 +151,13 @@ class Features:
     def control(self) -> TrialResult | None:
         """The trial that changed nothing, if one was run."""
         alone = (t for t in self.trials if not t.changed)
-        return next((t for t in alone if not t.skipped and t.lr_factor == 1.0), None)
+        return next((t for t in alone if not t.skipped and not t.cuts_rate), None)
 
     @property
     def skip_alone(self) -> TrialResult | None:
         """The trial that left data out and changed nothing else, if one was run."""
         alone = (t for t in self.trials if not t.changed)
-        return next((t for t in alone if t.skipped and t.lr_factor == 1.0), None)
+        return next((t for t in alone if t.skipped and not t.cuts_rate), None)
 
     def tried(self, arm: str) -> TrialResult | None:
         """The trial that changed one thing, by its id in `trimtab.plan.arms`, if one was run."""
@@ -166,13 +166,13 @@ class Features:
     @property
     def cuts(self) -> tuple[TrialResult, ...]:
         """The trials that lowered the learning rate."""
-        return tuple(t for t in self.trials if t.lr_factor < 1.0)
+        return tuple(t for t in self.trials if t.cuts_rate)
 
     @property
     def cut_held(self) -> TrialResult | None:
         """The mildest cut that held, if one did."""
         held = [t for t in self.cuts if t.held]
-        return max(held, key=lambda t: t.lr_factor) if held else None
+        return max(held, key=lambda t: (t.lr_limit or 0.0, t.lr_factor)) if held else None
 
 
 def incident_features(

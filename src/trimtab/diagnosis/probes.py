@@ -37,5 +37,19 @@ class TrialResult:
     """Whether the suspect data was left out."""
     lr_factor: float = 1.0
     """Factor on the learning rate that the schedule asks for."""
+    lr_limit: float | None = None
+    """Learning rate that it held to at most; None: no limit."""
     changed: tuple[str, ...] = ()
     """What else it changed, by the ids of `trimtab.plan.arms`."""
+
+    @property
+    def cuts_rate(self) -> bool:
+        """Whether the learning rate was lowered."""
+        return self.lr_factor < 1.0 or self.lr_limit is not None
+
+    @property
+    def cut_text(self) -> str:
+        """How far, for people."""
+        if self.lr_limit is not None:
+            return f"learning rate held at {self.lr_limit:.3g}"
+        return f"{self.lr_factor:.3g} x the learning rate"

@@ -5,7 +5,7 @@ PROBE_FOUND = (
     "{f.probe.num_outliers} of {f.probe.num_batches} upcoming batches stand out under the healthy "
     "state: loss up to {f.probe.worst_loss:.3g}, median {f.probe.median_loss:.3g}"
 )
-CUT_HELD = "a branch at {f.cut_held.lr_factor:.3g} x the learning rate held (loss {f.cut_held.loss:.3g}, expected {f.cut_held.expected_loss:.3g})"
+CUT_HELD = "a branch at {f.cut_held.cut_text} held (loss {f.cut_held.loss:.3g}, expected {f.cut_held.expected_loss:.3g})"
 CUTS_FAILED = "no branch at a lower learning rate held"
 SKIP_HELD = "leaving the suspect data out held (loss {f.skip_alone.loss:.3g}, expected {f.skip_alone.expected_loss:.3g})"
 SKIP_FAILED = "leaving the suspect data out did not hold (loss {f.skip_alone.loss:.3g}, expected {f.skip_alone.expected_loss:.3g})"

@@ -29,11 +29,21 @@ __all__ = [
     "conclude_trial",
     "find_lr_jump",
     "lr_at",
+    "lr_rise",
     "onset_sample",
     "outliers",
+    "probe_sample",
     "summarise_probe",
     "trial_is_lost",
 ]
+
+_RISE_STEPS = 16
+"""Steps before the onset over which the rate is compared."""
+_RISE = 1.02
+"""Rise over them from which it counts as rising, ratio; schedules that fall or stay are below 1."""
+
+_PROVEN_ROWS = 32
+"""Rows before a rise from which the rate that it rose from counts as one that worked."""
 
 Phase = Literal["calm", "probe", "trial"]
 
@@ -71,6 +81,10 @@ class Case:
     recurrences: int
     first_sign: int
     """Step of the earliest sign, an earlier spike that healed among them."""
+    lr_rising: bool = False
+    """Whether the scheduled rate was still rising at the onset, without a jump."""
+    lr_sound: float | None = None
+    """The rate that it rose from; None: it did not, or none was proven before."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None
@@ -135,10 +149,11 @@ class Verification:
         return verdict, {"loss": mean, "expected": self.level, "standard_error": error}
 
 
-def outliers(case: Case) -> list[bool]:
+def outliers(case: Case, *, margin: int) -> list[bool]:
     """Return which probed batches stand out from the ones that were trained on without trouble.
 
-    By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows.
+    By 6 sigma, or three in a row by 3.5: small batches are noisy, and bad data comes in windows. None
+    that was fed more than `margin` batches before the onset: it was trained on, and nothing came of it.
     """
     losses = [loss for *_, loss in case.probe_samples]
     trained = [
@@ -154,7 +169,11 @@ def outliers(case: Case) -> list[bool]:
     far = [abs(x - centre) for x in losses]
     alone = [not math.isfinite(x) or x > max(6 * noise, least) for x in far]
     near = [not math.isfinite(x) or x > max(3.5 * noise, least) for x in far]
-    return [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
+    marks = [mark or _in_a_row(near, i) for i, mark in enumerate(alone)]
+    return [
+        mark and first >= onset_sample(case) - margin * (last - first + 1)
+        for mark, (first, last, _) in zip(marks, case.probe_samples, strict=True)
+    ]
 
 
 def _in_a_row(marks: list[bool], place: int, *, count: int = 3) -> bool:
@@ -169,18 +188,29 @@ def onset_sample(case: Case) -> int:
     row = case.incident.onset_row
     if column is None or not column.present[row]:
         return case.seen_sample
-    size = (
-        case.record.columns["batch_size"].values[row]
-        if "batch_size" in case.record.columns
-        else 1.0
-    )
     before = case.base.payload["counters"]["samples"]
-    return case.base.sample_id + int(column.values[row] - size) - int(before)
+    return case.base.sample_id + int(column.values[row] - _step_samples(case)) - int(before)
 
 
-def summarise_probe(case: Case) -> DataProbe:
+def _step_samples(case: Case) -> float:
+    """Return the samples of the step at the onset, of all ranks."""
+    column = case.record.columns.get("batch_size")
+    return float(column.values[case.incident.onset_row]) if column is not None else 1.0
+
+
+def probe_sample(case: Case, *, margin: int) -> int:
+    """Return the sample id to begin a probe near: what lies further before the onset cannot be to blame.
+
+    As many batches again as may be suspected are looked at before them, to compare with.
+    """
+    return onset_sample(case) - 2 * margin * int(_step_samples(case))
+
+
+def summarise_probe(case: Case, *, margin: int) -> DataProbe:
     """Return what the probed batches say together."""
-    hits = [s for s, mark in zip(case.probe_samples, outliers(case), strict=True) if mark]
+    hits = [
+        s for s, mark in zip(case.probe_samples, outliers(case, margin=margin), strict=True) if mark
+    ]
     finite = [x for *_, x in case.probe_samples if math.isfinite(x)]
     return DataProbe(
         num_batches=len(case.probe_samples),
@@ -212,7 +242,7 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     held = not case.alarmed and math.isfinite(end) and end <= limit
     return TrialResult(
         name=trial.name, held=held, loss=end, expected_loss=level, steps=len(case.losses),
-        skipped=trial.skip is not None, lr_factor=trial.lr_factor,
+        skipped=trial.skip is not None, lr_factor=trial.lr_factor, lr_limit=trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
     )  # fmt: skip
 
@@ -235,3 +265,25 @@ def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> 
     if not len(rows):
         return math.nan
     return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))
+
+
+def lr_rise(
+    record: RunRecord, onset: float, cuts: Sequence[tuple[int, float]]
+) -> tuple[bool, float | None]:
+    """Return whether the scheduled rate was still rising at `onset`, and the rate that it rose from.
+
+    That rate is None where the rise began with the run, as a warm-up does: none was proven before it.
+    """
+    rows = record.lineage_rows()
+    column = record.columns.get("lr")
+    if column is None:
+        return False, None
+    rows = rows[(record.step[rows] <= onset) & column.present[rows]]
+    steps = record.step[rows]
+    rates = [float(x) / lr_factor(cuts, s) for x, s in zip(column.values[rows], steps, strict=True)]
+    if len(rates) < 2 or not 0 < _RISE * lr_at(record, onset - _RISE_STEPS, cuts) < rates[-1]:
+        return False, None
+    first = len(rates) - 1
+    while first and rates[first - 1] < rates[first]:
+        first -= 1
+    return True, rates[first] if first >= _PROVEN_ROWS else None

@@ -18,7 +18,9 @@ from trimtab.guard.case import (
     Phase,
     conclude_trial,
     lr_at,
+    onset_sample,
     outliers,
+    probe_sample,
     summarise_probe,
     trial_is_lost,
 )
@@ -97,10 +99,13 @@ class Casework:
         case.probe_samples.append((first, last, loss))
         self.engine.decisions.probed_batches += 1
         margin = self.engine.policy.probe_margin_batches
-        if last + 1 < case.seen_sample:
+        until = case.seen_sample
+        if saturates(case.incident):  # slow: what set it off lies about its first sign
+            until = min(until, onset_sample(case) + margin * (last - first + 1))
+        if last + 1 < until:
             return None
         clean = 0
-        for outlier in reversed(outliers(case)):
+        for outlier in reversed(outliers(case, margin=margin)):
             if outlier:
                 break
             clean += 1
@@ -177,14 +182,25 @@ class Casework:
             why=f"{case.incident.kind}, first sign at step {case.first_sign}",
         )  # fmt: skip
         engine.restore(case.base)
+        self._pass_by(probe_sample(case, margin=engine.policy.probe_margin_batches))
         case.probe_samples.clear()
         case.rows, case.repeat = [], ""
         case.control = recorded_curve(case.record, after=case.base.step, until=case.seen_step)
         engine.precision.watch(on=True)
         self.phase = "probe"
 
+    def _pass_by(self, sample: int) -> None:
+        """Go on in the data until its next batch is the one with a sample, or the last before it."""
+        data = self.engine.data
+        while data is not None and data.position < sample:
+            before = data.position
+            data.advance(1)
+            if data.position <= before:  # it is used up
+                return
+
     def _finish_probe(self, case: Case) -> Ending | None:
-        probe = case.probe = summarise_probe(case)
+        margin = self.engine.policy.probe_margin_batches
+        probe = case.probe = summarise_probe(case, margin=margin)
         of = f"of {probe.num_batches} batches"
         text = (
             f"{probe.num_outliers} {of} stand out under the healthy state (samples {probe.first_sample}-{probe.last_sample}, loss up to {probe.worst_loss:.3g} against {case.level:.3g})"
@@ -251,7 +267,7 @@ class Casework:
         older = self._further_back(case, step)
         case.depth += 1
         case.base, case.trials, case.ends = older, [], {}
-        if case.lr_jump is None:
+        if case.lr_jump is None and case.lr_sound is None:
             case.lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
         case.level, case.sigma = loss_level(case.record, older)
         self._start_probe(case)

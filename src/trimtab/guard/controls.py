@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from trimtab.guard.edge import Edge
-    from trimtab.guard.engine import Engine
+    from trimtab.guard.late_engine import LateEngine
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.recorder import Listener, Recorder
     from trimtab.guard.recovery import Recovery
@@ -31,13 +32,15 @@ __all__ = ["Controls"]
 class Controls:
     """The part of `Guard` that is not the loop; every change is journalled and outlives restarts."""
 
-    _engine: Engine
+    _engine: LateEngine
     _recovery: Recovery
     _order: Order
     _edge: Edge
     _ranks: Ranks
     _recorder: Recorder
     _ended: bool
+    _fed: list[Any]
+    """Batches of the step under way."""
 
     @property
     def step_number(self) -> int:
@@ -74,6 +77,7 @@ class Controls:
     @property
     def last_norm(self) -> float:
         """Gradient norm of the last step, before clipping, of all ranks; NaN before the first."""
+        self._settle(act=False)
         return self._engine.step_sum.norm
 
     def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
@@ -131,6 +135,23 @@ class Controls:
             )
         self._engine.decisions.lr_cuts.append((0, factor))
         self._note_action("lower-lr", {"lr_factor": self.lr_factor, "factor": factor}, why)
+
+    def limit_lr(self, limit: float, *, why: str) -> None:
+        """Hold the learning rate at `limit` at most from the next step on, whatever the schedule asks.
+
+        For the first group; the others keep their ratio to it. Factors apply on top.
+
+        Raises:
+            ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
+        """
+        self._check_open("limit_lr")
+        number: object = limit
+        if not (isinstance(number, int | float) and 0 < limit < math.inf) or not why:
+            raise ConfigError(
+                f"limit_lr({limit!r}, why={why!r}): expected a finite rate above 0 and a reason"
+            )
+        self._engine.decisions.lr_limits.append((0, float(limit)))
+        self._note_action("lower-lr", {"lr": self.next_lr, "lr_limit": float(limit)}, why)
 
     def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the learning rate from `schedule` from the next step on, not from the scheduler.
@@ -357,7 +378,12 @@ class Controls:
         )  # fmt: skip
 
     def _check_open(self, call: str) -> None:
+        """Refuse a call after the end; before any other, what is known of the last step is read."""
         if self._ended:
             raise ConfigError(
                 f"guard.{call}() was called after the end; make a new Guard on the run directory to go on"
             )
+        self._settle(act=not self._fed)
+
+    def _settle(self, *, act: bool = True) -> bool:
+        raise NotImplementedError

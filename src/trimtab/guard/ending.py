@@ -32,6 +32,8 @@ class Ending(Undoing):
 
     def close(self) -> None:
         """Stop guarding: close the files and give the run directory free; done at the end too."""
+        if not self._ended:
+            self._settle_last(act=False)
         self._ended = True
         self._edge.run("checkpoint", self._engine.store.close)
         self._edge.run("journal", self._tell_notes)
@@ -49,6 +51,10 @@ class Ending(Undoing):
         """
         self._end(reason or ("all steps done" if self._done() else "the trainer stopped"))
 
+    def _settle_last(self, *, act: bool) -> None:
+        """Settle on the way out, where nothing of ours may stand in it."""
+        self._edge.run("record", lambda: self._settle(act=act))
+
     def _tell_notes(self) -> None:
         for text in self._engine.store.take_notes():
             self._say(f"step {self._engine.counters.step:>6,}  {text}")
@@ -64,6 +70,7 @@ class Ending(Undoing):
     def _end(self, reason: str) -> None:
         if self._ended:
             return
+        self._settle_last(act=self._ranks.count == 1 or not self._interrupts.in_step)
         engine, step = self._engine, self._engine.counters.step
         if self._done() and step == self._step_at_start:  # it was finished before, and told so
             self.close()

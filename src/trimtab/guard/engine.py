@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.experiments.precision import PrecisionSwitch
-from trimtab.guard.pooling import StepShare, StepSum, pool
+from trimtab.guard.late import reads_late, update_unless
+from trimtab.guard.pooling import StepShare, StepSum, pool, share_on_device, whole_of
 from trimtab.guard.probes.batch import batch_statistics
 from trimtab.guard.probes.cadence import Cadence
 from trimtab.guard.probes.gradients import clip_gradients, first_nonfinite
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.ranks import Ranks
 from trimtab.guard.schedules import apply_weight_decay
-from trimtab.guard.standing import lr_factor, rewarm_factor, safe_exp, trained_parameters
+from trimtab.guard.standing import lr_factor, lr_limit, rewarm_factor, safe_exp, trained_parameters
 from trimtab.guard.state import RunState
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.probes.suite import Measured
     from trimtab.guard.recorder import Recorder
     from trimtab.guard.snapshots import Training
     from trimtab.guard.streams import Order
@@ -77,7 +79,7 @@ class Engine(RunState):
         self.batch_seen: dict[str, float] = {}
         """What was known of the batch before the step; the mean, where several make one."""
         self._num_seen = 0
-        self._clipped: tuple[float, float | None] | None = None
+        self._clipped: tuple[torch.Tensor, float | None] | None = None
         self.noted: dict[str, float] = {}
         """Further signals of the step under way, as this rank knows them."""
         self.on_gradients: Callable[[Callable[[], object]], object] = lambda look: look()
@@ -92,6 +94,20 @@ class Engine(RunState):
         self.step_sum = StepSum(math.nan, math.nan, 0, 0)
         """The last step, of all ranks together."""
         self._shared_at = time.perf_counter()
+        self.late = reads_late(policy.reads, self.parameters)
+        """Whether the values of a calm step are read when the next one is about to be applied."""
+        self._done_at: float | None = None
+        """When the last step whose row was recorded was done; None before the first."""
+        self._row_done_at: float | None = None
+        self.position_then: int | None = None
+        """Sample id that came next after a row that is acted upon only now; None: it is the next one."""
+
+    @property
+    def position(self) -> int:
+        """Sample id that came next after the last finished step; 0 without data."""
+        if self.position_then is not None:
+            return self.position_then
+        return self.data.position if self.data is not None else 0
 
     def set_precision(self, precision: str) -> None:
         """Run the forward pass in fp32 or bf16, without the loss scaler; empty: as the run's own."""
@@ -109,18 +125,42 @@ class Engine(RunState):
     def pool(self, loss: float, norm: float, samples: int, tokens: int) -> StepSum:
         """Return the step of all ranks together; all must call it."""
         hidden = self.probes.hidden.rms() if self.ranks.count > 1 else None
+        share = self._share(samples, tokens, loss, norm, hidden)
+        if self.late and self.ranks.count > 1:  # by the way of the late steps
+            table = self.ranks.gather_tensor(share_on_device(share, self._device))
+            self.step_sum = whole_of(table.to("cpu").numpy(), replicas=self._replicas)
+        else:
+            self.step_sum = pool(share, self.ranks, replicas=self._replicas)
+        return self.step_sum
+
+    @property
+    def _replicas(self) -> int:
+        return self.data.replicas if self.data is not None else 1
+
+    @property
+    def _device(self) -> torch.device:
+        return self.parameters[0].device
+
+    def _share(
+        self,
+        samples: int,
+        tokens: int,
+        loss: float = math.nan,
+        norm: float = math.nan,
+        hidden: float | None = None,
+    ) -> StepShare:
+        """Return this rank's share of the step; NaN stands for what is not read yet."""
         now = time.perf_counter()
-        share = StepShare(
+        if self.late and self._done_at is not None:
+            now = self._done_at  # the device may still be at this step
+        took, self._shared_at = now - self._shared_at, now
+        return StepShare(
             loss, norm, samples, tokens, math.nan if hidden is None else hidden,
             self.batch_seen.get("batch_compression", math.nan),
             self.batch_seen.get("batch_entropy", math.nan),
-            now - self._shared_at, float(self.faulted), float(self.stop_wanted()),
+            took, float(self.faulted), float(self.stop_wanted()),
             float(zlib.crc32("\n".join(sorted(self.noted)).encode())) if self.noted else 0.0,
         )  # fmt: skip
-        self._shared_at = now
-        replicas = self.data.replicas if self.data is not None else 1
-        self.step_sum = pool(share, self.ranks, replicas=replicas)
-        return self.step_sum
 
     def step(
         self, loss: float, samples: int, tokens: int, *, skip_nonfinite: bool
@@ -135,15 +175,39 @@ class Engine(RunState):
                 of model and optimizer stay bit for bit.
         """
         scaler = self.live_scaler()
-        norm, limit = self._clipped or self.clip_ahead()
-        self._clipped = None
-        whole = self.pool(loss, norm, samples, tokens)
+        norm, limit = self._take_clipped()
+        whole = self.pool(loss, float(norm), samples, tokens)
         labels: dict[str, str] = {}
         self.on_gradients(lambda: self._look_at_gradients(whole, limit, labels))
         skip = skip_nonfinite and not math.isfinite(whole.norm)
         scale = scaler.get_scale() if scaler is not None else None
         scheduled = apply_weight_decay(self)
         lr, skipped = self._apply(scale, skip=skip)
+        self._count_step()
+        noted = self._pool_noted(whole)
+        values = self._values(
+            whole,
+            lr=lr,
+            scheduled=scheduled,
+            limit=limit,
+            noted=noted,
+            skipped=skipped,
+            scale=scale,
+        )
+        return values, labels
+
+    def _values(
+        self,
+        whole: StepSum,
+        *,
+        lr: float,
+        scheduled: Mapping[str, float],
+        limit: float | None,
+        noted: Mapping[str, float],
+        skipped: bool,
+        scale: float | None = None,
+    ) -> dict[str, float]:
+        """Return what is recorded of a step that was done, and count it."""
         values: dict[str, float] = {
             "loss": whole.loss,
             "perplexity": safe_exp(whole.loss),
@@ -154,26 +218,33 @@ class Engine(RunState):
         if scale is not None:
             values["loss_scale"] = scale
         self._count(values, whole, limit)
-        values |= {n: v for n, v in self._take_noted(whole).items() if n not in values}
+        values |= {n: v for n, v in noted.items() if n not in values}
         if not skipped and not math.isfinite(whole.norm) and self.poisoned_step is None:
             self.poisoned_step = self.counters.step
         values["skipped"] = float(skipped)
         values["nonfinite"] = float(not (math.isfinite(whole.loss) and math.isfinite(whole.norm)))
-        return values, labels
+        return values
+
+    def _take_clipped(self) -> tuple[torch.Tensor, float | None]:
+        clipped, self._clipped = self._clipped, None
+        return clipped or self._clip()
 
     def clip_ahead(self) -> tuple[float, float | None]:
         """Unscale and clip the gradients of the step under way; return norm and limit.
 
         `step` does it where it was not done yet.
         """
+        self._clipped = self._clip()
+        return float(self._clipped[0]), self._clipped[1]
+
+    def _clip(self) -> tuple[torch.Tensor, float | None]:
         scaler = self.live_scaler()
         if scaler is not None:
             scaler.unscale_(self.training.optimizer)
         limit = None if self.clip is None else self.clip * self.decisions.clip_factor
-        self._clipped = (clip_gradients(self.parameters, limit, self.ranks), limit)
-        return self._clipped
+        return clip_gradients(self.parameters, limit, self.ranks), limit
 
-    def _take_noted(self, whole: StepSum) -> dict[str, float]:
+    def _pool_noted(self, whole: StepSum) -> dict[str, float]:
         """Return the further signals of the step, means over the ranks; none where ranks differ."""
         noted, self.noted = self.noted, {}
         if self.ranks.count == 1 or not whole.noted:
@@ -194,9 +265,12 @@ class Engine(RunState):
             return None
         return scaler if scaler is not None and scaler.is_enabled() else None
 
-    def _apply(self, scale: float | None, *, skip: bool) -> tuple[float, bool]:
+    def _apply(
+        self, scale: float | None, *, skip: bool, broken: torch.Tensor | None = None
+    ) -> tuple[float, bool]:
         """Update at the rate asked for; return that rate, as the optimizer has it, and if skipped.
 
+        With `broken` the device decides whether it is, which is not known here.
         The scheduler's own values are put back before it is advanced: it never sees ours.
         """
         training, scaler = self.training, self.live_scaler()
@@ -210,6 +284,8 @@ class Engine(RunState):
         if not skip:
             if scaler is not None:
                 scaler.step(training.optimizer)
+            elif broken is not None:
+                update_unless(training.optimizer, broken)
             else:
                 training.optimizer.step()
         if scaler is not None:
@@ -248,6 +324,9 @@ class Engine(RunState):
                     "expected a finite number of at least 0"
                 )
             planned = [rate * share for share in self._group_shares()]
+        limit = lr_limit(self.decisions.lr_limits, self.counters.step + 1)
+        if planned[0] > limit:
+            factor *= limit / planned[0]
         return planned if factor == 1.0 else [lr * factor for lr in planned]
 
     def _group_shares(self) -> list[float]:
@@ -257,12 +336,14 @@ class Engine(RunState):
         ]
         return [lr / first if first > 0 else 1.0 for lr in base]
 
+    def _count_step(self) -> None:
+        self.counters.step += 1
+        self.decisions.executed_steps += 1
+
     def _count(self, values: dict[str, float], whole: StepSum, limit: float | None) -> None:
         c = self.counters
-        c.step += 1
         c.samples += whole.samples
         c.tokens += whole.tokens
-        self.decisions.executed_steps += 1
         if limit is not None:
             clipped = whole.norm > limit
             c.measured += 1
@@ -301,11 +382,15 @@ class Engine(RunState):
             ActError: The rate that was asked for did not stay in force through the step, or what
                 recovery rests on cannot be measured.
         """
-        whole = self.step_sum
-        if whole.faulted:
+        if self.step_sum.faulted:
             self.probes.call_off()  # another rank may not come to the collective
-        self.probes.note_loss(whole.loss)
-        found = self.probes.take()
+        self.probes.note_loss(self.step_sum.loss)
+        return self._put_in(self.probes.take(), values, labels)
+
+    def _put_in(
+        self, found: Measured, values: dict[str, float], labels: dict[str, str]
+    ) -> dict[str, list[float]]:
+        whole = self.step_sum
         values |= found.values
         labels |= found.labels
         if self.ranks.count > 1:
@@ -336,7 +421,8 @@ class Engine(RunState):
 
     def record(self, values: dict[str, float], labels: Mapping[str, str]) -> None:
         """Append the row to the signals, with the time since the last one."""
-        now = time.perf_counter()
+        now = time.perf_counter() if self._row_done_at is None else self._row_done_at
+        self._done_at, self._row_done_at = now, None
         values["step_time_s"], self.step_started = now - self.step_started, now
         if self.step_sum.step_time_s is not None:
             values["step_time_s"] = self.step_sum.step_time_s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,12 +12,12 @@ import torch
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard import intake
+from trimtab.guard.afterwards import Afterwards
 from trimtab.guard.companion import companion_of
 from trimtab.guard.data import Fed
 from trimtab.guard.edge import Edge, to_stderr
-from trimtab.guard.ending import Ending
-from trimtab.guard.engine import Engine
 from trimtab.guard.interrupts import Interrupts
+from trimtab.guard.late_engine import LateEngine
 from trimtab.guard.launch import begin
 from trimtab.guard.lock import RunLock
 from trimtab.guard.ranks import Ranks
@@ -28,7 +27,6 @@ from trimtab.guard.replay import ReplayCheck
 from trimtab.guard.snapshots import Training, restore_rng
 from trimtab.guard.store import bring_records
 from trimtab.guard.streams import open_order
-from trimtab.guard.verdict import EXIT_GIVEN_UP
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-    from trimtab.detectors.contract import Finding
     from trimtab.guard.edge import Part
     from trimtab.guard.snapshots import Stateful
 
@@ -46,7 +43,7 @@ _EMPTY_EPOCHS = 1000
 """Epochs in a row without a batch that may be fed, after which the data counts as used up."""
 
 
-class Guard(Ending):
+class Guard(Afterwards):
     """Guards one training run.
 
     It owns the order of the data, so that it can go back and leave data out; it measures, judges
@@ -143,7 +140,7 @@ class Guard(Ending):
             self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
             self._resume_skip_list()
             self._training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
-            self._engine = Engine(
+            self._engine = LateEngine(
                 self._training, self._order, policy, self._recorder,
                 clip=clip, ranks=ranks, output_layer=output_layer,
             )  # fmt: skip
@@ -159,6 +156,8 @@ class Guard(Ending):
             self._accumulate = accumulate
             self._ended = False
             self._started = False
+            self._row, self._judged = None, None
+            self._stop_heard, self._own_loop = False, False
             self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
             self._engine.stop_wanted = self._interrupts.is_wanted
             self._engine.looks_closely = lambda: self._recovery.busy or self._recovery.unsettled
@@ -193,7 +192,9 @@ class Guard(Ending):
         return self._hand_out(whole=False)
 
     def _hand_out(self, *, whole: bool) -> Iterator[Any]:
+        self._settle(act=not self._fed)
         self._start()
+        self._own_loop = whole
         interrupts = self._interrupts
         interrupts.watch()
         try:
@@ -202,6 +203,8 @@ class Guard(Ending):
                     break
                 interrupts.step_begins()
                 fetched = self._next_batch(whole=whole)
+                if fetched is None and not self._fed and self._settle():
+                    continue  # what was read only now may have sent the run back
                 if fetched is None and not whole:
                     interrupts.in_step = bool(self._fed)
                     return
@@ -210,6 +213,7 @@ class Guard(Ending):
                 yield self._note_batch(*fetched)
                 self._check_stepped()
         except GeneratorExit:
+            self._settle_last(act=self._ranks.count == 1 and not self._fed)
             if interrupts.seen:
                 self._end("interrupted")
             raise
@@ -356,40 +360,33 @@ class Guard(Ending):
             raise ConfigError(
                 "guard.step() needs one batch from the guard and guard.backward(loss) before it"
             )
-        engine, edge, teller = self._engine, self._edge, self._recovery.teller
+        if self._settle_first():
+            return
+        engine, edge = self._engine, self._edge
         fed, self._fed = Fed.joined(self._fed), []
-        first, last, tokens = fed.first, fed.last, fed.tokens
         losses = self._losses
-        one = len(losses) == 1
-        loss = float(losses[0] if one else torch.stack([x.float() for x in losses]).mean())
+        mean = losses[0] if len(losses) == 1 else torch.stack([x.float() for x in losses]).mean()
         if self.probing:
             self._training.optimizer.zero_grad(set_to_none=True)
-            whole = engine.pool(loss, 0.0, fed.samples, tokens)
+            whole = engine.pool(float(mean), 0.0, fed.samples, fed.tokens)
             self._hear_of_faults()
             if self.probing:
-                edge.run("recovery", lambda: self._recovery.after_probe(first, last, whole.loss))
+                edge.run(
+                    "recovery", lambda: self._recovery.after_probe(fed.first, fed.last, whole.loss)
+                )
             self._interrupts.step_ends(together=whole.stop)
             return
-        values, labels = engine.step(loss, fed.samples, tokens, skip_nonfinite=self._acting)
-        self._hear_of_faults()
-        layers: dict[str, list[float]] = {}
-        edge.run("probes", lambda: layers.update(engine.probe(values, labels)))
-        if layers:
-            edge.run("record", lambda: self._recorder.layers(engine.counters.step, layers))
-        for text in engine.probes.take_notes():
-            edge.run("journal", lambda t=text: teller.note(t))  # type: ignore[misc]
-        if "odd_ranks" in labels:
-            edge.run("journal", lambda: teller.tell_odd_ranks(labels["odd_ranks"]))
-        if "adam_broken_at" in labels:
-            edge.run("journal", lambda: teller.tell_broken_state(labels["adam_broken_at"]))
-        if self._acting and not self._recovery.busy:
-            scaled = "loss_scale" in values
-            edge.run("journal", lambda: teller.take_in_update(values, first, last, scaled=scaled))
-        self._after_step(values, labels, values["loss"])
-        if self._recovery.given_up and self.policy.on_give_up == "stop":
-            self._end("given up")
-            raise SystemExit(EXIT_GIVEN_UP)
-        self._interrupts.step_ends(together=engine.step_sum.stop)
+        if self._reads_late():
+            self._row = engine.step_late(mean, fed, skip_nonfinite=self._acting)
+            self._interrupts.step_ends(together=False)
+            return
+        values, labels = engine.step(
+            float(mean), fed.samples, fed.tokens, skip_nonfinite=self._acting
+        )
+        found = self._write_down(values, labels, fed, engine.probe)
+        self._act_on(values["loss"], found)
+        self._stop_if_given_up()
+        self._interrupts.step_ends(together=self._stop_heard or engine.step_sum.stop)
 
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
@@ -414,73 +411,13 @@ class Guard(Ending):
             ConfigError: A step is under way.
         """
         self._check_between()
+        self._settle()
         return companion_of(self._engine)
-
-    @property
-    def _acting(self) -> bool:
-        return self.policy.mode == "act" and not self._edge.stood_down
-
-    @property
-    def _checking(self) -> ReplayCheck | None:
-        """The resume check, while it is under way."""
-        return self._check if self._check is not None and self._check.active else None
 
     def _note_fault(self) -> bool:
         """Take note of a first fault on this rank; return whether to stand down at once."""
         self._engine.faulted = True
         return self._ranks.count == 1
-
-    def _hear_of_faults(self) -> None:
-        """Stand down with all ranks together, where one of them has noted a fault."""
-        if self._engine.step_sum.faulted:
-            self._edge.stand_down()
-
-    # -- inside -----------------------------------------------------------------------------
-
-    def _after_step(self, values: dict[str, float], labels: dict[str, str], loss: float) -> None:
-        """Record, judge, recover, save: each by itself, so that a fault in one spares the next."""
-        engine, policy, edge = self._engine, self.policy, self._edge
-        found: list[Finding] = []
-        edge.run("record", engine.note_order)
-        if edge.run("record", lambda: engine.record(values, labels)):
-            edge.run("judge", lambda: found.extend(engine.judge_row(values)))
-        for finding in found:
-            edge.run("journal", partial(self._recorder.finding, finding, step=engine.counters.step))
-        if not self._recovery.busy:
-            edge.run("checkpoint", lambda: engine.store.doubt(found))
-        if self._checking is not None:
-            edge.run("recovery", lambda: self._checking.after_step(loss))  # type: ignore[union-attr]
-        elif not edge.stood_down:
-            edge.run(
-                "recovery",
-                lambda: self._recovery.after_step(loss, tuple(found), last=self._done()),
-            )
-        self._tell_state()
-        if self._recovery.busy:
-            return
-        step = engine.counters.step
-        calm = not self._recovery.alarmed and math.isfinite(loss)
-        if step % policy.snapshot_every_steps == 0 and calm and self._acting:
-            edge.run("recovery", engine.snapshot)
-        edge.run("checkpoint", lambda: engine.store.finish(wait=False))
-        edge.run("journal", self._tell_notes)
-        self._tell_state()
-        every = policy.checkpoint_every_steps
-        if self._recovery.unsettled:
-            every = min(every, policy.checkpoint_every_steps_unsettled)
-        if step % every == 0 and calm and step != engine.saved_step:
-            background = policy.checkpoint_in_background
-            edge.run(
-                "checkpoint", lambda: engine.save_checkpoint("on schedule", background=background)
-            )
-
-    def _tell_state(self) -> None:
-        """Write down what a restart would go on from, where that is not what was said last."""
-        if self._engine.store.whole_step != self._told_step:
-            self._told_step = self._engine.store.whole_step
-            self._edge.run(
-                "journal", lambda: self._verdict("running", "under way, or it was killed")
-            )
 
     def _tell(self, line: str) -> None:
         self._say(line)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from trimtab.guard.ranks import Ranks
 
-__all__ = ["StepShare", "StepSum", "pool"]
+__all__ = ["StepShare", "StepSum", "pool", "share_on_device", "whole_of"]
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,42 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
         replicas: How many of them get data of their own; the others get the same as one of these.
     """
     if ranks.count == 1:
-        return StepSum(
-            share.loss, share.norm, int(share.samples), int(share.tokens),
-            hidden=_known(share.hidden),
-            batch_compression=_known(share.batch_compression),
-            batch_entropy=_known(share.batch_entropy),
-            faulted=bool(share.faulted), stop=bool(share.stop),
-        )  # fmt: skip
-    table = ranks.gather(astuple(share))
+        return _alone(share)
+    return whole_of(ranks.gather(astuple(share)), replicas=replicas)
+
+
+def share_on_device(share: StepShare, device: torch.device, **seen: torch.Tensor) -> torch.Tensor:
+    """Return a share as float64 [n] on a device, without waiting for it: what `pool` sends.
+
+    Args:
+        share: This rank's.
+        device: On which the table of all ranks is wanted.
+        seen: Fields whose value lies in a tensor of one element, which takes the place of the share's.
+    """
+    known = torch.tensor(astuple(share), dtype=torch.float64, pin_memory=device.type != "cpu")
+    known = known.to(device, non_blocking=True)
+    for i, name in enumerate(f.name for f in fields(share)):
+        if name in seen:
+            value = seen[name].detach()
+            known[i] = (value.full_tensor() if isinstance(value, DTensor) else value).reshape(())
+    return known
+
+
+def _alone(share: StepShare) -> StepSum:
+    return StepSum(
+        share.loss, share.norm, int(share.samples), int(share.tokens),
+        hidden=_known(share.hidden),
+        batch_compression=_known(share.batch_compression),
+        batch_entropy=_known(share.batch_entropy),
+        faulted=bool(share.faulted), stop=bool(share.stop),
+    )  # fmt: skip
+
+
+def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
+    """Return the whole step from the shares of all ranks, float64 [ranks, n]; `replicas` as for `pool`."""
+    count = len(table)
+    if count == 1:
+        return _alone(StepShare(*table[0].tolist()))
     loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     odd = np.flatnonzero((norm != norm[0]) & ~(np.isnan(norm) & np.isnan(norm[0])))
@@ -93,7 +125,7 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
         loss=float(loss.mean()),
         norm=float(np.max(norm)),
         samples=int(samples[0]),
-        tokens=round(float(tokens.sum()) * replicas / ranks.count),
+        tokens=round(float(tokens.sum()) * replicas / count),
         hidden=hidden,
         batch_compression=_known(float(squeezed.mean())),
         batch_entropy=_known(float(entropy.mean())),
@@ -101,7 +133,7 @@ def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
         faulted=bool(faulted.any()),
         stop=bool(stop.any()),
         noted=bool(noted[0]) and bool((noted == noted[0]).all()),
-        broken_ranks=tuple(broken.tolist()) if len(broken) < ranks.count else (),
+        broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),
         odd_ranks=tuple(odd.tolist()),
     )
 

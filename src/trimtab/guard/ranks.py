@@ -66,6 +66,17 @@ class Ranks:
         dist.all_gather(everyone, mine, group=self.group)
         return torch.stack(everyone).numpy()
 
+    def gather_tensor(self, mine: torch.Tensor) -> torch.Tensor:
+        """Return the same tensor [n] of all ranks, [count, n], where it lies; the host reads nothing.
+
+        Every rank must call it. On an accelerator the run's own default group carries it.
+        """
+        if self.group is None:
+            return mine[None]
+        everyone = [torch.empty_like(mine) for _ in range(self.count)]
+        dist.all_gather(everyone, mine, group=self.group if mine.device.type == "cpu" else None)
+        return torch.stack(everyone)
+
     def collect(self, value: T) -> list[T]:
         """Return the values of all ranks, in their order; every rank must call it."""
         if self.group is None:

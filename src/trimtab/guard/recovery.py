@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.actuators import read_setting
-from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at
+from trimtab.guard.case import Case, Phase, Verification, find_lr_jump, lr_at, lr_rise
 from trimtab.guard.casework import Casework, Ending
 from trimtab.guard.experience import arms_that_worked
 from trimtab.guard.experiments.branch import what_is_in_force
@@ -240,23 +240,26 @@ class Recovery:
         target = first_sign - 1 - engine.policy.rollback_margin_steps
         distance = max(int(incident.onset) - target, 1)
         target -= distance * (2**recurrences - 1)
-        if saturates(incident):  # it grew as long before it could be told apart as it did after
-            target -= engine.counters.step - first_sign
+        cuts = list(engine.decisions.lr_cuts)
+        jump = find_lr_jump(incident)
+        rising, sound = (False, None) if jump else lr_rise(record, incident.onset, cuts)
+        if saturates(incident) or returned:
+            # it grew as long before it could be told apart as it did after
+            grown = engine.counters.step - first_sign
+            target -= grown // 2 if rising else grown  # lower rates did less harm before
         base = engine.restore_point(target) or engine.oldest_restore_point()
         if base is None or base.step >= incident.onset:
             return None
         level, sigma = loss_level(record, base)
-        cuts = list(engine.decisions.lr_cuts)
-        jump = find_lr_jump(incident)
         return Case(
             incident=incident, record=record, seen_step=engine.counters.step,
-            seen_sample=engine.data.position if engine.data is not None else 0,
+            seen_sample=engine.position,
             base=base,
             lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
-            lr_restore=jump.before if jump else lr_at(record, base.step, cuts),
+            lr_restore=jump.before if jump else sound or lr_at(record, base.step, cuts), lr_sound=sound,
             level=level, sigma=sigma, before=what_is_in_force(engine), lr_jump=jump, recurrences=recurrences,
             worked=arms_that_worked(engine, incident.kind),
-            first_sign=first_sign, returning=bool(returned),
+            first_sign=first_sign, returning=bool(returned), lr_rising=rising,
             beta2=read_setting(engine, "beta2"), eps=read_setting(engine, "eps"),
         )  # fmt: skip
 
@@ -288,11 +291,11 @@ class Recovery:
         values |= {
             name: value
             for name, value in (
-                ("factor", trial.lr_factor), ("clip_factor", trial.clip_factor),
+                ("factor", trial.lr_factor), ("lr_limit", trial.lr_limit), ("clip_factor", trial.clip_factor),
                 ("evidence", ", ".join(ARM_BY_ID[a].evidence for a in trial.arms if ARM_BY_ID[a].evidence)), ("precision", trial.precision),
                 ("rewarm_steps", trial.rewarm_steps), *trial.settings,
             )
-            if value not in ("", None, 1.0)
+            if value not in ("", None) and (value != 1.0 or name == "lr_limit")
         }  # fmt: skip
         action = {"step": case.seen_step, "remedy": remedy, "values": values, "why": commit.reason}
         self.actions.append(action)

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Counters", "Decisions", "lr_factor", "rewarm_factor", "safe_exp", "trained_parameters"]
+__all__ = [
+    "Counters",
+    "Decisions",
+    "lr_factor",
+    "lr_limit",
+    "rewarm_factor",
+    "safe_exp",
+    "trained_parameters",
+]
 
 
 @dataclass
@@ -34,6 +42,9 @@ class Decisions:
 
     lr_cuts: list[tuple[int, float]] = field(default_factory=list)
     """(first step, factor): from that step on the scheduled rate is multiplied; each at most 1."""
+    lr_limits: list[tuple[int, float]] = field(default_factory=list)
+    """(first step, rate): from that step on the first group's scheduled rate is held at most there, the
+    others in proportion, before any factor."""
     clip_factor: float = 1.0
     optimizer_settings: dict[str, float] = field(default_factory=dict)
     """Settings put in force after every load, by name in `actuators.OPTIMIZER_SETTINGS`."""
@@ -67,6 +78,16 @@ def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:
         (0.5, 0.05)
     """
     return math.prod(factor for since, factor in cuts if step >= since)
+
+
+def lr_limit(limits: Sequence[tuple[int, float]], step: float) -> float:
+    """Return the lowest of the limits that hold at `step`; Inf where none does.
+
+    Example:
+        >>> lr_limit([(0, 0.5), (300, 0.1)], 299), lr_limit([(0, 0.5), (300, 0.1)], 300), lr_limit([], 1)
+        (0.5, 0.1, inf)
+    """
+    return min((limit for since, limit in limits if step >= since), default=math.inf)
 
 
 def rewarm_factor(rewarm: Sequence[int] | None, step: int) -> float:

@@ -61,7 +61,9 @@ class StreamOrder:
     """How the order differs from the saved one; a stream's own state decides, so never said here."""
     withheld: tuple[tuple[int, int], ...] = ()
 
-    def __init__(self, loader: Any, *, replicas: int | None = None) -> None:
+    def __init__(
+        self, loader: Any, *, replicas: int | None = None, epoch_batches: int | None = None
+    ) -> None:
         """Take over a stream of batches.
 
         Args:
@@ -69,6 +71,7 @@ class StreamOrder:
                 only once, and is refused.
             replicas: Over how many ranks the samples are dealt out; default: what an HF dataset split
                 by node says, else 1, so that ids count each rank's own samples.
+            epoch_batches: What `epoch_share` counts against where the loader has no length.
 
         Raises:
             ConfigError: The stream cannot be read twice.
@@ -85,6 +88,7 @@ class StreamOrder:
         ):
             self._owner = None  # a worker's copy of the dataset holds the place: read again instead
         self.replicas = replicas or _replicas(loader)
+        self._epoch_batches = epoch_batches
         self._generators = generators_of(loader)
         self._batches: Iterator[Any] | None = None
         self._skips: list[tuple[int, int]] = []
@@ -160,8 +164,8 @@ class StreamOrder:
 
     @property
     def epoch_share(self) -> float:
-        """Share of the epoch that was handed out; 0 where its length is not known."""
-        total = self.steps_per_epoch(1)
+        """Share of the epoch that was handed out; 0 where its length is not known nor given."""
+        total = self.steps_per_epoch(1) or self._epoch_batches
         return min(self._cursor / total, 1.0) if total else 0.0
 
     @property
@@ -266,6 +270,8 @@ class StreamOrder:
         else:
             self._tell_epoch()
             self._load_own(state["stream"])
+            if self._cursor:  # a loader draws a seed as it begins: not from the run's states again
+                self._batches = iter(self._loader)
 
     def _own_state(self) -> Any:
         """Return the stream's own state; None before the first batch of a loader that keeps its place,

@@ -35,9 +35,6 @@ class _Inverse:
 class Undoing(Controls):
     """The part of `Guard` that takes changes back."""
 
-    _fed: list[Any]
-    """Batches of the step under way."""
-
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
         """Take back the last change of a kind that stands; return what was, or would be, done.
 
@@ -197,10 +194,22 @@ class Undoing(Controls):
                 standing = {**values, "id": number}
         return standing
 
+    def _without_limit(self, limit: float) -> _Inverse | None:
+        limits = self._engine.decisions.lr_limits
+        held = next((c for c in reversed(limits) if math.isclose(c[1], limit)), None)
+        if held is None:
+            return None
+        return _Inverse(
+            f"no longer hold the learning rate at {limit:g}",
+            lambda: limits.remove(held), raises_lr=True,
+        )  # fmt: skip
+
     def _inverse(self, remedy: str, values: Mapping[str, Any]) -> _Inverse | None:
         """Return how to take back what `values` set; None where there is no way."""
         engine, decisions = self._engine, self._engine.decisions
         if remedy == "lower-lr":
+            if values.get("lr_limit") is not None:
+                return self._without_limit(float(values["lr_limit"]))
             factor = float(values.get("factor", math.nan))
             cut = next((c for c in reversed(decisions.lr_cuts) if math.isclose(c[1], factor)), None)
             if cut is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
-from trimtab.integrations.lightning_parts import clip_in_lightnings_order
+from trimtab.integrations.lightning_parts import check_strategy, clip_in_lightnings_order
 from trimtab.integrations.packages import warn_of_version
 
 try:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 __all__ = ["FabricGuard"]
-
-_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 
 
 class FabricGuard(Guard):
@@ -56,12 +54,7 @@ class FabricGuard(Guard):
                 `Guard` refuses.
         """
         warn_of_version("lightning")
-        name = type(fabric.strategy).__name__
-        if name not in _STRATEGIES:
-            raise ConfigError(
-                f"strategy is {name}: FabricGuard was tried with {' and '.join(_STRATEGIES)} only; for "
-                "FSDP2 and tensor parallel use trimtab.guard.Guard in a plain loop"
-            )
+        check_strategy(fabric.strategy, "FabricGuard")
         if not (is_wrapped(model) and is_wrapped(optimizer)):
             raise ConfigError(
                 f"model is {type(model).__name__} and optimizer is {type(optimizer).__name__}: pass both "

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
+from trimtab.errors import ConfigError
+from trimtab.guard.streams import StreamOrder, is_stream
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -31,6 +34,37 @@ class Feed:
     def __len__(self) -> int:
         """Return the batches of one epoch."""
         return len(self.loader)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of one epoch; None where a stream does not say it beforehand."""
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def source(self, *, total_batches: int) -> Any:
+        """Return what the guard reads from: of a stream the loader within Accelerate's.
+
+        Accelerate's own fetches a batch ahead, so that the stream's place would be one too far.
+
+        Args:
+            total_batches: Of the whole run: the Trainer's epoch where a stream has no length.
+
+        Raises:
+            ConfigError: The first rank deals a stream's batches out to the others.
+        """
+        loader: Any = self.loader
+        if not is_stream(loader):
+            return loader
+        num_ranks = self._trainer.accelerator.num_processes
+        if num_ranks > 1 and hasattr(loader, "slice_fn"):
+            raise ConfigError(
+                f"train_dataset is {type(self.dataset).__name__}, a stream that rank 0 deals out to {num_ranks} ranks, "
+                'where it cannot be rewound; set accelerator_config={"dispatch_batches": False}: each rank reads its own part'
+            )
+        within = getattr(loader, "base_dataloader", loader)
+        return StreamOrder(within, replicas=num_ranks, epoch_batches=total_batches)
 
     def __iter__(self) -> Generator[Any]:
         """Begin, or go on with, an epoch."""

@@ -21,6 +21,8 @@ _OF_STATE = (
     "best_global_step",
 )
 _OF_TRAINER = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+_OF_TRL = ("_step", "_buffered_inputs", "_total_train_tokens")
+"""Of TRL's trainers: batches seen, the completions that they are still made of, tokens counted."""
 
 
 class Place:
@@ -39,6 +41,11 @@ class Place:
             "trainer": {name: getattr(trainer, name, None) for name in _OF_TRAINER},
             "running_loss": None if loss is None else float(loss),
             "callbacks": self._callbacks(),
+            "trl": {name: getattr(trainer, name) for name in _OF_TRL if hasattr(trainer, name)},
+            "metrics": {
+                mode: {name: list(values) for name, values in kept.items()}
+                for mode, kept in getattr(trainer, "_metrics", {}).items()
+            },
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -47,9 +54,13 @@ class Place:
         for owner, values in (
             (trainer.state, state_dict["state"]),
             (trainer, state_dict["trainer"]),
+            (trainer, state_dict.get("trl", {})),
         ):
             for name, value in values.items():
                 setattr(owner, name, value)
+        for mode, kept in state_dict.get("metrics", {}).items():
+            trainer._metrics[mode].clear()
+            trainer._metrics[mode].update(kept)
         if state_dict["running_loss"] is not None:
             trainer._tr_loss = torch.full_like(trainer._tr_loss, state_dict["running_loss"])
         for callback in trainer.callback_handler.callbacks:

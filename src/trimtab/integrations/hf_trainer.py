@@ -208,7 +208,8 @@ class GuardMixin:
         chosen = self.guard_settings
         companion = None if self._loaded is None else read_companion(self._loaded)
         self.guard = guard = Guard(
-            self.model_wrapped, inner_optimizer(optimizer), data=self._feed.loader,
+            self.model_wrapped, inner_optimizer(optimizer),
+            data=self._feed.source(total_batches=state.max_steps * args.gradient_accumulation_steps),
             run=self._run_directory(), mode=chosen.mode, policy=chosen.policy, scheduler=schedule,
             scaler=accelerator.scaler, clip=args.max_grad_norm or None, steps=state.max_steps,
             check_resume=chosen.check_resume, output_layer=chosen.output_layer,
@@ -217,7 +218,7 @@ class GuardMixin:
             companion=companion, say=chosen.say,
         )  # fmt: skip
         if self._loaded is not None and companion is None:
-            done = (state.global_step, len(self._feed), args.gradient_accumulation_steps)
+            done = (state.global_step, self._feed.num_batches, args.gradient_accumulation_steps)
             guard.go_on_after(_batches(*done))
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
@@ -318,8 +319,10 @@ class GuardMixin:
             self.guard.close()
 
 
-def _batches(steps: int, per_epoch: int, accumulate: int) -> int:
+def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:
     """Return how many batches so many steps took, where an epoch may end in a shorter one."""
+    if per_epoch is None:
+        return steps * accumulate
     per_epoch_steps = -(-per_epoch // accumulate)
     epochs, rest = divmod(steps, per_epoch_steps)
     return epochs * per_epoch + rest * accumulate

@@ -28,6 +28,7 @@ from trimtab.guard.intake import count_tokens as count_tokens_of
 from trimtab.guard.snapshots import Training
 from trimtab.integrations.lightning_checks import check_trainer, steps_of
 from trimtab.integrations.lightning_files import LightningFiles
+from trimtab.integrations.lightning_loggers import listeners_of
 from trimtab.integrations.lightning_parts import (
     Counters,
     GuardedLoader,
@@ -35,6 +36,7 @@ from trimtab.integrations.lightning_parts import (
     Schedulers,
     Source,
     clip_in_lightnings_order,
+    length_of,
     take_loader,
 )
 from trimtab.integrations.packages import warn_of_version
@@ -73,6 +75,7 @@ class GuardCallback(Callback):
         mode: Mode | None = None,
         policy: Policy | None = None,
         count_tokens: Callable[[Any], int] | None = None,
+        logs: bool = True,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Set up; nothing is done before `fit`.
@@ -82,6 +85,7 @@ class GuardCallback(Callback):
             mode: observe, advise or act; default: the policy's.
             policy: Settings; default: `Policy()`.
             count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
+            logs: Whether the Trainer's own loggers get what the guard sees and does, under `trimtab/`.
             say: Shows one line to the user; default: standard error.
         """
         super().__init__()
@@ -89,6 +93,7 @@ class GuardCallback(Callback):
         """The guard, from the start of `fit` on."""
         self._run = Path(run)
         self._settings: dict[str, Any] = {"mode": mode, "policy": policy, "say": say}
+        self._logs = logs
         self._count_tokens = count_tokens or count_tokens_of
         self._undo: list[Callable[[], None]] = []
         self._loader: GuardedLoader | None = None
@@ -218,13 +223,16 @@ class GuardCallback(Callback):
 
     def _wrap(self, trainer: Any) -> Callable[[Any], GuardedLoader]:
         def wrap(loader: Any) -> GuardedLoader:
-            prepared = trainer._data_connector._prepare_dataloader(
-                take_loader(loader), shuffle=True, mode=trainer.state.stage
-            )
             limit = trainer.limit_train_batches
-            if isinstance(limit, float):
-                limit = None if limit == 1.0 else int(len(prepared) * limit)
-            self._loader = GuardedLoader(prepared, limit)
+            taken = take_loader(loader, trainer)
+            prepared = trainer._data_connector._prepare_dataloader(
+                taken, shuffle=True, mode=trainer.state.stage
+            )
+            whole = length_of(prepared)
+            if whole is None:  # one epoch for Lightning, as long as the run
+                whole = trainer.max_steps * trainer.accumulate_grad_batches
+            length = int(whole * limit) if isinstance(limit, float) else min(limit, whole)
+            self._loader = GuardedLoader(prepared, length)
             return self._loader
 
         return wrap
@@ -240,7 +248,9 @@ class GuardCallback(Callback):
                 self._replace(epoch_loop, "reset", functools.partial(_reset, epoch_loop.reset))
             self._companion = None
             self._counters.running = True
+            self.guard._engine.late = False  # Lightning saves between steps: read each at once
             self._loader.batches = iter(self.guard)
+            self._listen(trainer, self.guard)
             files = self._files = LightningFiles(self.guard, trainer.checkpoint_callbacks)
             self.guard.on_restore(files.rolled_back)
             save, remove = trainer.save_checkpoint, trainer.strategy.remove_checkpoint
@@ -250,6 +260,10 @@ class GuardCallback(Callback):
             )
             self._tell_of_grade(trainer.ckpt_path)
         run()
+
+    def _listen(self, trainer: Any, guard: Guard) -> None:
+        if self._logs and guard._ranks.chief:
+            guard._edge.run("journal", lambda: guard.listen(*listeners_of(trainer)))
 
     def _make_guard(self, trainer: Any, loader: GuardedLoader) -> Guard:
         if len(trainer.optimizers) != 1:

@@ -6,13 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ConfigError
+from trimtab.integrations.lightning_parts import check_strategy
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule
 
 __all__ = ["check_trainer", "steps_of"]
 
-_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 _ENDLESS = 2**53
 
 
@@ -28,12 +28,7 @@ def check_trainer(trainer: Any, module: LightningModule) -> None:
             "module steps its optimizers itself, and GuardCallback has no place to stand; use "
             "automatic optimization, or trimtab.guard.Guard or FabricGuard in a loop of your own"
         )
-    name = type(trainer.strategy).__name__
-    if name not in _STRATEGIES:
-        raise ConfigError(
-            f"strategy is {name}: GuardCallback was tried with {' and '.join(_STRATEGIES)} only; for "
-            "FSDP2 and tensor parallel use trimtab.guard.Guard in a loop of your own"
-        )
+    check_strategy(trainer.strategy, "GuardCallback")
     if trainer.reload_dataloaders_every_n_epochs:
         raise ConfigError(
             f"reload_dataloaders_every_n_epochs={trainer.reload_dataloaders_every_n_epochs}: the guard "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.data import DataLoader
 
 from trimtab.errors import ConfigError
+from trimtab.guard.streams import is_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,10 +26,13 @@ __all__ = [
     "Scaler",
     "Schedulers",
     "Source",
+    "check_strategy",
     "clip_in_lightnings_order",
+    "length_of",
     "take_loader",
 ]
 
+_STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy", "ModelParallelStrategy")
 _STEPS = "epoch_loop.automatic_optimization.optim_progress"
 _BATCHES = "epoch_loop.batch_progress"
 
@@ -61,25 +65,60 @@ class _LimitedLoader:
         return getattr(self._loader, name)
 
 
-def take_loader(loader: object) -> DataLoader[Any]:
-    """Return the one DataLoader that trains.
+def check_strategy(strategy: Any, adapter: str) -> None:
+    """Refuse a strategy under which the adapter was not tried.
 
     Raises:
-        ConfigError: There are several, or it has no length.
+        ConfigError: The message says what to take instead.
+    """
+    name = type(strategy).__name__
+    if name not in _STRATEGIES:
+        raise ConfigError(
+            f"strategy is {name}: {adapter} was tried with {', '.join(_STRATEGIES)} only; for sharded weights take "
+            "ModelParallelStrategy (FSDP2)"
+        )
+    split = getattr(strategy, "_tensor_parallel_size", 1)
+    if split != 1:
+        raise ConfigError(
+            f"ModelParallelStrategy has tensor_parallel_size={split}: {adapter} was tried with 1 (FSDP2) only; for "
+            "tensor parallel use trimtab.guard.Guard in a loop of your own"
+        )
+
+
+def take_loader(loader: object, trainer: Any) -> Any:
+    """Return the one loader that trains: over a dataset with a length, or over a stream.
+
+    Raises:
+        ConfigError: There are several, it can be read only once, or nothing says where an epoch ends.
     """
     if not isinstance(loader, DataLoader):
         raise ConfigError(
-            f"the training data is a {type(loader).__name__}: GuardCallback needs one DataLoader over "
-            "a dataset with __getitem__ and __len__, so that it can go back"
+            f"the training data is a {type(loader).__name__}: GuardCallback needs one DataLoader (or "
+            "StatefulDataLoader), so that it can go back"
         )
-    try:
-        len(loader)
-    except TypeError as error:
+    if not is_stream(loader):
+        return loader
+    limit = trainer.limit_train_batches
+    if limit != 1.0:
         raise ConfigError(
-            "the training DataLoader has no length: GuardCallback needs a dataset (or batch sampler) "
-            "with __len__; iterable datasets cannot be rewound"
-        ) from error
+            f"limit_train_batches={limit}: a stream is read on through Lightning's epochs, not cut and begun "
+            "anew; leave it at 1.0 and set max_steps"
+        )
+    epochs = trainer.fit_loop.max_epochs
+    if length_of(loader) is None and (trainer.max_steps < 0 or (epochs or 0) > 0):
+        raise ConfigError(
+            f"the training DataLoader has no length, max_steps is {trainer.max_steps} and max_epochs {epochs}: nobody "
+            "knows how many steps an epoch has; set max_steps, and leave max_epochs out"
+        )
     return loader
+
+
+def length_of(loader: Any) -> int | None:
+    """Return the batches of an epoch; None where only its end will tell."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def clip_in_lightnings_order(guard: Guard) -> None:
@@ -93,11 +132,10 @@ class GuardedLoader:
     As long as there is no guard it gives the user's own batches.
     """
 
-    def __init__(self, loader: DataLoader[Any], limit: int | None) -> None:
-        """Stand in for `loader`, cut to `limit` batches an epoch."""
+    def __init__(self, loader: Any, length: int) -> None:
+        """Stand in for `loader`, with `length` batches an epoch."""
         self._loader = loader
-        whole = len(loader)
-        self._length = whole if limit is None else min(limit, whole)
+        self._length = length
         self.batches: Iterator[Any] | None = None
         """The guard's own iterator; one for all epochs."""
 
@@ -106,7 +144,7 @@ class GuardedLoader:
 
     def for_guard(self) -> Any:
         """Return the loader as the guard should read it."""
-        cut = self._length < len(self._loader)
+        cut = not is_stream(self._loader) and self._length < len(self._loader)
         return _LimitedLoader(self._loader, self._length) if cut else self._loader
 
     def __iter__(self) -> Iterator[Any]:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from trimtab.chronicle.journal import Event
 
-__all__ = ["MLflow", "Prometheus", "TensorBoard", "Trackio", "WandB"]
+__all__ = ["MLflow", "Prometheus", "TensorBoard", "Thinned", "Trackio", "WandB"]
 
 _LOUD = ("incident", "action", "decision", "outcome", "fault")
 """Events that people should see beside their curves."""
 
 
-class _Thinned:
+class Thinned:
     """A logger that takes the signals of every so many steps, and all events."""
 
     def __init__(self, every_steps: int) -> None:
@@ -61,7 +61,7 @@ class _Thinned:
         raise NotImplementedError
 
 
-class TensorBoard(_Thinned):
+class TensorBoard(Thinned):
     """Writes to a `SummaryWriter` (of torch or of tensorboardX)."""
 
     def __init__(self, writer: Any, *, every_steps: int = 1) -> None:
@@ -82,7 +82,7 @@ class TensorBoard(_Thinned):
         self._writer.flush()
 
 
-class WandB(_Thinned):
+class WandB(Thinned):
     """Writes to a run of Weights & Biases, against a step of its own that may fall back."""
 
     def __init__(self, run: Any, *, every_steps: int = 1) -> None:
@@ -103,7 +103,7 @@ class WandB(_Thinned):
         self._run.summary["trimtab/last"] = text
 
 
-class MLflow(_Thinned):
+class MLflow(Thinned):
     """Writes to an MLflow run through a client."""
 
     def __init__(self, client: Any, run_id: str, *, every_steps: int = 1) -> None:
@@ -122,7 +122,7 @@ class MLflow(_Thinned):
         self._client.set_tag(self._run_id, "trimtab.last", plain(text, limit=5000))
 
 
-class Trackio(_Thinned):
+class Trackio(Thinned):
     """Writes to a trackio run."""
 
     def __init__(self, run: Any, *, every_steps: int = 1) -> None:

@@ -41,6 +41,7 @@ PACKAGES = (
     Package(name="accelerate", serves="HF Trainer, Accelerate", lowest=(1, 15), highest=(1, 15), extra="hf"),
     Package(name="peft", serves="adapters in HF Trainer", lowest=(0, 21), highest=(0, 21), extra="hf"),
     Package(name="datasets", serves="data of HF Trainer", lowest=(5, 2), highest=(5, 2), extra="hf"),
+    Package(name="trl", serves="SFT and GRPO by GuardMixin", lowest=(1, 16), highest=(1, 16), extra="trl"),
     Package(name="lightning", serves="Lightning Trainer and Fabric", lowest=(2, 4), highest=(2, 6), extra="lightning"),
     Package(name="deepspeed", serves="DeepSpeed engine", lowest=(0, 19), highest=(0, 19), extra="deepspeed"),
     Package(name="tensorboard", serves="logger", lowest=(2, 21), highest=(2, 21), extra="loggers"),

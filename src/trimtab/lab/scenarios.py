@@ -173,8 +173,12 @@ _SOUND = (
         _CONSTANT, model=ModelConfig(width=128, num_layers=4, context_tokens=128), steps=250, expected_minutes=1.0, expect="untouched",
     ),
     _short(
-        "benign-spike", "A spike like BLOOM's, from two odd batches: the loss comes back by itself",
+        "benign-spike", "A spike from two odd batches: the loss comes back by itself within some steps",
         expect="untouched", corruption=_bad_steps("random", first=150, count=2, batch_size=_SHORT.batch_size),
+    ),
+    _short(
+        "benign-spike-slow", "A spike like BLOOM's: the embedding shrinks to a fifth, and is learnt again in some 30 steps",
+        expect="untouched", state_fault=StateFault(step=150, tensor="token_embedding.weight", place="weight", factor=0.2),
     ),
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ number format, or a setting. What a branch sets is a `Trial`; which come in whic
 by `Policy.arms`.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -101,8 +102,11 @@ class Trial:
     """First and last sample id to leave out, both included."""
     lr_factor: float = 1.0
     """Factor on the learning rate that the schedule asks for; never above 1."""
+    lr_limit: float | None = None
+    """Learning rate of the first group that is not passed, whatever the schedule asks for, before the
+    factor; None: no limit."""
     lr_from_step: int | None = None
-    """First step at which the factor holds: that of the rate's jump; None: from the restore point."""
+    """First step at which factor and limit hold: that of the rate's jump; None: from the restore point."""
     precision: str = ""
     """fp32 or bf16 in place of the run's own; empty: the run's own."""
     clip_factor: float = 1.0
@@ -121,6 +125,10 @@ class Trial:
                 f"trial {self.name!r} has learning-rate factor {self.lr_factor}, expected above 0 "
                 "and at most 1: a rate is never raised"
             )
+        if self.lr_limit is not None and not 0 < self.lr_limit < math.inf:
+            raise PlanError(
+                f"trial {self.name!r} has learning-rate limit {self.lr_limit}, expected a finite rate above 0"
+            )
         if not 0 < self.clip_factor <= 1:
             raise PlanError(
                 f"trial {self.name!r} has clip factor {self.clip_factor}, expected above 0 and at most 1"
@@ -137,7 +145,7 @@ class Trial:
         changed = {
             "other-state": self.older_state,
             "other-data": self.skip is not None,
-            "lower-lr": self.lr_factor != 1.0,
+            "lower-lr": self.lr_factor != 1.0 or self.lr_limit is not None,
             self.precision: bool(self.precision),
             "lower-clip": self.clip_factor != 1.0,
             **{f"adam-{name}": True for name, _ in self.settings},

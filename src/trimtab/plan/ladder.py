@@ -80,6 +80,8 @@ class Situation:
     """Learning rate in force at the restore point, or just before its jump."""
     lr_jump_step: int | None = None
     """First step at a rate that jumped; None where it did not jump from one step to the next."""
+    lr_rising: bool = False
+    """Whether the scheduled rate was still rising at the onset, without a jump."""
     policy: Policy
     probe: DataProbe | None = None
     """Losses of the batches ahead of the restore point, where they were computed."""
@@ -144,7 +146,7 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
-        if held and not _worth_comparing(held[-1][0], trial):
+        if held and (s.saturating or s.returning or not _worth_comparing(held[-1][0], trial)):
             break
         if result is None:
             if spent:
@@ -156,7 +158,7 @@ def next_step(s: Situation) -> NextStep:
             break
         if result.held:
             held.append((trial, result))
-            if trial.lr_factor == 1.0 and trial.precision != "fp32":
+            if "lower-lr" not in trial.arms and trial.precision != "fp32":
                 break
     if held:
         trial, result = held[-1]
@@ -254,8 +256,13 @@ def _data(s: Situation) -> Iterator[Trial]:
 def _cuts(s: Situation) -> Iterator[Trial]:
     also = _skip_range(s) if _outliers(s) else None
     for factor, label in _factors(s):
+        limit = s.lr_now * factor if s.lr_rising else None
+        if limit is not None:
+            label, factor = f"LR held at {limit:.3g}", 1.0
         name = label if also is None else f"without samples {also[0]}-{also[1]}, {label}"
-        yield Trial(name=name, skip=also, lr_factor=factor, lr_from_step=s.lr_jump_step)
+        yield Trial(
+            name=name, skip=also, lr_factor=factor, lr_limit=limit, lr_from_step=s.lr_jump_step
+        )
 
 
 def _in_fp32(s: Situation) -> Iterator[Trial]:
@@ -324,7 +331,9 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     if (s.saturating or s.returning) and s.lr_jump_step is None:
         policy = s.policy
-        mildest = policy.lr_factor_saturating if s.saturating else policy.lr_factor_returning
+        mildest = policy.lr_factor_returning
+        if s.saturating:
+            mildest = policy.lr_factor_rising if s.lr_rising else policy.lr_factor_saturating
         for factor in [f for f in policy.lr_factors if f <= mildest] or policy.lr_factors[-1:]:
             yield factor, f"LR x {factor:.3g}"
         return
@@ -367,7 +376,13 @@ def _worth_comparing(kept: Trial, trial: Trial) -> bool:
     """
     if kept.precision or trial.precision:
         return kept.precision == "fp32" and trial.precision == "bf16"
-    return not kept.name.split(", ")[-1].startswith("LR back") and trial.lr_factor < kept.lr_factor
+    back = kept.name.split(", ")[-1].startswith("LR back")
+    return not back and _strength(trial) < _strength(kept)
+
+
+def _strength(trial: Trial | TrialResult) -> tuple[float, float]:
+    """Return what grows smaller with a stronger cut of the rate."""
+    return (math.inf if trial.lr_limit is None else trial.lr_limit), trial.lr_factor
 
 
 def _preferred(trial: Trial, result: TrialResult, kept: TrialResult, policy: Policy) -> bool:
@@ -385,8 +400,8 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
         f"(loss {result.loss:.4g}, expected {result.expected_loss:.4g})"
     )
     milder = [t for t in s.trials if t.held and t.name != trial.name]
-    weaker = [t for t in milder if t.lr_factor > trial.lr_factor]
-    stronger = [t for t in milder if t.lr_factor < trial.lr_factor]
+    weaker = [t for t in milder if _strength(t) > _strength(trial)]
+    stronger = [t for t in milder if _strength(t) < _strength(trial)]
     if weaker:
         text += f", and was better than {weaker[-1].name} ({weaker[-1].loss:.4g})"
     if stronger:

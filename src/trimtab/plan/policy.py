@@ -17,11 +17,12 @@ from typing import Any, Literal, get_args
 from trimtab.errors import ConfigError
 from trimtab.plan.arms import ARM_BY_ID, DEFAULT_ORDER
 
-__all__ = ["Mode", "Policy"]
+__all__ = ["Mode", "Policy", "Reads"]
 
 Mode = Literal["observe", "advise", "act"]
 OnGiveUp = Literal["advise", "stop"]
 Bisect = Literal["never", "when-stuck", "always"]
+Reads = Literal["auto", "now", "late"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,10 @@ class Policy:
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records under
     its own name; a run that lost its directory goes on from there. Empty: none."""
 
+    reads: Reads = "now"
+    """When loss and norm are read on the host. now: when the step is done, the host waits for the
+    device; late: in a calm step at the start of the next one, before its update, so that the device is
+    never waited for; auto: late on an accelerator, now on a CPU. Ours: on a CPU nothing is gained."""
     probe_every_steps: int = 10
     """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
     stays below 1 % of a step so."""
@@ -103,6 +108,9 @@ class Policy:
     lr_factor_saturating: float = 1 / 30
     """Mildest factor that is tried where attention saturated: milder ones look better in a short branch
     and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
+    lr_factor_rising: float = 1 / 10
+    """The same where the rate was still rising then: of the rate at the first sign, and held there. Chosen on
+    the lab, seeds 0-1."""
     lr_factor_returning: float = 1 / 4
     """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-1."""
     lr_jump_ratio: float = 1.5
@@ -141,6 +149,10 @@ class Policy:
             raise ConfigError(f"mode is {self.mode!r}, expected one of {', '.join(get_args(Mode))}")
         if self.on_give_up not in get_args(OnGiveUp):
             raise ConfigError(f"on_give_up is {self.on_give_up!r}, expected advise or stop")
+        if self.reads not in get_args(Reads):
+            raise ConfigError(
+                f"reads is {self.reads!r}, expected one of {', '.join(get_args(Reads))}"
+            )
         if self.bisect not in get_args(Bisect):
             raise ConfigError(
                 f"bisect is {self.bisect!r}, expected one of {', '.join(get_args(Bisect))}"

@@ -19,6 +19,7 @@ class InForce:
     """The decisions that a branch may change, as they were before it."""
 
     lr_cuts: tuple[tuple[int, float], ...]
+    lr_limits: tuple[tuple[int, float], ...]
     clip_factor: float
     settings: dict[str, float]
     rewarm: tuple[int, int] | None
@@ -29,7 +30,8 @@ def what_is_in_force(engine: Engine) -> InForce:
     """Return the decisions in force."""
     d = engine.decisions
     return InForce(
-        tuple((int(a), float(b)) for a, b in d.lr_cuts), d.clip_factor,
+        tuple((int(a), float(b)) for a, b in d.lr_cuts),
+        tuple((int(a), float(b)) for a, b in d.lr_limits), d.clip_factor,
         dict(d.optimizer_settings), d.rewarm, d.precision,
     )  # fmt: skip
 
@@ -39,6 +41,7 @@ def settings_of(trial: Trial) -> dict[str, str]:
     values = {
         "skip_samples": "" if trial.skip is None else f"{trial.skip[0]}-{trial.skip[1]}",
         "lr_factor": "" if trial.lr_factor == 1.0 else f"{trial.lr_factor:g}",
+        "lr_limit": "" if trial.lr_limit is None else f"{trial.lr_limit:g}",
         "clip_factor": "" if trial.clip_factor == 1.0 else f"{trial.clip_factor:g}",
         "precision": trial.precision,
         "rewarm_steps": "" if trial.rewarm_steps is None else str(trial.rewarm_steps),
@@ -63,6 +66,8 @@ def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
         engine.data.skip(*trial.skip)
     cut = [(trial.lr_from_step or 0, trial.lr_factor)] if trial.lr_factor != 1.0 else []
     d.lr_cuts = [*before.lr_cuts, *cut]
+    held = [(trial.lr_from_step or 0, trial.lr_limit)] if trial.lr_limit is not None else []
+    d.lr_limits = [*before.lr_limits, *held]
     d.clip_factor = before.clip_factor * trial.clip_factor
     if trial.settings:
         actuators.set_optimizer(engine, dict(trial.settings))
@@ -78,7 +83,7 @@ def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
     d = engine.decisions
     if trial.skip is not None and engine.data is not None:
         engine.data.unskip(*trial.skip)
-    d.lr_cuts = list(before.lr_cuts)
+    d.lr_cuts, d.lr_limits = list(before.lr_cuts), list(before.lr_limits)
     d.clip_factor = before.clip_factor
     d.rewarm = before.rewarm
     if trial.settings:

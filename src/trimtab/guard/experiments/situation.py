@@ -46,6 +46,7 @@ def situation_of(
         lr_now=case.lr_now,
         lr_restore=case.lr_restore,
         lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
+        lr_rising=case.lr_rising,
         policy=engine.policy,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),

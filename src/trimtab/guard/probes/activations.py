@@ -88,6 +88,11 @@ class HiddenProbe:
         found, self.value = self.rms(), None
         return found
 
+    def hold(self) -> tuple[torch.Tensor, float] | None:
+        """Return a norm where it lies and what to divide it by to have the value; forget it."""
+        value, self.value = self.value, None
+        return None if value is None else (value, self._root)
+
     def close(self) -> None:
         """Remove the hook."""
         if self._handle is not None:
@@ -126,6 +131,10 @@ class BlockProbe:
                 rms[index] = numbers[2 * i] / count**0.5
                 top[index] = numbers[2 * i + 1]
         return rms, top
+
+    def forget(self) -> None:
+        """Forget what was seen."""
+        self._seen.clear()
 
     def close(self) -> None:
         """Remove the hooks."""

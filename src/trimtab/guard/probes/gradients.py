@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "clip_gradients",
     "count_zeros",
+    "finite_flags",
     "first_nonfinite",
     "global_grad_norm",
     "squared_norms",
@@ -24,10 +25,12 @@ __all__ = [
 ]
 
 
-def clip_gradients(parameters: Sequence[torch.Tensor], limit: float | None, ranks: Ranks) -> float:
+def clip_gradients(
+    parameters: Sequence[torch.Tensor], limit: float | None, ranks: Ranks
+) -> torch.Tensor:
     """Clip the gradients to a global L2 norm, None: only measure it; return it as it was before.
 
-    Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
+    A scalar tensor: the host reads nothing, but for mixtures and for shards that are not clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
     sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must call.
     """
     owners = [p for p in parameters if p.grad is not None]
@@ -35,15 +38,15 @@ def clip_gradients(parameters: Sequence[torch.Tensor], limit: float | None, rank
     sharded = any(is_sharded(g) for g in grads)
     if layouts(grads) < 2 and (limit is not None or not sharded):
         if limit is None:
-            return float(global_grad_norm(owners))
+            return global_grad_norm(owners)
         norm = torch.nn.utils.clip_grad_norm_(owners, limit)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
     total = float(_sharded_norm(grads, ranks))
     if limit is not None:
         share = min(limit / (total + 1e-6), 1.0)  # NaN stays, as in torch
         for grad in grads:
             local(grad).mul_(share)
-    return total
+    return torch.tensor(total, dtype=torch.float64)
 
 
 def _sharded_norm(tensors: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:
@@ -104,6 +107,19 @@ def first_nonfinite(
         if p.grad is not None and not bool(_plain(p.grad).isfinite().all())
     ]
     return (bad[0], len(bad)) if bad else None
+
+
+def finite_flags(parameters: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Return the tensors with a gradient, and for each whether all of it is finite: 1 or 0, float64 [n].
+
+    What `first_nonfinite` would say, for one that cannot look later; the host reads nothing. One pass.
+    """
+    owners = [p for p in parameters if p.grad is not None and _plain(p.grad).numel()]
+    if not owners:
+        return [], torch.zeros(0, dtype=torch.float64)
+    tops = torch._foreach_norm([_plain(p.grad) for p in owners if p.grad is not None], torch.inf)
+    together = torch.stack([top.to(tops[0].device, torch.float32) for top in tops])
+    return owners, together.isfinite().double()
 
 
 def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:

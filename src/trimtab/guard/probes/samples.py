@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["SampleProbe"]
+__all__ = ["SampleProbe", "outstanding"]
 
 OUTLIER_SIGMA = 8.0
 """Robust standard deviations from the batch's median from which a sample stands out; as in `spike`."""
@@ -36,15 +36,22 @@ class SampleProbe:
         the batch's median; fewer than 8 samples have no spread to be held against. None where
         nothing was noted. One read of the device.
         """
+        losses = self.hold()
+        return None if losses is None else outstanding(losses.to("cpu", torch.float64))
+
+    def hold(self) -> torch.Tensor | None:
+        """Return the losses of the step, [samples], where they lie, and forget them; None without any."""
         parts, self._parts = self._parts, []
-        if not parts:
-            return None
-        losses = torch.cat(parts).to("cpu", torch.float64)
-        finite = losses[losses.isfinite()]
-        odd = ~losses.isfinite()
-        if len(finite) >= 8:
-            middle = finite.median()
-            spread = 1.4826 * (finite - middle).abs().median()
-            spread = torch.maximum(spread, _LEAST_SPREAD * middle.abs())
-            odd |= losses > middle + OUTLIER_SIGMA * spread
-        return float(losses.max()), tuple(odd.nonzero().flatten().tolist()[:_NAMED])
+        return torch.cat(parts) if parts else None
+
+
+def outstanding(losses: torch.Tensor) -> tuple[float, tuple[int, ...]]:
+    """Return what `SampleProbe.take` does of losses that were read, float64 [samples]."""
+    finite = losses[losses.isfinite()]
+    odd = ~losses.isfinite()
+    if len(finite) >= 8:
+        middle = finite.median()
+        spread = 1.4826 * (finite - middle).abs().median()
+        spread = torch.maximum(spread, _LEAST_SPREAD * middle.abs())
+        odd |= losses > middle + OUTLIER_SIGMA * spread
+    return float(losses.max()), tuple(odd.nonzero().flatten().tolist()[:_NAMED])

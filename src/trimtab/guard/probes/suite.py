@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from trimtab.guard.probes.activations import BlockProbe, HiddenProbe, find_blocks, find_output_layer
 from trimtab.guard.probes.attention import AttentionProbe
@@ -28,18 +29,17 @@ from trimtab.guard.probes.moments import (
 )
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
-from trimtab.guard.probes.samples import SampleProbe
+from trimtab.guard.probes.samples import SampleProbe, outstanding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from trimtab.guard.ranks import Ranks
     from trimtab.guard.snapshots import Training
 
-__all__ = ["Measured", "Probes"]
+__all__ = ["Held", "Measured", "Probes"]
 
 _MEANS = "mean"
 _ADDED = "sum"
@@ -96,6 +96,23 @@ class Measured:
     labels: dict[str, str] = field(default_factory=dict)
     layers: dict[str, list[float]] = field(default_factory=dict)
     """By block, in the model's order; empty where nothing was due."""
+
+
+@dataclass
+class Held:
+    """What a quiet step has to be read later, still on the device."""
+
+    numbers: list[torch.Tensor] = field(default_factory=list)
+    """One-dimensional: the last hidden state's norm, then the losses of samples."""
+    root: float | None = None
+    """What that norm is divided by; None without one."""
+    num_samples: int = 0
+
+    def add_samples(self, losses: torch.Tensor | None) -> None:
+        """Hold the losses of the step's samples too."""
+        if losses is not None:
+            self.numbers.append(losses)
+            self.num_samples = len(losses)
 
 
 class Probes:
@@ -172,6 +189,41 @@ class Probes:
             self._overflow.arm()
         if self.due and self.runs("update"):
             self.update.before()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether what is seen of the step under way can be read later: it is only held then."""
+        watching = self._broken and self.runs("overflow")
+        return not (self.due or self.signs_due or watching) and self.hidden.error is None
+
+    def hold(self) -> Held:
+        """Return what a quiet step has for `read`, and forget it; the host reads nothing."""
+        hidden, held = self.hidden.hold(), Held()
+        if hidden is not None:
+            held.root = hidden[1]
+            held.numbers.append(hidden[0].detach().reshape(1))
+        self._softly("samples", lambda: held.add_samples(self.samples.hold()))
+        return held
+
+    def read(self, held: Held, numbers: NDArray[np.float64]) -> Measured:
+        """Return what `take` would have given of a quiet step; `numbers`: `held.numbers`, read."""
+        found, start = Measured(), 0
+        if held.root is not None:
+            found.values["activation_norm"] = float(numbers[0]) / held.root
+            start = 1
+        if held.num_samples:
+            losses = torch.from_numpy(numbers[start : start + held.num_samples].copy())
+            self._softly("samples", lambda: _note_samples(found, outstanding(losses)))
+        return found
+
+    def drop(self) -> None:
+        """Forget what was seen of a step that is thrown away."""
+        self.hidden.hold()
+        self.samples.forget()
+        self._blocks.forget()
+        self._attention.seen.clear()
+        self._log_z.value = None
+        self._overflow.take()
 
     def call_off(self) -> None:
         """Read nothing of this step that all ranks must read together."""
@@ -255,9 +307,7 @@ class Probes:
     def _take_samples(self, found: Measured) -> None:
         taken = self.samples.take()
         if taken is not None:
-            found.values["sample_loss_max"] = taken[0]
-            if taken[1]:
-                found.labels["outlier_samples"] = " ".join(map(str, taken[1]))
+            _note_samples(found, taken)
 
     def _take_moments(self, found: Measured) -> None:
         if not self.runs("moments"):
@@ -377,6 +427,12 @@ class Probes:
         """Remove all hooks."""
         for probe in (self.hidden, self._blocks, self._attention, self._log_z):
             probe.close()
+
+
+def _note_samples(found: Measured, taken: tuple[float, tuple[int, ...]]) -> None:
+    found.values["sample_loss_max"] = taken[0]
+    if taken[1]:
+        found.labels["outlier_samples"] = " ".join(map(str, taken[1]))
 
 
 def _together(table: NDArray[np.float64], how: str) -> NDArray[np.float64]:
