@@ -41,7 +41,7 @@ $(READY):
 	fi
 	@rm -f $(VENV)/.ready-*
 	@$(PIP) torch
-	@$(PIP) 'hatchling>=1.26' editables
+	@$(PIP) 'hatchling>=1.26' editables $(if $(findstring deepspeed,$(EXTRAS)),'setuptools>=70.1')
 	@$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@
 

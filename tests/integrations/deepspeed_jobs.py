@@ -24,10 +24,10 @@ from trimtab.lab.text import Text, load_text
 from trimtab.lab.train import build, evaluate
 from trimtab.plan.policy import Mode, Policy
 
-STEPS = 240
+STEPS = 100
 HEALTHY = dataclasses.replace(SOUND, steps=STEPS)
-BAD_DATA = dataclasses.replace(bad_data(140, 12), steps=STEPS)
-BAD_LR = dataclasses.replace(bad_lr(140, 300.0), steps=STEPS)
+BAD_DATA = dataclasses.replace(bad_data(70, 6), steps=STEPS)
+BAD_LR = dataclasses.replace(bad_lr(70, 300.0), steps=STEPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,14 +42,15 @@ class Job:
     precision: str = "fp32"
     accumulate: int = 1
     nan_at: int | None = None
-    """Step in which the last rank alone has a NaN in its gradient."""
+    """Step in which the last rank alone has a gradient of NaN, and a loss that is finite."""
     kill_at: int | None = None
     """Step after which rank 0 is killed with SIGKILL."""
     tags_every: int | None = None
     """Steps between the engine's own checkpoints in `folder/tags`; None: none."""
     load_tag: str | None = None
     """A tag of these to go on from."""
-    dropout: float = 0.0
+    evaluate_at: int | None = None
+    """Step after which the model is only run, and the guard then told to save."""
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -71,19 +72,16 @@ def config_of(job: Job) -> dict[str, Any]:
 def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     """One rank of a job."""
     engine, loader, text = start(rank, world, store, job)
-    flag = {"bad": False}
     guard = None
-    if job.nan_at is not None and rank == world - 1:
-        _plant(engine, flag)
     loaded = None
     if job.load_tag is not None:
         loaded, _ = engine.load_checkpoint(str(folder / "tags"), job.load_tag)
-    batches: Any = _forever(loader, engine.global_steps * job.accumulate)
+    batches: Any = loader
     if job.mode is not None:
         from trimtab.integrations.deepspeed import DeepSpeedGuard
 
         policy: dict[str, Any] = {
-            "checkpoint_in_background": False, "checkpoint_every_steps": 60,
+            "checkpoint_in_background": False, "checkpoint_every_steps": 50,
             "snapshot_every_steps": 10, "healing_steps": 0, **job.policy,
         }  # fmt: skip
         batches = guard = DeepSpeedGuard(
@@ -93,10 +91,10 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     with (folder / f"{job.tag}-{rank}.txt").open("a", encoding="utf-8") as losses:
         for batch in batches:
             step = engine.global_steps + 1
-            calm = guard is None or guard.phase == "calm"
-            flag["bad"] = calm and job.nan_at == step
             loss = next_token_loss(engine, batch["tokens"])
-            flag["bad"] = flag["bad"] and engine.is_gradient_accumulation_boundary()
+            calm = guard is None or guard.phase == "calm"
+            if calm and rank == world - 1 and step == job.nan_at:
+                loss.register_hook(_spoil)
             engine.backward(loss)
             engine.step()
             losses.write(f"{step} {float(loss.detach()).hex()}\n")
@@ -104,6 +102,8 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             now = engine.global_steps
             if job.tags_every and now % job.tags_every == 0 and now >= step:
                 engine.save_checkpoint(str(folder / "tags"))
+            if now == job.evaluate_at:
+                _evaluate(engine, batch, guard)
             if rank == 0 and now == job.kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             if guard is None and now >= job.scenario.steps:
@@ -150,17 +150,15 @@ def import_deepspeed() -> Any:
     return deepspeed
 
 
-def _plant(engine: Any, flag: dict[str, bool]) -> None:
-    def spoil(grad: Tensor) -> Tensor:
-        return grad * math.nan if flag["bad"] else grad
-
-    next(engine.module.parameters()).register_hook(spoil)
+def _spoil(grad: Tensor) -> Tensor:
+    return grad * math.nan
 
 
-def _forever(loader: Any, skip: int) -> Any:
-    for number, batch in enumerate(loader):
-        if number >= skip:
-            yield batch
+def _evaluate(engine: Any, batch: Any, guard: Any) -> None:
+    with torch.no_grad():
+        next_token_loss(engine, batch["tokens"])
+    if guard is not None:
+        guard.checkpoint()
 
 
 def weights_of(engine: Any) -> dict[str, Tensor]:
@@ -179,7 +177,7 @@ def _validation(weights: dict[str, Tensor], job: Job, text: Text) -> float:
         return math.nan
     model = build(HEALTHY, 0, text).model
     model.load_state_dict(weights)
-    return evaluate(model, text, max_bytes=32 * 1024)
+    return evaluate(model, text, max_bytes=16 * 1024)
 
 
 def losses_of(folder: Path, tag: str, rank: int = 0) -> dict[int, str]:

@@ -25,8 +25,8 @@ from trimtab.checkpoints.sidecar import read_stamp
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = dataclasses.replace(HEALTHY, steps=24)
-STAGES = [(0, "fp32"), (0, "bf16"), (1, "fp32"), (2, "bf16"), (3, "fp32")]
+SHORT = dataclasses.replace(HEALTHY, steps=12, warmup_steps=4)
+STAGES = [(0, "fp32"), (1, "fp32"), (2, "bf16"), (3, "fp32")]
 
 
 def go(folder: Path, job: Job, world: int = 1) -> dict[str, Any]:
@@ -53,76 +53,89 @@ def test_a_healthy_run_is_bit_for_bit_the_one_without_a_guard(
     plain = go(tmp_path / "plain", job)
     guarded = go(tmp_path / "guarded", dataclasses.replace(job, mode="observe"))
     assert losses_of(tmp_path / "guarded", "out") == losses_of(tmp_path / "plain", "out")
-    assert len(losses_of(tmp_path / "plain", "out")) == 24
+    assert len(losses_of(tmp_path / "plain", "out")) == 12
     assert differences(plain["weights"], guarded["weights"]) == []
     assert events_of(tmp_path / "guarded" / "run", "fault") == []
 
 
-@pytest.mark.parametrize("stage", [0, 1])
+@pytest.mark.parametrize(("stage", "precision"), STAGES)
 def test_bad_data_is_left_out_and_an_update_with_a_nan(
-    tmp_path: Path, stage: int, sound: float
+    tmp_path: Path, stage: int, precision: str, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_DATA, stage=stage, nan_at=100))
+    found = go(tmp_path, Job(BAD_DATA, stage=stage, precision=precision, nan_at=50))
     assert found["actions"] == ["skip-update", "roll-back+skip-data"]
-    assert found["skips"] == [(1112, 1207)]
-    assert found["validation"] == pytest.approx(sound, rel=0.01)
+    assert found["skips"] == [(552, 599)]
+    assert found["validation"] == pytest.approx(sound, rel=0.02)
     assert events_of(tmp_path / "run", "fault") == []
 
 
 def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
     tmp_path: Path, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_DATA, stage=2, precision="bf16", nan_at=100), world=2)
+    found = go(tmp_path, Job(BAD_DATA, stage=1, nan_at=50), world=2)
     other = outcome(tmp_path, 1, "out")
     assert found["actions"] == other["actions"] == ["skip-update", "roll-back+skip-data"]
     assert differences(found["weights"], other["weights"]) == []
-    assert found["validation"] == pytest.approx(sound, rel=0.01)
+    assert found["validation"] == pytest.approx(sound, rel=0.02)
+    assert events_of(tmp_path / "run", "fault") == []
 
 
-def test_a_wrong_rate_is_cut_and_stays_so(tmp_path: Path, sound: float) -> None:
-    unguarded = go(tmp_path / "off", Job(BAD_LR, stage=1, mode=None))["validation"]
-    found = go(tmp_path / "on", Job(BAD_LR, stage=1))
+@pytest.mark.parametrize(("stage", "precision"), STAGES)
+def test_a_wrong_rate_is_cut_and_no_tag_of_the_steps_given_up_is_the_latest(
+    tmp_path: Path, stage: int, precision: str, sound: float
+) -> None:
+    found = go(tmp_path, Job(BAD_LR, stage=stage, precision=precision, tags_every=5))
     assert found["actions"] == ["roll-back+lower-lr"]
-    assert (unguarded - found["validation"]) / (unguarded - sound) >= 0.9
-    assert found["validation"] / sound <= 1.03
+    assert found["validation"] / sound <= 1.05
+    latest = (tmp_path / "tags" / "latest").read_text(encoding="utf-8")
+    stamp = read_stamp(tmp_path / "tags" / latest)
+    assert stamp is not None
+    assert stamp.grade == "healthy"
+    assert events_of(tmp_path / "run", "fault") == []
 
 
 @pytest.mark.parametrize(("stage", "world"), [(0, 1), (1, 2), (3, 2)])
 def test_killed_and_started_again_a_run_goes_on_bit_for_bit(
     tmp_path: Path, stage: int, world: int
 ) -> None:
-    job = Job(SHORT, stage=stage, policy={"checkpoint_every_steps": 8})
+    job = Job(SHORT, stage=stage, policy={"checkpoint_every_steps": 4})
     plain = go(tmp_path / "plain", dataclasses.replace(job, mode=None), world)
     run = tmp_path / "guarded"
-    go(run, dataclasses.replace(job, tag="killed", kill_at=13), world)
+    go(run, dataclasses.replace(job, tag="killed", kill_at=6), world)
     resumed = go(run, dataclasses.replace(job, tag="resumed"), world)
-    expected, found = losses_of(tmp_path / "plain", "out"), losses_of(run, "resumed")
-    assert sorted(found) == list(range(9, 25))
-    assert found == {step: expected[step] for step in found}
+    _goes_on(tmp_path / "plain", run, first=5)
     assert differences(plain["weights"], resumed["weights"]) == []
 
 
-def test_a_run_goes_on_bit_for_bit_from_the_engines_own_tag(tmp_path: Path) -> None:
-    job = Job(SHORT, stage=1, tags_every=8)
-    go(tmp_path / "run", dataclasses.replace(job, tag="whole"))
-    tags = tmp_path / "run" / "tags"
-    stamp = read_stamp(tags / "global_step16")
-    assert stamp is not None
-    assert (stamp.step, stamp.grade) == (16, "healthy")
-    assert (tags / "latest").read_text(encoding="utf-8") == "global_step24"
-    go(tmp_path / "run", dataclasses.replace(job, tag="again", load_tag="global_step16"))
-    expected, found = (losses_of(tmp_path / "run", tag) for tag in ("whole", "again"))
-    assert sorted(found) == list(range(17, 25))
+def test_a_checkpoint_right_after_an_evaluation_holds_the_weights(tmp_path: Path) -> None:
+    """Stage 3 leaves weights gathered after a forward pass without a backward pass."""
+    job = Job(SHORT, stage=3, evaluate_at=5)
+    plain = go(tmp_path / "plain", dataclasses.replace(job, mode=None))
+    run = tmp_path / "guarded"
+    go(run, dataclasses.replace(job, tag="killed", kill_at=7))
+    resumed = go(run, dataclasses.replace(job, tag="resumed"))
+    _goes_on(tmp_path / "plain", run, first=6)
+    assert differences(plain["weights"], resumed["weights"]) == []
+
+
+def _goes_on(plain: Path, run: Path, *, first: int) -> None:
+    expected, found = losses_of(plain, "out"), losses_of(run, "resumed")
+    assert sorted(found) == list(range(first, 13))
     assert found == {step: expected[step] for step in found}
 
 
-def test_latest_never_points_to_a_tag_of_the_steps_given_up(tmp_path: Path) -> None:
-    found = go(tmp_path, Job(dataclasses.replace(BAD_LR, steps=160), stage=1, tags_every=5))
-    assert found["actions"] == ["roll-back+lower-lr"]
-    latest = (tmp_path / "tags" / "latest").read_text(encoding="utf-8")
-    stamp = read_stamp(tmp_path / "tags" / latest)
+def test_a_run_goes_on_bit_for_bit_from_the_engines_own_tag(tmp_path: Path) -> None:
+    job = Job(SHORT, stage=1, tags_every=4)
+    go(tmp_path / "run", dataclasses.replace(job, tag="whole"))
+    tags = tmp_path / "run" / "tags"
+    stamp = read_stamp(tags / "global_step8")
     assert stamp is not None
-    assert stamp.grade == "healthy"
+    assert (stamp.step, stamp.grade) == (8, "healthy")
+    assert (tags / "latest").read_text(encoding="utf-8") == "global_step12"
+    go(tmp_path / "run", dataclasses.replace(job, tag="again", load_tag="global_step8"))
+    expected, found = (losses_of(tmp_path / "run", tag) for tag in ("whole", "again"))
+    assert sorted(found) == list(range(9, 13))
+    assert found == {step: expected[step] for step in found}
 
 
 def test_the_guard_costs_at_most_five_lines() -> None:

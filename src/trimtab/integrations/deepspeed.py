@@ -17,7 +17,9 @@ import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
@@ -34,9 +36,6 @@ try:
     from deepspeed.runtime.base_optimizer import ZeROOptimizer
 except ImportError as error:
     raise MissingExtraError("The adapter for DeepSpeed", "deepspeed") from error
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["DeepSpeedGuard", "healthy_tag"]
 
@@ -88,9 +87,12 @@ class DeepSpeedGuard(Guard):
             extra={**settings.pop("extra", {}), "deepspeed": Place(engine)},
             policy=replace(policy, probes_off=off), **_place_of(engine, loaded), **settings,
         )  # fmt: skip
-        core = self._engine
+        core, training = self._engine, self._training
+        core.late = False  # the engine has read the values before it updates
+        self._own_state = training.state
+        training.state = self._state  # type: ignore[method-assign]
         self._own_apply = core._apply
-        core.clip_ahead = self._update  # type: ignore[method-assign]
+        core._clip = self._update  # type: ignore[method-assign]
         core._apply = self._applied  # type: ignore[method-assign]
         if self.policy.mode == "act" and hasattr(engine.optimizer, "check_grad_overflow"):
             engine.optimizer.check_grad_overflow = True  # ZeRO 1 and 2 in bf16 look only if told to
@@ -114,8 +116,8 @@ class DeepSpeedGuard(Guard):
         elif not self.probing:
             self._own_step(*args, **more)
 
-    def _update(self) -> tuple[float, float | None]:
-        """Run the engine's step at the rate asked for; return norm and limit, as `clip_ahead` does.
+    def _update(self) -> tuple[torch.Tensor, float | None]:
+        """Run the engine's step at the rate asked for; return norm and limit, where others only clip.
 
         The engine measures while it updates, and leaves out what is not finite. Without a wrapper of
         its own around the optimizer it does neither: then both are done here.
@@ -125,7 +127,9 @@ class DeepSpeedGuard(Guard):
         if core.decisions.clip_factor != 1.0:
             self._set_clip(limit)
         bare = not self._stand_in.has_masters
-        norm = clip_gradients(core.parameters, None, self._ranks) if bare else math.nan
+        norm = math.nan
+        if bare:
+            norm = float(clip_gradients(core.parameters, None, self._ranks))
         hold = bare and self._acting and not math.isfinite(norm)
         planned = [g["lr"] for g in groups]
         apply_weight_decay(core)
@@ -137,11 +141,15 @@ class DeepSpeedGuard(Guard):
             group["lr"] = rate
         if not bare:
             norm = float(self._trained.get_global_grad_norm())
-        core._clipped = (norm, limit)
-        return core._clipped
+        return torch.tensor(norm, dtype=torch.float64), limit
 
-    def _applied(self, scale: float | None, *, skip: bool) -> tuple[float, bool]:
-        rate, skipped = self._own_apply(scale, skip=skip)
+    def _state(self) -> dict[str, Any]:
+        """Return live states, with no weights gathered: an evaluation between two steps leaves them so."""
+        self._stand_in.zero_grad()
+        return self._own_state()
+
+    def _applied(self, scale: float | None, *, skip: bool, **more: Any) -> tuple[float, bool]:
+        rate, skipped = self._own_apply(scale, skip=skip, **more)
         return rate, skipped or not self._trained.was_step_applied()
 
     def _set_clip(self, limit: float | None) -> None:
