@@ -1,6 +1,6 @@
 """A DeepSpeed loop with the guard: a tiny GPT on real text, a jump of the rate, the recovery.
 
-    python examples/deepspeed_gpt.py            with the guard: about a minute on two cores, no GPU
+    python examples/deepspeed_gpt.py            with the guard: seconds on one core, no GPU
     python examples/deepspeed_gpt.py --off      the same loop without it
     torchrun --nproc-per-node 2 examples/deepspeed_gpt.py --stage 2
 

@@ -24,10 +24,10 @@ from trimtab.lab.text import Text, load_text
 from trimtab.lab.train import build, evaluate
 from trimtab.plan.policy import Mode, Policy
 
-STEPS = 100
+STEPS = 240
 HEALTHY = dataclasses.replace(SOUND, steps=STEPS)
-BAD_DATA = dataclasses.replace(bad_data(70, 6), steps=STEPS)
-BAD_LR = dataclasses.replace(bad_lr(70, 300.0), steps=STEPS)
+BAD_DATA = dataclasses.replace(bad_data(140, 12), steps=STEPS)
+BAD_LR = dataclasses.replace(bad_lr(140, 300.0), steps=STEPS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +94,7 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             loss = next_token_loss(engine, batch["tokens"])
             calm = guard is None or guard.phase == "calm"
             if calm and rank == world - 1 and step == job.nan_at:
-                loss.register_hook(_spoil)
+                loss.register_hook(_spoil)  # type: ignore[no-untyped-call]
             engine.backward(loss)
             engine.step()
             losses.write(f"{step} {float(loss.detach()).hex()}\n")

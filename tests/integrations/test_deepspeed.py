@@ -62,9 +62,9 @@ def test_a_healthy_run_is_bit_for_bit_the_one_without_a_guard(
 def test_bad_data_is_left_out_and_an_update_with_a_nan(
     tmp_path: Path, stage: int, precision: str, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_DATA, stage=stage, precision=precision, nan_at=50))
+    found = go(tmp_path, Job(BAD_DATA, stage=stage, precision=precision, nan_at=100))
     assert found["actions"] == ["skip-update", "roll-back+skip-data"]
-    assert found["skips"] == [(552, 599)]
+    assert found["skips"] == [(1112, 1207)]
     assert found["validation"] == pytest.approx(sound, rel=0.02)
     assert events_of(tmp_path / "run", "fault") == []
 
@@ -72,7 +72,7 @@ def test_bad_data_is_left_out_and_an_update_with_a_nan(
 def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
     tmp_path: Path, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_DATA, stage=1, nan_at=50), world=2)
+    found = go(tmp_path, Job(BAD_DATA, stage=1, nan_at=100), world=2)
     other = outcome(tmp_path, 1, "out")
     assert found["actions"] == other["actions"] == ["skip-update", "roll-back+skip-data"]
     assert differences(found["weights"], other["weights"]) == []
