@@ -46,7 +46,8 @@ class Job:
     kill_at: int | None = None
     """Step after which rank 0 is killed with SIGKILL."""
     tags_every: int | None = None
-    """Steps between the engine's own checkpoints in `folder/tags`; None: none."""
+    """Steps between the engine's own checkpoints in `folder/tags`, each once; None: none."""
+    tags_until: int = STEPS
     load_tag: str | None = None
     """A tag of these to go on from."""
     evaluate_at: int | None = None
@@ -88,6 +89,7 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             engine, data=loader, steps=job.scenario.steps, run=folder / "run", mode=job.mode,
             policy=Policy(**policy), loaded=loaded, say=lambda _line: None,
         )  # fmt: skip
+    tagged = engine.global_steps
     with (folder / f"{job.tag}-{rank}.txt").open("a", encoding="utf-8") as losses:
         for batch in batches:
             step = engine.global_steps + 1
@@ -100,8 +102,9 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
             losses.write(f"{step} {float(loss.detach()).hex()}\n")
             losses.flush()
             now = engine.global_steps
-            if job.tags_every and now % job.tags_every == 0 and now >= step:
+            if job.tags_every and now % job.tags_every == 0 and tagged < now <= job.tags_until:
                 engine.save_checkpoint(str(folder / "tags"))
+                tagged = now
             if now == job.evaluate_at:
                 _evaluate(engine, batch, guard)
             if rank == 0 and now == job.kill_at:
@@ -182,5 +185,13 @@ def _validation(weights: dict[str, Tensor], job: Job, text: Text) -> float:
 
 def losses_of(folder: Path, tag: str, rank: int = 0) -> dict[int, str]:
     """Loss of each step, the last one where a step was done twice."""
-    lines = (folder / f"{tag}-{rank}.txt").read_text(encoding="utf-8").splitlines()
-    return {int(step): loss for step, loss in (line.split() for line in lines)}
+    return {step: losses[-1] for step, losses in all_losses_of(folder, tag, rank).items()}
+
+
+def all_losses_of(folder: Path, tag: str, rank: int = 0) -> dict[int, list[str]]:
+    """Losses of each step, as often as it was done."""
+    found: dict[int, list[str]] = {}
+    for line in (folder / f"{tag}-{rank}.txt").read_text(encoding="utf-8").splitlines():
+        step, loss = line.split()
+        found.setdefault(int(step), []).append(loss)
+    return found

@@ -5,10 +5,12 @@ One process for each run: an engine leaves groups and settings behind that the n
 
 import dataclasses
 import importlib.util
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,15 @@ if importlib.util.find_spec("deepspeed") is None:
 
 from tests.guard.crowd import outcome, run_crowd
 from tests.guard.tiny import differences, events_of
-from tests.integrations.deepspeed_jobs import BAD_DATA, BAD_LR, HEALTHY, Job, losses_of, work
+from tests.integrations.deepspeed_jobs import (
+    BAD_DATA,
+    BAD_LR,
+    HEALTHY,
+    Job,
+    all_losses_of,
+    losses_of,
+    work,
+)
 from trimtab.checkpoints.sidecar import read_stamp
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
@@ -38,6 +48,14 @@ def go(folder: Path, job: Job, world: int = 1) -> dict[str, Any]:
         return {}
     assert codes == [0] * world
     return outcome(folder, 0, job.tag)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nursery() -> None:
+    """Spare each rank the imports; without effect where other tests have started the fork server."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.integrations.deepspeed_nursery"])
+    forkserver.ensure_running()
 
 
 @pytest.fixture(scope="module")
@@ -66,17 +84,29 @@ def test_bad_data_is_left_out_and_an_update_with_a_nan(
     assert found["actions"] == ["skip-update", "roll-back+skip-data"]
     assert found["skips"] == [(1112, 1207)]
     assert found["validation"] == pytest.approx(sound, rel=0.02)
+    _repeats(tmp_path)
     assert events_of(tmp_path / "run", "fault") == []
 
 
+def _repeats(folder: Path, rank: int = 0) -> None:
+    """Between the state gone back to and the first sign, the same steps again, bit for bit."""
+    losses = all_losses_of(folder, "out", rank)
+    for step in range(131, 140):
+        assert len(losses[step]) > 1
+        assert losses[step][-1] == losses[step][0]
+
+
+@pytest.mark.parametrize("stage", [1, 3])
 def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
-    tmp_path: Path, sound: float
+    tmp_path: Path, stage: int, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_DATA, stage=1, nan_at=100), world=2)
+    found = go(tmp_path, Job(BAD_DATA, stage=stage, nan_at=100), world=2)
     other = outcome(tmp_path, 1, "out")
     assert found["actions"] == other["actions"] == ["skip-update", "roll-back+skip-data"]
     assert differences(found["weights"], other["weights"]) == []
     assert found["validation"] == pytest.approx(sound, rel=0.02)
+    for rank in (0, 1):
+        _repeats(tmp_path, rank)
     assert events_of(tmp_path / "run", "fault") == []
 
 
@@ -84,13 +114,16 @@ def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
 def test_a_wrong_rate_is_cut_and_no_tag_of_the_steps_given_up_is_the_latest(
     tmp_path: Path, stage: int, precision: str, sound: float
 ) -> None:
-    found = go(tmp_path, Job(BAD_LR, stage=stage, precision=precision, tags_every=5))
+    job = Job(BAD_LR, stage=stage, precision=precision, tags_every=5, tags_until=140)
+    found = go(tmp_path, job)
     assert found["actions"] == ["roll-back+lower-lr"]
     assert found["validation"] / sound <= 1.05
+    _repeats(tmp_path)
     latest = (tmp_path / "tags" / "latest").read_text(encoding="utf-8")
-    stamp = read_stamp(tmp_path / "tags" / latest)
+    assert latest == "global_step130"
+    stamp = read_stamp(tmp_path / "tags" / "global_step140")
     assert stamp is not None
-    assert stamp.grade == "healthy"
+    assert stamp.grade == "poisoned"
     assert events_of(tmp_path / "run", "fault") == []
 
 
