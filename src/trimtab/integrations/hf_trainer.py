@@ -201,6 +201,11 @@ class GuardMixin:
                 "FSDP version 1 keeps parameters in flat buffers that cannot be measured by name; "
                 'set fsdp_config={"fsdp_version": 2}'
             )
+        if str(accelerator.distributed_type).endswith("DEEPSPEED"):
+            raise ConfigError(
+                "TrainingArguments(deepspeed=...) hands backward and update to an engine; take "
+                "GuardCallback(mode='observe'), or a loop with trimtab.integrations.deepspeed"
+            )
         state.num_train_epochs = self._num_epochs
         by_metric = isinstance(
             scheduler, ReduceLROnPlateau

@@ -45,6 +45,7 @@ PACKAGES = (
     Package(name="lightning", serves="Lightning Trainer and Fabric", lowest=(2, 4), highest=(2, 6), extra="lightning"),
     Package(name="torchtitan", serves="torchtitan's Trainer", lowest=(0, 3), highest=(0, 3), extra="torchtitan"),
     Package(name="megatron-core", serves="Megatron loops and hooks", lowest=(0, 16), highest=(0, 16), extra="megatron"),
+    Package(name="deepspeed", serves="DeepSpeed engine", lowest=(0, 19), highest=(0, 19), extra="deepspeed"),
     Package(name="tensorboard", serves="logger", lowest=(2, 21), highest=(2, 21), extra="loggers"),
     Package(name="wandb", serves="logger", lowest=(0, 31), highest=(0, 31), extra="loggers"),
     Package(name="mlflow-skinny", serves="logger (or the whole mlflow)", lowest=(3, 17), highest=(3, 17), extra="loggers"),
