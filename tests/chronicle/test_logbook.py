@@ -137,7 +137,8 @@ def test_tables_of_what_worked_and_what_did_not() -> None:
 
 def test_learning_rate_follows_the_final_lineage() -> None:
     rows = sections(render_logbook(STORY, record()))["Learning rate as it was"]
-    assert "| 880 | 1.0 | 0.001 |" in rows
+    assert "| 1 | 1.0 | 0.001 |" in rows
+    assert "| 880 |" not in rows  # a steady rate is told once
     assert "| 881 | 1.2 | 5e-4 |" in rows or "| 881 | 1.2 | 0.0005 |" in rows
     assert "| 945 |" not in rows  # given up
 

@@ -179,7 +179,7 @@ def test_rolled_back_by_hand_a_finished_run_keeps_what_is_trained_then(tmp_path:
 @pytest.mark.parametrize(("first", "last"), [(math.nan, 5), (0, 5.5), (1.0, 2), ("0", "5")])
 def test_samples_are_skipped_by_whole_numbers_only(tmp_path: Path, first: Any, last: Any) -> None:
     guard = guard_of(make(), tmp_path / "run", steps=5)
-    with pytest.raises(ConfigError, match="expected whole numbers"):
+    with pytest.raises(ConfigError, match="whole number"):
         guard.skip_samples(first, last, why="a test")
     assert guard.skipped_samples == ()
     guard.close()

@@ -116,7 +116,7 @@ class DeepSpeedGuard(Guard):
         elif not self.probing:
             self._own_step(*args, **more)
 
-    def _update(self) -> tuple[torch.Tensor, float | None]:
+    def _update(self, *, look: bool = True) -> tuple[torch.Tensor, float | None]:  # noqa: ARG002 - the engine's own looks
         """Run the engine's step at the rate asked for; return norm and limit, where others only clip.
 
         The engine measures while it updates, and leaves out what is not finite. Without a wrapper of
