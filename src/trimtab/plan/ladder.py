@@ -203,7 +203,9 @@ def _blocked(s: Situation) -> NextStep | None:
 def _too_much_data(s: Situation) -> GiveUp | None:
     """Return why data that stood out is not left out; a branch through it would tell nothing."""
     p = s.probe
-    if not _outliers(s) or s.recurrences or s.planned_samples is None or _skip_range(s) is not None:
+    if not _outliers(s) or s.recurrences or s.policy.bisect == "always":
+        return None
+    if s.planned_samples is None or _skip_range(s) is not None:
         return None
     assert p is not None
     first, last = p.first_sample, p.last_sample
