@@ -256,3 +256,9 @@ def test_rows_that_held_are_ranked_by_cost() -> None:
     rows = [row((a,), held=h) for a, h in (("fp32", True), ("adam-eps", False), ("lower-lr", True), ("other-data", True))]  # fmt: skip
     names = [r.name for r in read_out(rows, recorded=recorded).rows]
     assert names == ["replay", "other-data", "lower-lr", "fp32", "adam-eps"]
+
+
+def test_where_attention_saturates_an_fp16_overflow_is_not_asked_about_first() -> None:
+    s = situation(nonfinite=True, kind="shift", low_precision="fp16", saturating=True)
+    tried, _ = play(s, lambda t: t.lr_factor < 1)
+    assert tried == ["lower-lr"]

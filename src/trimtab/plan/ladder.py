@@ -268,7 +268,10 @@ def _unexplained(s: Situation) -> bool:
 def _suspected(s: Situation) -> tuple[str, ...]:
     """Return arms to ask first by what the incident is: fp16's own way to fail."""
     overflow = s.nonfinite or s.kind in ("scale-collapse", "skipped-steps")
-    if s.low_precision == "fp16" and overflow and not _outliers(s) and s.policy.bisect != "never":
+    fp16 = (
+        s.low_precision == "fp16" and not s.saturating
+    )  # an fp16 run's search for its scale overflows
+    if fp16 and overflow and not _outliers(s) and s.policy.bisect != "never":
         return ("replay", "fp32", "bf16")
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
 
