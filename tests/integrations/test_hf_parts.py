@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,34 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     assert found.log.logs == plain.log.logs
     assert found.trainer.guard is None
     assert "the run is not guarded: RuntimeError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", ["garbage", "half", "none", "ours"])
+def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape: dict[str, Any] = {
+        "num_samples": 3 * 8, "max_steps": 8, "save_strategy": "steps", "save_steps": 5,
+        "train_sampling_strategy": "random",
+    }  # fmt: skip
+    plain = fit(tmp_path / "plain", **shape)
+    fit(tmp_path, guard=guard_settings("observe"), **shape)
+    companion = tmp_path / "checkpoint-5" / "trimtab.pt"
+    if fault == "garbage":
+        companion.write_bytes(b"garbage")
+    elif fault == "half":
+        companion.write_bytes(companion.read_bytes()[:3000])
+    elif fault == "none":
+        companion.unlink()
+    else:
+        monkeypatch.setattr("trimtab.integrations.hf_trainer.Place", lambda _trainer: 1 // 0)
+    lines: list[str] = []
+    settings = replace(guard_settings("observe"), say=lines.append)
+    found = fit(tmp_path, guard=settings, resume=str(tmp_path / "checkpoint-5"), **shape)
+    assert differences(plain.weights, found.weights) == []
+    assert [x for _, x in sorted(found.log.by_step().items())] == [
+        x for step, x in sorted(plain.log.by_step().items()) if step > 5
+    ]
+    assert not found.trainer.args.ignore_data_skip
+    assert len([x for x in lines if "damaged" in x]) == (fault in ("garbage", "half"))
+    assert ("not guarded" in capsys.readouterr().err) == (fault == "ours")

@@ -97,6 +97,7 @@ class GuardMixin:
         self._feed: Feed | None = None
         self._hooks: Hooks | None = None
         self._loaded: Path | None = None
+        self._skips_data = False
         self._held_limit: int | None = None
         self.group_size = 1
         """Batches of the step under way."""
@@ -170,7 +171,7 @@ class GuardMixin:
         if chosen is True:
             chosen = choose_checkpoint(arguments.output_dir, self._run_directory())
         self._loaded = Path(chosen) if isinstance(chosen, str | Path) else None
-        skips_data = arguments.ignore_data_skip
+        self._skips_data = skips_data = arguments.ignore_data_skip
         arguments.ignore_data_skip = True  # the guard knows the place in the data
         try:
             return super().train(  # type: ignore[misc]
@@ -201,7 +202,8 @@ class GuardMixin:
         )
         extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
         chosen = self.guard_settings
-        companion = None if self._loaded is None else read_companion(self._loaded)
+        tell = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
+        companion = None if self._loaded is None else read_companion(self._loaded, say=tell)
         self.guard = guard = Guard(
             self.model_wrapped, inner_optimizer(optimizer),
             data=self._feed.source(total_batches=state.max_steps * args.gradient_accumulation_steps),
@@ -213,8 +215,7 @@ class GuardMixin:
             companion=companion, say=chosen.say,
         )  # fmt: skip
         if self._loaded is not None and companion is None:
-            done = (state.global_step, self._feed.num_batches, args.gradient_accumulation_steps)
-            guard.go_on_after(_batches(*done))
+            guard.go_on_after(self._batches_done())
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
             state.epoch = guard.data_epoch
@@ -230,9 +231,15 @@ class GuardMixin:
         to_stderr(
             f"trimtab: a fault of its own; the run is not guarded: {type(error).__name__}: {error}"
         )
-        if self.guard is not None:
-            self.guard.close()
+        self._release()
         self.guard = None
+        for name in ("optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.args.ignore_data_skip = self._skips_data
+        loaded = self._loaded
+        if loaded is not None and self._feed is not None and not self._skips_data:
+            trainer: Any = self
+            self._feed.skip(self._batches_done(), lambda: trainer._load_rng_state(str(loaded)))
 
     def after_step(self) -> None:
         """Set the Trainer's count so that its own increment gives the guard's."""
@@ -290,6 +297,12 @@ class GuardMixin:
         chosen = self.guard_settings.run
         return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"
 
+    def _batches_done(self) -> int:
+        """Return how many batches of this rank the steps of the Trainer's checkpoint took."""
+        assert self._feed is not None
+        accumulate = self.args.gradient_accumulation_steps
+        return _batches(self.state.global_step, self._feed.num_batches, accumulate)
+
     def _hold_checkpoints(self, *, doubt: bool) -> None:
         """Rotate no checkpoint away while the newer ones may be of no use."""
         args = self.args
@@ -321,6 +334,10 @@ def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:
     per_epoch_steps = -(-per_epoch // accumulate)
     epochs, rest = divmod(steps, per_epoch_steps)
     return epochs * per_epoch + rest * accumulate
+
+
+def _say_nothing(_line: str) -> None:
+    """The first rank speaks for all."""
 
 
 class GuardedTrainer(GuardMixin, Trainer):
