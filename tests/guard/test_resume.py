@@ -341,3 +341,22 @@ def test_the_lr_factor_clip_and_skips_survive_a_kill_without_a_later_checkpoint(
     row = rows_of(tmp_path / "run", "1.1")[0]
     assert row["lr"] == 0.25 * planned
     assert row["clipped"] == float(row["grad_norm"] > 0.5)
+
+
+@pytest.mark.parametrize("left", ["done", "given-up", "running", ""])
+def test_a_finished_run_that_is_started_again_is_done_and_asks_for_no_restart(
+    tmp_path: Path, left: str
+) -> None:
+    path, known = tmp_path / "verdict.json", {"state": left, "restart": left == "running", "reason": "as told"}  # fmt: skip
+    for again in (False, True):
+        s = make()
+        train_guarded(s, guard_of(s, tmp_path, steps=4))
+        if not again:
+            assert json.loads(path.read_text("utf-8"))["state"] == "done"
+            path.write_text(json.dumps(known) if left else "{half", encoding="utf-8")
+    verdict = json.loads(path.read_text("utf-8"))
+    if left in ("done", "given-up"):
+        assert verdict == known
+    else:
+        assert (verdict["state"], verdict["restart"]) == ("done", False)
+        assert verdict["reason"] == "all steps done"

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from trimtab.guard.undoing import Undoing
-from trimtab.guard.verdict import State, write_verdict
+from trimtab.guard.verdict import State, asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +73,7 @@ class Ending(Undoing):
         self._settle_last(act=self._ranks.count == 1 or not self._interrupts.in_step)
         engine, step = self._engine, self._engine.counters.step
         if self._done() and step == self._step_at_start:  # it was finished before, and told so
+            self._edge.run("journal", self._confirm_done)
             self.close()
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
@@ -96,6 +97,11 @@ class Ending(Undoing):
             state = "given-up" if reason == "given up" else "interrupted"
         self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
         self.close()
+
+    def _confirm_done(self) -> None:
+        """Let an older verdict stand, with its reason, unless it would start the run for ever."""
+        if asks_for_restart(self._recorder.directory.root):
+            self._verdict("done", "all steps done")
 
     def _tell_end(self, reason: str) -> None:
         step, saved = self._engine.counters.step, self._engine.saved_step
