@@ -145,3 +145,28 @@ def test_epochs_or_steps_must_be_said(tmp_path: Path) -> None:
     loop = Loop(None)
     with pytest.raises(ConfigError, match="give one of the two"):
         guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+def test_objects_that_are_not_prepared_or_guarded_already_are_refused(tmp_path: Path) -> None:
+    loop = Loop(None)
+    optimizer = torch.optim.AdamW(loop.model.parameters())
+    plain = torch.utils.data.DataLoader(Windows(text().train, 8))
+    stream = loop.accelerator.prepare(torch.utils.data.DataLoader(Stream(), batch_size=2))
+    for refused, given in (
+        (r"an optimizer that Accelerate has not prepared \(AdamW\)", (optimizer, loop.loader)),
+        (r"a loader that Accelerate has not prepared \(DataLoader\)", (loop.optimizer, plain)),
+        ("dataset is Stream, which does not say its length", (loop.optimizer, stream)),
+    ):
+        with pytest.raises(ConfigError, match=refused):
+            guard_loop(loop.accelerator, loop.model, *given, run=tmp_path, epochs=1)
+    assert list(tmp_path.iterdir()) == []
+    once = guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path, epochs=1)  # fmt: skip
+    for twice in ((once.optimizer, loop.loader), (loop.optimizer, once.loader)):
+        with pytest.raises(ConfigError, match="call it once"):
+            guard_loop(loop.accelerator, loop.model, *twice, run=tmp_path, epochs=1)
+    once.loader.guard.close()

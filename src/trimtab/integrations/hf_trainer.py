@@ -26,6 +26,7 @@ from trimtab.integrations.accelerated import (
     PreparedOptimizer,
     inner_optimizer,
 )
+from trimtab.integrations.hf_callback import GuardCallback
 from trimtab.integrations.hf_checkpoints import TrainerFiles, choose_checkpoint, read_companion
 from trimtab.integrations.hf_feed import EpochLength, Feed
 from trimtab.integrations.hf_place import Place
@@ -89,7 +90,15 @@ class GuardMixin:
             *args: For the Trainer.
             guard: The mode (observe, advise, act), or all settings.
             **kwargs: For the Trainer.
+
+        Raises:
+            ConfigError: `guard` is something else.
         """
+        if not isinstance(guard, str | GuardSettings):
+            raise ConfigError(
+                f'guard={guard!r}: expected "observe", "advise", "act" or GuardSettings(...); to train '
+                "unguarded, take the Trainer class itself"
+            )
         super().__init__(*args, **kwargs)
         for package in ("transformers", "accelerate"):
             warn_of_version(package)
@@ -102,6 +111,7 @@ class GuardMixin:
         self.group_size = 1
         """Batches of the step under way."""
         self.group_done = 0
+        self._step_before = -1
         self._misaligned = False
         self.add_callback(_Watch(self))
 
@@ -129,9 +139,11 @@ class GuardMixin:
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do the Trainer's, and tell the guard of the loss."""
+        guard = self.guard
+        if guard is not None and self.group_done == 0:
+            self._step_before = guard.step_number
         loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
         self.group_done += 1
-        guard = self.guard
         if guard is None:
             return loss
         guard.note_loss(loss * self.group_size if self.group_size > 1 else loss)
@@ -165,7 +177,14 @@ class GuardMixin:
                 healthy state there is, its own or the guard's; None: the guard's, where there is one.
             *args: For the Trainer.
             **kwargs: For the Trainer.
+
+        Raises:
+            ConfigError: A `GuardCallback` is there as well, or as for `Guard`.
         """
+        if any(isinstance(callback, GuardCallback) for callback in self.callback_handler.callbacks):
+            raise ConfigError(
+                f"{type(self).__name__} is guarded whole, and a GuardCallback is redundant; take it out"
+            )
         arguments = self.args
         chosen: str | Path | bool | None = resume_from_checkpoint
         if chosen is True:
@@ -200,7 +219,8 @@ class GuardMixin:
         schedule = AcceleratedSchedule(
             None if by_metric else scheduler, optimizer, accelerator.scaler
         )
-        extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
+        place = Place(self)
+        extra = {"trainer": place} | ({"plateau": scheduler} if by_metric else {})
         chosen = self.guard_settings
         tell = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
         companion = None if self._loaded is None else read_companion(self._loaded, say=tell)
@@ -219,6 +239,10 @@ class GuardMixin:
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
             state.epoch = guard.data_epoch
+            place.count_from_here()
+        guard._engine.keeps_gradients = (
+            True  # for `on_optimizer_step`; the Trainer drops them after it
+        )
         self._files = TrainerFiles(args.output_dir, guard)
         self._hooks = Hooks(accelerator, guard, note_losses=False)
         self.optimizer = PreparedOptimizer(optimizer, guard, schedule)
@@ -249,13 +273,16 @@ class GuardMixin:
             self._misaligned = short and not self.guard.epoch_is_over  # it went back from there
 
     def after_pass(self, control: Any) -> None:
-        """Let the Trainer end its epoch with the data, and do nothing else in a probe or trial."""
+        """Let the Trainer end its epoch with the data; nothing else in a probe or trial, or after a
+        pass that did not lead one step on.
+        """  # noqa: D205
         guard, state = self.guard, self.state
         if guard is None:
             return
         state.epoch = guard.data_epoch
-        if guard.phase != "calm":
+        if guard.phase != "calm" or guard.step_number != self._step_before + 1:
             control.should_log = control.should_evaluate = control.should_save = False
+        if guard.phase != "calm":
             if state.global_step >= state.max_steps:
                 control.should_training_stop = False
         else:
