@@ -30,7 +30,8 @@ class Feed:
         self.batch_size = loader.batch_size
         self.num_workers = loader.num_workers
         self._pass: Generator[Any] | None = None
-        self._skip, self._skipped = 0, lambda: None
+        self._skip = 0
+        self._skipped: Callable[[], None] = lambda: None
         self._batches: Iterator[Any] = iter(())
 
     def __len__(self) -> int:
