@@ -16,6 +16,7 @@ pytest.importorskip("accelerate")
 
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import set_seed  # noqa: E402
+from torch.utils.data import IterableDataset  # noqa: E402
 
 from tests.guard.tiny import differences, events_of, rows_of  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
@@ -147,7 +148,7 @@ def test_epochs_or_steps_must_be_said(tmp_path: Path) -> None:
         guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path)
 
 
-class Stream(torch.utils.data.IterableDataset[Any]):
+class Stream(IterableDataset[Any]):
     def __iter__(self) -> Any:
         return iter([])
 

@@ -59,7 +59,7 @@ def test_a_training_that_is_broken_off_is_let_go_of_at_the_next_begin_or_by_clos
 ) -> None:
     callback, args = silent("observe"), settings(tmp_path)
     drive(callback, args, ends=False)
-    assert args.save_total_limit is None  # held: an alarm is open
+    assert [args.save_total_limit] == [None]  # held: an alarm is open
     again = settings(tmp_path)
     drive(callback, again, ends=False)
     assert args.save_total_limit == 3

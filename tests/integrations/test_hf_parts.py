@@ -261,8 +261,8 @@ class Ends(TrainerCallback):
         self.num_gradients: set[int] = set()
         self.mean_loss = math.nan
 
-    def on_optimizer_step(self, *_: Any, model: Any, **__: Any) -> None:
-        self.num_gradients.add(sum(p.grad is not None for p in model.parameters()))
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.num_gradients.add(sum(p.grad is not None for p in more["model"].parameters()))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == self.at:
@@ -296,7 +296,7 @@ def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> N
             loss: Any = super().compute_loss(*args, **kwargs)
             guard = self.guard
             assert guard is not None
-            gone_back = any("to_step" in (a.get("values") or {}) for a in guard.actions)
+            gone_back = any("to_step" in str(a.get("values")) for a in guard.actions)
             bad = guard.phase == "calm" and 12 <= guard.step_number < 20 and not gone_back
             return loss * math.nan if bad else loss
 

@@ -446,7 +446,7 @@ def _refused(tmp_path: Path, module: LightningModule | None = None, **settings: 
 
 
 class NoOptimizer(TinyModule):
-    def configure_optimizers(self) -> None:  # type: ignore[override]
+    def configure_optimizers(self) -> None:
         """Nothing is trained."""
 
 

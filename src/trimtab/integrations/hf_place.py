@@ -45,7 +45,7 @@ class Place:
         """Return it as plain data."""
         trainer = self._trainer
         loss = getattr(trainer, "_tr_loss", None)
-        counters = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
+        counters: dict[str, Any] = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
         counters["_total_loss_scalar"] = counters["_total_loss_scalar"] + self._loss_before
         return {
             "state": {name: getattr(trainer.state, name, None) for name in _OF_STATE},
