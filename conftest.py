@@ -15,6 +15,7 @@ collect_ignore = (
 
 _NEEDED_BY = {
     "lightning": ("src/trimtab/integrations/lightning*.py", "src/trimtab/integrations/fabric.py", "tests/integrations/lightning_*.py"),
+    "deepspeed": ("src/trimtab/integrations/deepspeed*.py", "tests/integrations/deepspeed_*.py"),
     "torchtitan": ("src/trimtab/integrations/torchtitan.py", "tests/integrations/titan_*.py"),
     "megatron": ("src/trimtab/integrations/megatron.py", "tests/integrations/megatron_*.py"),
     "transformers": ("src/trimtab/integrations/h*.py", "tests/integrations/hf_*.py"),

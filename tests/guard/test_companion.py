@@ -75,7 +75,7 @@ def test_without_a_companion_it_goes_on_and_says_what_is_new(tmp_path: Path) -> 
     guard = guard_of(s, tmp_path / "run", steps=STEPS, loaded_step=23)
     assert len(train_guarded(s, guard)) == STEPS - 23
     (note,) = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
-    assert "saved without the guard" in note
+    assert "holds nothing of the guard's" in note
 
 
 def test_a_companion_of_another_step_or_not_legible_is_refused(tmp_path: Path) -> None:

@@ -364,3 +364,22 @@ def test_what_is_done_while_a_checkpoint_is_written_outlives_a_restart(tmp_path:
     assert (restored.step_number, restored.lr_factor) == (5, 0.5)
     assert restored.skipped_samples == ((100, 103),)
     restored.close()
+
+
+@pytest.mark.parametrize("left", ["done", "given-up", "running", ""])
+def test_a_finished_run_that_is_started_again_is_done_and_asks_for_no_restart(
+    tmp_path: Path, left: str
+) -> None:
+    path, known = tmp_path / "verdict.json", {"state": left, "restart": left == "running", "reason": "as told"}  # fmt: skip
+    for again in (False, True):
+        s = make()
+        train_guarded(s, guard_of(s, tmp_path, steps=4))
+        if not again:
+            assert json.loads(path.read_text("utf-8"))["state"] == "done"
+            path.write_text(json.dumps(known) if left else "{half", encoding="utf-8")
+    verdict = json.loads(path.read_text("utf-8"))
+    if left in ("done", "given-up"):
+        assert verdict == known
+    else:
+        assert (verdict["state"], verdict["restart"]) == ("done", False)
+        assert verdict["reason"] == "all steps done"

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate")
 
 from accelerate import Accelerator  # noqa: E402
 from accelerate.utils import set_seed  # noqa: E402
+from torch.utils.data import IterableDataset  # noqa: E402
 
 from tests.guard.tiny import differences, events_of, rows_of  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
@@ -145,3 +146,28 @@ def test_epochs_or_steps_must_be_said(tmp_path: Path) -> None:
     loop = Loop(None)
     with pytest.raises(ConfigError, match="give one of the two"):
         guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([])
+
+
+def test_objects_that_are_not_prepared_or_guarded_already_are_refused(tmp_path: Path) -> None:
+    loop = Loop(None)
+    optimizer = torch.optim.AdamW(loop.model.parameters())
+    plain = torch.utils.data.DataLoader(Windows(text().train, 8))
+    stream = loop.accelerator.prepare(torch.utils.data.DataLoader(Stream(), batch_size=2))
+    for refused, given in (
+        (r"an optimizer that Accelerate has not prepared \(AdamW\)", (optimizer, loop.loader)),
+        (r"a loader that Accelerate has not prepared \(DataLoader\)", (loop.optimizer, plain)),
+        ("dataset is Stream, which does not say its length", (loop.optimizer, stream)),
+    ):
+        with pytest.raises(ConfigError, match=refused):
+            guard_loop(loop.accelerator, loop.model, *given, run=tmp_path, epochs=1)
+    assert list(tmp_path.iterdir()) == []
+    once = guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path, epochs=1)  # fmt: skip
+    for twice in ((once.optimizer, loop.loader), (loop.optimizer, once.loader)):
+        with pytest.raises(ConfigError, match="call it once"):
+            guard_loop(loop.accelerator, loop.model, *twice, run=tmp_path, epochs=1)
+    once.loader.guard.close()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.integrations.hf_lab import (  # noqa: E402
     rows_of,
 )
 from trimtab.checkpoints.sidecar import read_stamp  # noqa: E402
-from trimtab.errors import ActError  # noqa: E402
+from trimtab.errors import ActError, ConfigError  # noqa: E402
 from trimtab.integrations.huggingface import (  # noqa: E402
     GuardCallback,
     GuardedTrainer,
@@ -344,3 +345,100 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     assert found.log.logs == plain.log.logs
     assert found.trainer.guard is None
     assert "the run is not guarded: RuntimeError: ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", ["garbage", "half", "none", "ours"])
+def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
+    tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape: dict[str, Any] = {
+        "num_samples": 3 * 8, "max_steps": 8, "save_strategy": "steps", "save_steps": 5,
+        "train_sampling_strategy": "random",
+    }  # fmt: skip
+    plain = fit(tmp_path / "plain", **shape)
+    fit(tmp_path, guard=guard_settings("observe"), **shape)
+    companion = tmp_path / "checkpoint-5" / "trimtab.pt"
+    if fault == "garbage":
+        companion.write_bytes(b"garbage")
+    elif fault == "half":
+        companion.write_bytes(companion.read_bytes()[:3000])
+    elif fault == "none":
+        companion.unlink()
+    else:
+        monkeypatch.setattr("trimtab.integrations.hf_trainer.Place", lambda _trainer: 1 // 0)
+    lines: list[str] = []
+    settings = replace(guard_settings("observe"), say=lines.append)
+    found = fit(tmp_path, guard=settings, resume=str(tmp_path / "checkpoint-5"), **shape)
+    assert differences(plain.weights, found.weights) == []
+    assert [x for _, x in sorted(found.log.by_step().items())] == [
+        x for step, x in sorted(plain.log.by_step().items()) if step > 5
+    ]
+    assert not found.trainer.args.ignore_data_skip
+    assert len([x for x in lines if "damaged" in x]) == (fault in ("garbage", "half"))
+    assert ("not guarded" in capsys.readouterr().err) == (fault == "ours")
+
+
+def test_what_is_no_mode_and_what_is_guarded_twice_is_refused(tmp_path: Path) -> None:
+    for guard in (None, 3, {"mode": "act"}):
+        with pytest.raises(ConfigError, match=r"guard=.*expected \"observe\""):
+            GuardedTrainer(model=gpt2(), guard=guard)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="GuardCallback is redundant"):
+        fit(tmp_path, guard=guard_settings(), callbacks=(GuardCallback(),), max_steps=2)
+
+
+class Ends(TrainerCallback):
+    """What callbacks and the end of a training tell; a training may be broken off at a step."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.num_gradients: set[int] = set()
+        self.mean_loss = math.nan
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.num_gradients.add(sum(p.grad is not None for p in more["model"].parameters()))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.at:
+            raise RuntimeError("cut")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        self.mean_loss = logs.get("train_loss", self.mean_loss)
+
+
+def test_the_mean_loss_after_a_resume_is_that_of_the_steps_since_and_gradients_are_seen(
+    tmp_path: Path,
+) -> None:
+    shape: dict[str, Any] = {"num_samples": 80, "max_steps": 12, "logging_steps": 4}
+    guard, ends = guard_settings("observe", checkpoint_every_steps=6), (Ends(9), Ends(), Ends(), Ends())  # fmt: skip
+    plain = fit(tmp_path / "plain", callbacks=(ends[3],), **{**shape, "logging_steps": 1})
+    with pytest.raises(RuntimeError, match="cut"):
+        fit(tmp_path / "g", guard=guard, callbacks=(ends[0],), **shape)
+    fit(tmp_path / "g", guard=guard, callbacks=(ends[1],), **shape)
+    losses = plain.log.by_step()
+    assert ends[1].mean_loss == pytest.approx(sum(losses[s] for s in range(7, 13)) / 6, rel=1e-4)
+    fit(tmp_path / "g", guard=guard, callbacks=(ends[2],), **shape)
+    assert ends[2].mean_loss == 0  # nothing was left to do
+    assert ends[0].num_gradients == ends[1].num_gradients == ends[3].num_gradients != {0}
+
+
+def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> None:
+    """NaN until the guard has gone back once: to step 0, where it looks at the data."""
+
+    class Broken(GuardedTrainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            loss: Any = super().compute_loss(*args, **kwargs)
+            guard = self.guard
+            assert guard is not None
+            gone_back = any("to_step" in str(a.get("values")) for a in guard.actions)
+            bad = guard.phase == "calm" and 12 <= guard.step_number < 20 and not gone_back
+            return loss * math.nan if bad else loss
+
+    marks = Marks()
+    guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50)
+    found = fit(
+        tmp_path, base=Broken, guard=guard, max_steps=26, num_samples=100, save_strategy="steps",
+        save_steps=6, callbacks=(marks,),
+    )  # fmt: skip
+    assert 0 in marks.steps
+    assert 0 not in {step for step, _ in found.log.logs}
+    assert {int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*") if p.is_dir()} == {6, 12, 18, 24, 26}  # fmt: skip

@@ -445,6 +445,11 @@ def _refused(tmp_path: Path, module: LightningModule | None = None, **settings: 
     return str(caught.value)
 
 
+class NoOptimizer(TinyModule):
+    def configure_optimizers(self) -> None:
+        """Nothing is trained."""
+
+
 def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> None:
     manual = _refused(tmp_path, Manual(Job(3)))
     assert "manual optimization" in manual
@@ -457,6 +462,7 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     assert "one DataLoader" in _refused(tmp_path, data=two)
     assert "set it to 0" in _refused(tmp_path, reload_dataloaders_every_n_epochs=1)
     assert "limit_train_batches" in _refused(tmp_path, overfit_batches=2)
+    assert "gives no optimizer" in _refused(tmp_path, NoOptimizer(Job(3)))
     changes = GradientAccumulationScheduler({0: 1, 1: 2})
     assert "accumulate_grad_batches" in _refused(tmp_path, callbacks=[changes])
     assert not (tmp_path / "run").exists()

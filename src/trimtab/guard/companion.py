@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from trimtab.guard.snapshots import Training
     from trimtab.guard.state import RunState
 
-__all__ = ["check_launch", "companion_of", "go_on_from"]
+__all__ = ["check_launch", "companion_of", "go_on_from", "legible"]
 
 
 def companion_of(state: RunState) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
     Raises:
         ActError: A setting differs, and the message names it; or the companion is not legible.
     """
-    launched.check_settings(_legible(companion)["settings"])
+    launched.check_settings(legible(companion)["settings"])
 
 
 def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -68,8 +68,9 @@ def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) 
     Args:
         state: Of a run that has not begun; model and the like hold the trainer's state.
         step: The trainer's step.
-        companion: From `companion_of`; None: the trainer's checkpoint has none, then the order of the
-            data, the detectors and the random states begin anew, and a note says so.
+        companion: From `companion_of`; None: the trainer's checkpoint has none, then the detectors begin
+            anew, and what the trainer does not put back (random states, order of the data) as well; a
+            note says so.
 
     Raises:
         ActError: The companion is of another step, or not legible.
@@ -82,8 +83,8 @@ def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) 
     if saved is None:
         state.counters = Counters(step=step)
         notes.append(
-            "the trainer's checkpoint was saved without the guard: its random states and the order of "
-            "the data begin anew"
+            "the trainer's checkpoint holds nothing of the guard's: detectors and counters begin anew, and "
+            "so do random states and the order of the data where the trainer does not put them back"
         )
     else:
         seen["from_attempt"] = saved["attempt"]
@@ -118,7 +119,7 @@ def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) 
 def _read(companion: Mapping[str, Any] | None, step: int) -> dict[str, Any] | None:
     if companion is None:
         return None
-    saved = _legible(companion)
+    saved = legible(companion)
     saved_step = saved["counters"]["step"]
     if saved_step != step:
         raise ActError(
@@ -128,7 +129,12 @@ def _read(companion: Mapping[str, Any] | None, step: int) -> dict[str, Any] | No
     return saved
 
 
-def _legible(companion: Mapping[str, Any]) -> dict[str, Any]:
+def legible(companion: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a companion holds.
+
+    Raises:
+        ActError: It is damaged, or something else.
+    """
     try:
         saved: dict[str, Any] = join(dict(companion["tensors"]), json.loads(companion["rest"]))
         int(saved["counters"]["step"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.guard.soundness import unsound
 from trimtab.guard.undoing import Undoing
-from trimtab.guard.verdict import State, write_verdict
+from trimtab.guard.verdict import State, asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,7 @@ class Ending(Undoing):
         engine, step = self._engine, self._engine.counters.step
         if self._done() and engine.decisions.executed_steps == self._executed_at_start:
             # it was finished before, and told so
+            self._edge.run("journal", self._confirm_done)
             self.close()
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
@@ -106,6 +107,11 @@ class Ending(Undoing):
         what = unsound(self._engine.training)
         if what:
             self._engine.store.notes.append(f"the run ends in a state that is not finite: {what}")
+
+    def _confirm_done(self) -> None:
+        """Let an older verdict stand, with its reason, unless it would start the run for ever."""
+        if asks_for_restart(self._recorder.directory.root):
+            self._verdict("done", "all steps done")
 
     def _tell_end(self, reason: str) -> None:
         step, saved = self._engine.counters.step, self._engine.store.whole_step

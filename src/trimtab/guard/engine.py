@@ -65,6 +65,8 @@ class Engine(RunState):
         self.clip = clip
         self.lr_override: Callable[[int], float] | None = None
         self.lr_undone: tuple[float, float] | None = None
+        self.keeps_gradients = False
+        """Whether the trainer drops the gradients of a step itself, after it."""
         self.faulted = False
         """Whether a fault of ours was noted on this rank; the others hear of it in the next step."""
         self.parameters = trained_parameters(training)
@@ -326,7 +328,8 @@ class Engine(RunState):
                 training.scheduler.step()
         if not skipped:
             self.on_gradients(self.probes.at_update)
-        training.optimizer.zero_grad(set_to_none=True)
+        if not self.keeps_gradients:
+            training.optimizer.zero_grad(set_to_none=True)
         return effective, skipped
 
     def rates(self, planned: list[Any]) -> list[Any]:

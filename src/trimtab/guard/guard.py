@@ -250,7 +250,10 @@ class Guard(Afterwards):
             self._edge.run("journal", self._tell_notes)
         if self._check is not None and not self._edge.run("checkpoint", self._check.begin):
             self._check = None
-        self._edge.run("journal", lambda: self._verdict("running", "under way, or it was killed"))
+        if not self._done():
+            self._edge.run(
+                "journal", lambda: self._verdict("running", "under way, or it was killed")
+            )
         self._engine.start_clock()
 
     def _next_batch(self, *, whole: bool) -> tuple[Any, int, int] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["EXIT_GIVEN_UP", "State", "write_verdict"]
+__all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
 
 State = Literal["running", "done", "interrupted", "given-up"]
 """running: it is, or it was killed. interrupted: by SIGINT or SIGTERM, saved, start it again.
@@ -22,6 +22,15 @@ given-up: a person should look before it is started again."""
 
 EXIT_GIVEN_UP = 3
 """Exit code of a run that the guard stopped because it has nothing left to try."""
+
+
+def asks_for_restart(root: Path) -> bool:
+    """Return whether the verdict in a run directory asks for a restart; True where none is legible."""
+    try:
+        found = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return not isinstance(found, dict) or found.get("restart") is not False
 
 
 def write_verdict(

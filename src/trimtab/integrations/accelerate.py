@@ -75,13 +75,15 @@ def guard_loop(
         **settings: More for `Guard`: mode, policy, say, ...
 
     Raises:
-        ConfigError: Neither epochs nor steps are given, or as for `Guard`.
+        ConfigError: Neither epochs nor steps are given, the objects are not prepared or are guarded
+            already, the loader has no length where epochs are given, or as for `Guard`.
     """
     warn_of_version("accelerate")
     if (epochs is None) == (steps is None):
         raise ConfigError(f"guard_loop(epochs={epochs!r}, steps={steps!r}): give one of the two")
+    _check_prepared(optimizer, loader)
     batches = accumulate or accelerator.gradient_accumulation_steps
-    per_epoch = -(-len(loader) // batches)
+    per_epoch = -(-_num_batches(loader) // batches)
     total = steps if steps is not None else (epochs or 0) * per_epoch
     by_metric = isinstance(getattr(scheduler, "scheduler", scheduler), ReduceLROnPlateau)
     schedule = AcceleratedSchedule(None if by_metric else scheduler, optimizer, accelerator.scaler)
@@ -94,6 +96,27 @@ def guard_loop(
     stepped = scheduler if scheduler is None or by_metric else SteppedScheduler(scheduler)
     fed = GuardedLoader(loader, guard, accelerator, hooks, num_epochs=-(-total // per_epoch))
     return Guarded(PreparedOptimizer(optimizer, guard, schedule), fed, stepped)
+
+
+def _check_prepared(optimizer: Any, loader: Any) -> None:
+    if isinstance(optimizer, PreparedOptimizer) or isinstance(loader, GuardedLoader):
+        raise ConfigError("guard_loop() was called for these objects already; call it once")
+    for name, given in (("an optimizer", optimizer), ("a loader", loader)):
+        if not hasattr(given, "gradient_state"):
+            raise ConfigError(
+                f"guard_loop() got {name} that Accelerate has not prepared ({type(given).__name__}); "
+                "call it after accelerator.prepare(...), with what that gave"
+            )
+
+
+def _num_batches(loader: Any) -> int:
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        raise ConfigError(
+            f"the loader's dataset is {type(loader.dataset).__name__}, which does not say its length, and "
+            "guard_loop() counts epochs by it; give the dataset a __len__, or write the loop with Guard(steps=...)"
+        ) from None
 
 
 class GuardedLoader:

@@ -9,6 +9,7 @@ same script with `resume_from_checkpoint=True` then goes on from a healthy one.
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from transformers import TrainerCallback
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.judge import Judge
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.errors import ReadError
+from trimtab.errors import ConfigError, ReadError
 from trimtab.guard.edge import Edge, to_stderr
 from trimtab.guard.lock import RunLock
 from trimtab.guard.recorder import Recorder
@@ -42,6 +43,8 @@ __all__ = ["GuardCallback"]
 
 _OTHER = ("eval_", "train_", "test_")
 _PLACES = frozenset({"epoch", "step", "total_flos"})
+_WATCHED_BY = "_trimtab_callback"
+"""Attribute of the Trainer's state, which is made anew for each training: a reference to the callback."""
 
 
 class GuardCallback(TrainerCallback):
@@ -75,23 +78,33 @@ class GuardCallback(TrainerCallback):
         warn_of_version("transformers")
         policy = policy or Policy()
         self.policy = policy if mode is None else replace(policy, mode=mode)
-        self.findings: dict[tuple[str, str, int], Finding] = {}
-        """What is open or was found, by key."""
         self._run = run
         self._say = say or to_stderr
-        self._edge = Edge(journal=self._journal_fault, stand_down=lambda: None, note=lambda: True)
         self._recorder: Recorder | None = None
         self._lock: RunLock | None = None
         self._judge = Judge()
-        self._held: tuple[int | None] | None = None
-        self._told: set[tuple[str, str, int]] = set()
-        self._stopped = ""
+        self._held: tuple[Any, int | None] | None = None
+        self._forget()
 
     # -- the Trainer's events -----------------------------------------------------------------
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Open the run directory."""
-        self._edge.run("journal", lambda: self._open(args, state))
+        """Open the run directory, letting go of a training before that was broken off.
+
+        Raises:
+            ConfigError: Another `GuardCallback` watches this training already.
+        """
+        self.close()
+        self._forget()
+        other = getattr(state, _WATCHED_BY, _nobody)()
+        if other is not None and other is not self:
+            other.close()
+            raise ConfigError(
+                "two GuardCallbacks watch this training, and one is enough; take one of them out"
+            )
+        setattr(state, _WATCHED_BY, weakref.ref(self))
+        if not self._edge.run("journal", lambda: self._open(args, state)):
+            self.close()
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
@@ -128,7 +141,32 @@ class GuardCallback(TrainerCallback):
         if self._recorder is not None:
             self._edge.run("journal", lambda: self._close(args, int(state.global_step)))
 
+    def close(self) -> None:
+        """Let go of the run directory, and put the Trainer's settings back; done twice, nothing changes.
+
+        Done at the end of a training. One that an exception or Ctrl-C breaks off has no such event:
+        call it then, or let the next training do so at its begin.
+        """
+        if self._held is not None:
+            (args, limit), self._held = self._held, None
+            args.save_total_limit = limit
+        if self._recorder is not None:
+            self._recorder.close()
+            self._recorder = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     # -- inside -----------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Know nothing of a training before."""
+        self._edge = Edge(journal=self._journal_fault, stand_down=lambda: None, note=lambda: True)
+        self.findings: dict[tuple[str, str, int], Finding] = {}
+        """What is open or was found in the last training, by key."""
+        self._told: set[tuple[str, str, int]] = set()
+        self._stopped = ""
+        self._row = 0
 
     def _open(self, args: Any, state: Any) -> None:
         root = Path(self._run) if self._run is not None else Path(args.output_dir) / "trimtab"
@@ -194,9 +232,9 @@ class GuardCallback(TrainerCallback):
     def _hold(self, args: Any) -> None:
         """Rotate no checkpoint away while an alarm is open: the newer ones may be of no use."""
         if self._alarms() and self._held is None:
-            self._held, args.save_total_limit = (args.save_total_limit,), None
+            self._held, args.save_total_limit = (args, args.save_total_limit), None
         elif not self._alarms() and self._held is not None:
-            (args.save_total_limit,), self._held = self._held, None
+            (_, args.save_total_limit), self._held = self._held, None
 
     def _stop(self, args: Any, step: int, control: Any) -> None:
         row, patience = self._row - 1, self.policy.patience_steps
@@ -244,16 +282,15 @@ class GuardCallback(TrainerCallback):
         self._recorder.event("end", step=step, final_step=step, reason=reason, wasted_steps=0.0)
         if not self._stopped:
             self._verdict(args, step, newest_before(Path(args.output_dir), math.inf) or 0)
-        if self._held is not None:
-            (args.save_total_limit,), self._held = self._held, None
-        self._recorder.close()
-        self._recorder = None
-        if self._lock is not None:
-            self._lock.release()
+        self.close()
 
     def _journal_fault(self, error: str, part: str) -> None:
         if self._recorder is not None:
             self._recorder.event("fault", step=self._row, error=error, where=part)
+
+
+def _nobody() -> GuardCallback | None:
+    return None
 
 
 def _values(logs: Mapping[str, Any]) -> dict[str, float]:

@@ -24,8 +24,11 @@ from trimtab.checkpoints.sidecar import (
 )
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ReadError
+from trimtab.guard.companion import legible
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab.checkpoints.manifest import Grade
     from trimtab.guard import Guard
 
@@ -133,12 +136,23 @@ def newest_before(root: Path, step: float) -> int | None:
     return max((found for found, _ in _folders(root) if found < step), default=None)
 
 
-def read_companion(folder: str | Path) -> dict[str, Any] | None:
-    """Return what the guard added to a checkpoint; None where it was saved without one."""
+def read_companion(folder: str | Path, *, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return what the guard added to a checkpoint; None where it was saved without one.
+
+    A damaged one counts as none, and one line says so: the trainer's own part is whole.
+    """
     path = Path(folder) / _COMPANION
     if not path.is_file():
         return None
-    found: dict[str, Any] = torch.load(path, weights_only=True)
+    try:
+        found: dict[str, Any] = torch.load(path, weights_only=True)
+        legible(found)
+    except Exception as error:  # noqa: BLE001 - torch.load raises what the bytes happen to lead to
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        say(
+            f"{path}: damaged ({type(error).__name__}: {reason}); the run goes on from the Trainer's own part"
+        )
+        return None
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from trimtab.errors import ConfigError
 from trimtab.guard.streams import StreamOrder, is_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from torch.utils.data import DataLoader
 
@@ -29,6 +30,8 @@ class Feed:
         self.batch_size = loader.batch_size
         self.num_workers = loader.num_workers
         self._pass: Generator[Any] | None = None
+        self._skip = 0
+        self._skipped: Callable[[], None] = lambda: None
         self._batches: Iterator[Any] = iter(())
 
     def __len__(self) -> int:
@@ -66,6 +69,18 @@ class Feed:
         within = getattr(loader, "base_dataloader", loader)
         return StreamOrder(within, replicas=num_ranks, epoch_batches=total_batches)
 
+    def skip(self, batches: int, then: Callable[[], None]) -> None:
+        """Leave out so many batches of the run, through epochs: where the guard does not feed.
+
+        Args:
+            batches: Of this rank, that a checkpoint has seen.
+            then: Called before the first batch that is handed out: fetching draws random numbers.
+        """
+        epochs, self._skip = divmod(batches, self.num_batches or sys.maxsize)
+        loader: Any = self.loader
+        loader.iteration = epochs  # by which Accelerate's loader orders an epoch
+        self._skipped = then
+
     def __iter__(self) -> Generator[Any]:
         """Begin, or go on with, an epoch."""
         self.close()
@@ -75,7 +90,12 @@ class Feed:
     def _epoch(self) -> Generator[Any]:
         guard = self._trainer.guard
         if guard is None:
-            yield from self.loader
+            skip, self._skip = self._skip, 0
+            for number, batch in enumerate(self.loader):
+                if number == skip > 0:
+                    self._skipped()
+                if number >= skip:
+                    yield batch
             return
         for _ in range(2):  # an epoch left at its end by the Trainer is left by the guard only now
             self._batches = guard.epoch()  # kept: it watches for interrupts until the next one

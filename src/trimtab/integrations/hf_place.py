@@ -31,14 +31,25 @@ class Place:
     def __init__(self, trainer: GuardMixin) -> None:
         """Look at a trainer; nothing is read yet."""
         self._trainer: Any = trainer
+        self._loss_before = 0.0
+        """Sum of the losses of the steps before this call of `train`."""
+
+    def count_from_here(self) -> None:
+        """Let the mean loss that the Trainer tells at its end be that of this call's steps, as its own."""
+        trainer = self._trainer
+        carried = float(trainer._tr_loss)  # not logged yet, and counted when it is
+        self._loss_before += trainer._total_loss_scalar + carried
+        trainer._total_loss_scalar = -carried
 
     def state_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
         trainer = self._trainer
         loss = getattr(trainer, "_tr_loss", None)
+        counters: dict[str, Any] = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
+        counters["_total_loss_scalar"] = counters["_total_loss_scalar"] + self._loss_before
         return {
             "state": {name: getattr(trainer.state, name, None) for name in _OF_STATE},
-            "trainer": {name: getattr(trainer, name, None) for name in _OF_TRAINER},
+            "trainer": counters,
             "running_loss": None if loss is None else float(loss),
             "callbacks": self._callbacks(),
             "trl": {name: getattr(trainer, name) for name in _OF_TRL if hasattr(trainer, name)},
@@ -58,6 +69,7 @@ class Place:
         ):
             for name, value in values.items():
                 setattr(owner, name, value)
+        trainer._total_loss_scalar -= self._loss_before
         for mode, kept in state_dict.get("metrics", {}).items():
             trainer._metrics[mode].clear()
             trainer._metrics[mode].update(kept)

@@ -28,6 +28,7 @@ from trimtab.integrations.accelerated import (
     PreparedOptimizer,
     inner_optimizer,
 )
+from trimtab.integrations.hf_callback import GuardCallback
 from trimtab.integrations.hf_checkpoints import TrainerFiles, choose_checkpoint, read_companion
 from trimtab.integrations.hf_feed import EpochLength, Feed
 from trimtab.integrations.hf_place import Place
@@ -91,7 +92,15 @@ class GuardMixin:
             *args: For the Trainer.
             guard: The mode (observe, advise, act), or all settings.
             **kwargs: For the Trainer.
+
+        Raises:
+            ConfigError: `guard` is something else.
         """
+        if not isinstance(guard, str | GuardSettings):
+            raise ConfigError(
+                f'guard={guard!r}: expected "observe", "advise", "act" or GuardSettings(...); to train '
+                "unguarded, take the Trainer class itself"
+            )
         super().__init__(*args, **kwargs)
         for package in ("transformers", "accelerate"):
             warn_of_version(package)
@@ -100,10 +109,12 @@ class GuardMixin:
         self._hooks: Hooks | None = None
         self._loaded: Path | None = None
         self._launched: Training | None = None
+        self._skips_data = False
         self._held_limit: int | None = None
         self.group_size = 1
         """Batches of the step under way."""
         self.group_done = 0
+        self._step_before = -1
         self._misaligned = False
         self.add_callback(_Watch(self))
 
@@ -131,9 +142,11 @@ class GuardMixin:
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Do the Trainer's, and tell the guard of the loss."""
+        guard = self.guard
+        if guard is not None and self.group_done == 0:
+            self._step_before = guard.step_number
         loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
         self.group_done += 1
-        guard = self.guard
         if guard is None:
             return loss
         guard.note_loss(loss * self.group_size if self.group_size > 1 else loss)
@@ -172,14 +185,21 @@ class GuardMixin:
                 healthy state there is, its own or the guard's; None: the guard's, where there is one.
             *args: For the Trainer.
             **kwargs: For the Trainer.
+
+        Raises:
+            ConfigError: A `GuardCallback` is there as well, or as for `Guard`.
         """
+        if any(isinstance(callback, GuardCallback) for callback in self.callback_handler.callbacks):
+            raise ConfigError(
+                f"{type(self).__name__} is guarded whole, and a GuardCallback is redundant; take it out"
+            )
         arguments = self.args
         chosen: str | Path | bool | None = resume_from_checkpoint
         if chosen is True:
             chosen = choose_checkpoint(arguments.output_dir, self._run_directory())
         self._loaded = Path(chosen) if isinstance(chosen, str | Path) else None
         self._launched = None
-        skips_data = arguments.ignore_data_skip
+        self._skips_data = skips_data = arguments.ignore_data_skip
         arguments.ignore_data_skip = True  # the guard knows the place in the data
         try:
             return super().train(  # type: ignore[misc]
@@ -213,9 +233,11 @@ class GuardMixin:
         schedule = AcceleratedSchedule(
             None if by_metric else scheduler, optimizer, accelerator.scaler
         )
-        extra = {"trainer": Place(self)} | ({"plateau": scheduler} if by_metric else {})
+        place = Place(self)
+        extra = {"trainer": place} | ({"plateau": scheduler} if by_metric else {})
         chosen = self.guard_settings
-        companion = None if self._loaded is None else read_companion(self._loaded)
+        tell = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
+        companion = None if self._loaded is None else read_companion(self._loaded, say=tell)
         if companion is not None and self._launched is not None:
             check_launch(self._launched, companion)
         self.guard = guard = Guard(
@@ -229,13 +251,16 @@ class GuardMixin:
             companion=companion, say=chosen.say,
         )  # fmt: skip
         if self._loaded is not None and companion is None:
-            done = (state.global_step, self._feed.num_batches, args.gradient_accumulation_steps)
-            guard.go_on_after(_batches(*done))
+            guard.go_on_after(self._batches_done())
         if self._launched is not None:
             guard._training.settings = self._launched.settings
         if guard.step_number:
             state.global_step = self._initial_global_step = guard.step_number
             state.epoch = guard.data_epoch
+            place.count_from_here()
+        guard._engine.keeps_gradients = (
+            True  # for `on_optimizer_step`; the Trainer drops them after it
+        )
         self._files = TrainerFiles(args.output_dir, guard)
         self._hooks = Hooks(accelerator, guard, note_losses=False)
         self.optimizer = PreparedOptimizer(optimizer, guard, schedule)
@@ -248,9 +273,15 @@ class GuardMixin:
         to_stderr(
             f"trimtab: a fault of its own; the run is not guarded: {type(error).__name__}: {error}"
         )
-        if self.guard is not None:
-            self.guard.close()
+        self._release()
         self.guard = None
+        for name in ("optimizer", "lr_scheduler"):
+            setattr(self.callback_handler, name, getattr(self, name))
+        self.args.ignore_data_skip = self._skips_data
+        loaded = self._loaded
+        if loaded is not None and self._feed is not None and not self._skips_data:
+            trainer: Any = self
+            self._feed.skip(self._batches_done(), lambda: trainer._load_rng_state(str(loaded)))
 
     def after_step(self) -> None:
         """Set the Trainer's count so that its own increment gives the guard's."""
@@ -260,13 +291,16 @@ class GuardMixin:
             self._misaligned = short and not self.guard.epoch_is_over  # it went back from there
 
     def after_pass(self, control: Any) -> None:
-        """Let the Trainer end its epoch with the data, and do nothing else in a probe or trial."""
+        """Let the Trainer end its epoch with the data; nothing else in a probe or trial, or after a
+        pass that did not lead one step on.
+        """  # noqa: D205
         guard, state = self.guard, self.state
         if guard is None:
             return
         state.epoch = guard.data_epoch
-        if guard.phase != "calm":
+        if guard.phase != "calm" or guard.step_number != self._step_before + 1:
             control.should_log = control.should_evaluate = control.should_save = False
+        if guard.phase != "calm":
             if state.global_step >= state.max_steps:
                 control.should_training_stop = False
         else:
@@ -308,6 +342,12 @@ class GuardMixin:
         chosen = self.guard_settings.run
         return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"
 
+    def _batches_done(self) -> int:
+        """Return how many batches of this rank the steps of the Trainer's checkpoint took."""
+        assert self._feed is not None
+        accumulate = self.args.gradient_accumulation_steps
+        return _batches(self.state.global_step, self._feed.num_batches, accumulate)
+
     def _hold_checkpoints(self, *, doubt: bool) -> None:
         """Rotate no checkpoint away while the newer ones may be of no use."""
         args = self.args
@@ -339,6 +379,10 @@ def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:
     per_epoch_steps = -(-per_epoch // accumulate)
     epochs, rest = divmod(steps, per_epoch_steps)
     return epochs * per_epoch + rest * accumulate
+
+
+def _say_nothing(_line: str) -> None:
+    """The first rank speaks for all."""
 
 
 class GuardedTrainer(GuardMixin, Trainer):

@@ -270,6 +270,11 @@ class GuardCallback(Callback):
             raise ConfigError(
                 f"the module has {len(trainer.optimizers)} optimizers; GuardCallback needs exactly one"
             )
+        if not trainer.optimizers[0].param_groups:  # Lightning's stand-in for none
+            raise ConfigError(
+                f"{type(trainer.lightning_module).__name__}.configure_optimizers gives no optimizer: "
+                "nothing is trained that could be guarded; leave GuardCallback out"
+            )
         schedulers = Schedulers(trainer) if trainer.lr_scheduler_configs else None
         if schedulers is not None:
             self._replace(
