@@ -159,6 +159,23 @@ def test_without_a_verified_cure_nothing_is_called_dealt_with(rescued: RunAccoun
         assert (told["severity"], told["resolved"]) == ("critical", False)
 
 
+def test_an_alarm_whose_steps_were_given_up_with_a_cured_one_asks_for_nothing(
+    rescued: RunAccount,
+) -> None:
+    (cured,) = (ia for ia in rescued.incidents if ia.incident.severity != "info")
+    onset = cured.incident.onset
+    beside = replace(cured, incident=replace(cured.incident, kind="spike", onset=onset + 30))
+    for to_step, num_resolved in ((int(onset) - 40, 2), (int(onset) + 60, 1)):
+        events = tuple(
+            replace(e, data={**e.data, "values": {"to_step": to_step}})
+            if e.event == "action"
+            else e
+            for e in rescued.events
+        )
+        account = replace(rescued, events=events, incidents=(*rescued.incidents, beside))
+        assert len(resolved(account)) == num_resolved
+
+
 @pytest.mark.parametrize("width", [60, 80])
 def test_nothing_is_padded_or_cut(excerpt: RunAccount, uncured: RunAccount, width: int) -> None:
     for account in (excerpt, uncured):

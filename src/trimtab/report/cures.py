@@ -1,6 +1,7 @@
 """Which incidents ask for nothing any more: cured by a remedy that held, or dismissed by a person."""
 
-from collections.abc import Sequence, Set
+import math
+from collections.abc import Mapping, Sequence, Set
 
 from trimtab.chronicle.journal import Event
 from trimtab.incidents import Incident
@@ -32,12 +33,14 @@ def resolved(account: RunAccount) -> frozenset[int]:
     """Return the alarms that a guard dealt with, by their index in the account.
 
     Such an alarm began on a branch that was given up, the remedy taken is in force on the final
-    lineage, and the last outcome recorded about it says that it worked. Or it is over, was of nothing
-    but values that are not finite, and their updates were left out.
+    lineage, and the last outcome recorded about it says that it worked; or its steps were given up with
+    those of such a one. Or it is over, was of nothing but values that are not finite, and their updates
+    were left out.
     """
     record = account.record
     live = {record.attempts[i].number for i in record.final_lineage()}
-    found = set()
+    found: set[int] = set()
+    gone_from = math.inf  # first step that a remedy which held gave up
     for index, events in answers(account).items():
         incident = account.incidents[index].incident
         actions = [e for e in events if e.event == "action"]
@@ -48,9 +51,28 @@ def resolved(account: RunAccount) -> frozenset[int]:
             held = _only_skipped(incident)
         else:
             held = left_behind(record, incident) and _proven(actions, outcomes, live)
+            if held:
+                gone_from = min(gone_from, _given_up_from(actions[-1]))
         if held:
             found.add(index)
-    return frozenset(found)
+    return frozenset(found | _given_up(account, gone_from))
+
+
+def _given_up_from(action: Event) -> float:
+    values = action.data.get("values")
+    step = values.get("to_step") if isinstance(values, Mapping) else None
+    return step + 1 if isinstance(step, int) else math.inf
+
+
+def _given_up(account: RunAccount, first: float) -> set[int]:
+    """Return the alarms of steps from `first` on that are not part of the run any more."""
+    found = set()
+    for index, told in enumerate(account.incidents):
+        incident = told.incident
+        alarm = incident.severity != "info" and incident.onset >= first
+        if alarm and left_behind(account.record, incident):
+            found.add(index)
+    return found
 
 
 def _proven(actions: Sequence[Event], outcomes: Sequence[Event], live: Set[str]) -> bool:

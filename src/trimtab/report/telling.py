@@ -234,6 +234,9 @@ def info_sentence(account: RunAccount) -> str:
     return " · ".join(parts)
 
 
+_GIVEN_UP = "its steps were given up by a roll back that held"
+
+
 def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
     """Return every incident in words, in the order of their letters."""
     done, past, named = done_after(account), resolved(account), letters(account)
@@ -260,7 +263,7 @@ def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
             next_test=plain(ia.diagnosis.next_test or ia.plan.next_test),
             next_test_flags=plain(ia.plan.next_test_flags),
             same_as=known if known != letter and ia.diagnosis.causes else "",
-            done=done.get(i, ()),
+            done=done.get(i) or ((_GIVEN_UP,) if i in past else ()),
             pattern=_pattern(account.record, ia.incident),
             given_up=left_behind(account.record, ia.incident),
             resolved=i in past,
