@@ -98,7 +98,7 @@ def test_a_loss_that_climbs_slowly_is_resumed_from_before_it_began(tmp_path: Pat
     rng = torch.Generator().manual_seed(1)
 
     def spoil(guard: Any, batch: Tensor) -> None:
-        share = (guard.step_number - 200) / 150  # of tokens that are noise, from step 201 on
+        share = (guard.step_number - 200) / 400  # of tokens that are noise, from step 201 on
         noise = torch.randint(0, 13, batch.shape, generator=rng)
         batch.copy_(torch.where(torch.rand(batch.shape, generator=rng) < share, noise, batch))
 
