@@ -78,7 +78,7 @@ class MegatronGuard(Guard):
         limit = None if own is None else own * engine.decisions.clip_factor
         norm = self._core.get_grad_norm() if limit is None else self._core.clip_grad_norm(limit)
         engine.clip = own
-        engine._clipped = (torch.as_tensor(norm), limit)
+        engine._clipped = (torch.as_tensor(norm, dtype=torch.float64), limit)
 
 
 def _one_optimizer(optimizer: Any) -> Any:
