@@ -142,8 +142,9 @@ class Training:
 
         What a user may have changed since it was taken: groups of the optimizer, the model's tensors.
         """
-        sizes = [len(g["params"]) for g in state["optimizer"]["param_groups"]]
-        if sizes != self._group_sizes():
+        groups = state["optimizer"].get("param_groups", ())
+        sizes = [len(g["params"]) for g in groups if "params" in g]  # not every state has them
+        if sizes and sizes != self._group_sizes():
             return f"the optimizer had {sizes} parameters by group then and has {self._group_sizes()} now"
         then, now = _shapes(state["model"]), _shapes(self.bare_model.state_dict())
         odd = next((k for k in {**then, **now} if then.get(k) != now.get(k)), None)
