@@ -92,8 +92,8 @@ docs: $(READY)  ## make the pictures and figures of the documentation anew
 
 examples: $(READY)  ## the guard in each trainer: a fault planted in a tiny GPT on real text, and the recovery
 	@for script in examples/*.py; do \
-	  case $$script in *deepspeed*) needs=deepspeed;; *torchtitan*) needs=torchtitan;; *megatron*) needs=megatron.training;; *) needs=torch;; esac; \
-	  $(PY) -c "import $$needs" 2>/dev/null || { echo "$$script: skipped, $$needs is not installed"; continue; }; \
+	  case $$script in *deepspeed*) needs=deepspeed;; *torchtitan*) needs='torchtitan, torch; torch.cuda.current_device()';; *megatron*) needs=megatron.training;; *) needs=torch;; esac; \
+	  $(PY) -c "import $$needs" 2>/dev/null || { echo "$$script: skipped, not possible here: import $$needs"; continue; }; \
 	  printf '\033[1m%s\033[0m\n' "$$script"; $(PY) "$$script" || exit 1; \
 	done
 

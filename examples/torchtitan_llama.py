@@ -96,7 +96,7 @@ def config(dump_folder):
 
 
 def main():
-    chosen = config(sys.argv[1])
+    chosen = config(sys.argv[1] if sys.argv[1:] else "runs/titan")
     chosen = guarded(chosen, mode="act")  # trimtab
     trainer = chosen.build()
     for scheduler in trainer.lr_schedulers.schedulers:  # the fault
