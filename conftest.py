@@ -9,17 +9,21 @@ collect_ignore = (
         "src/trimtab/guard",
         "src/trimtab/integrations",
         "src/trimtab/lab",
-        "src/trimtab/preflight/probes",
+        "src/trimtab/model_checks",
     ]
 )
 
 _NEEDED_BY = {
-    "lightning": ("src/trimtab/integrations/lightning*.py", "src/trimtab/integrations/fabric.py", "tests/integrations/lightning_*.py"),
-    "deepspeed": ("src/trimtab/integrations/deepspeed*.py", "tests/integrations/deepspeed_*.py"),
-    "torchtitan": ("src/trimtab/integrations/torchtitan.py", "tests/integrations/titan_*.py"),
-    "megatron": ("src/trimtab/integrations/megatron.py", "tests/integrations/megatron_*.py"),
-    "transformers": ("src/trimtab/integrations/h*.py", "tests/integrations/hf_*.py"),
-}  # fmt: skip
+    "lightning": (
+        "src/trimtab/integrations/lightning/*.py",
+        "src/trimtab/integrations/fabric/*.py",
+        "tests/integrations/lightning_*.py",
+    ),
+    "deepspeed": ("src/trimtab/integrations/deepspeed/*.py", "tests/integrations/deepspeed_*.py"),
+    "torchtitan": ("src/trimtab/integrations/torchtitan/*.py", "tests/integrations/titan_*.py"),
+    "megatron": ("src/trimtab/integrations/megatron/*.py", "tests/integrations/megatron_*.py"),
+    "transformers": ("src/trimtab/integrations/huggingface/*.py", "tests/integrations/hf_*.py"),
+}
 collect_ignore_glob = [
     pattern
     for package, patterns in _NEEDED_BY.items()

@@ -1,10 +1,12 @@
-"""A loop with Accelerate and the guard: a tiny GPT-2 on real text, a jump of the rate, the recovery.
+"""A loop with Accelerate and the guard.
+
+A tiny GPT-2 on real text, a jump of the rate, the recovery.
 
     python examples/accelerate_gpt2.py            with the guard: about half a minute on two cores
     python examples/accelerate_gpt2.py --off      the same loop without it
 
-Lines that the guard needs end in `# trimtab`: 2 of them; the loop stays as it is. Run again, it goes on
-where it was (here: nothing is left to do); give another `--run` to start anew.
+Lines that the guard needs end in `# trimtab`: 2 of them; the loop stays as it is. Run again, it
+goes on where it was (here: nothing is left to do); give another `--run` to start anew.
 """
 
 import argparse
@@ -16,7 +18,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from trimtab.integrations.accelerate import guard_loop  # trimtab
+from trimtab.integrations.accelerate.adapter import guard_loop  # trimtab
 from trimtab.lab.data import TextWindows
 from trimtab.lab.text import load_text
 
@@ -47,16 +49,30 @@ def main() -> None:
     shape = {"context_tokens": CONTEXT, "seed": 0}
     train = TextWindows(text.train, num_samples=STEPS // EPOCHS * BATCH, **shape)
     config = GPT2Config(
-        vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=256,
+        n_positions=CONTEXT,
+        n_embd=32,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     model = GPT2LMHeadModel(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     loader = DataLoader(train, batch_size=BATCH, shuffle=True)
     model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
     if not args.off:
-        optimizer, loader, scheduler = guard_loop(accelerator, model, optimizer, loader, scheduler, run=args.run, mode=args.mode, epochs=EPOCHS)  # fmt: skip # trimtab
+        optimizer, loader, scheduler = guard_loop(
+            accelerator,
+            model,
+            optimizer,
+            loader,
+            scheduler,
+            run=args.run,
+            mode=args.mode,
+            epochs=EPOCHS,
+        )  # # trimtab
 
     for _ in range(EPOCHS):
         for batch in loader:

@@ -5,8 +5,8 @@
     torchrun --nproc-per-node 2 examples/deepspeed_gpt.py --stage 2
 
 Lines that the guard needs end in `# trimtab`: 3 of them. The loop goes on calling the engine's own
-`backward` and `step`. Run again, it goes on where it was (here: nothing is left to do); give another
-`--run` to start anew.
+`backward` and `step`. Run again, it goes on where it was (here: nothing is left to do); give
+another `--run` to start anew.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trimtab.integrations.deepspeed import DeepSpeedGuard  # trimtab
+from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss
@@ -64,13 +64,17 @@ def main() -> None:
         "zero_optimization": {"stage": args.stage},
     }
     engine, _, _, _ = deepspeed.initialize(
-        model=model, optimizer=optimizer, config=config,
+        model=model,
+        optimizer=optimizer,
+        config=config,
         lr_scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, rate),
-    )  # fmt: skip
+    )
 
     batches = (batch for _, batch in zip(range(STEPS), loader, strict=False))
     if not args.off:  # trimtab
-        batches = DeepSpeedGuard(engine, data=loader, steps=STEPS, run=args.run, mode=args.mode)  # fmt: skip # trimtab
+        batches = DeepSpeedGuard(
+            engine, data=loader, steps=STEPS, run=args.run, mode=args.mode
+        )  # # trimtab
     for batch in batches:
         loss = next_token_loss(engine, batch["tokens"])
         engine.backward(loss)

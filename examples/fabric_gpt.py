@@ -1,11 +1,13 @@
-"""A Lightning Fabric loop with the guard: a tiny GPT on real text, a jump of the rate, the recovery.
+"""A Lightning Fabric loop with the guard.
+
+A tiny GPT on real text, a jump of the rate, the recovery.
 
     python examples/fabric_gpt.py            with the guard: about half a minute on two cores
     python examples/fabric_gpt.py --off      the same loop without it
 
 Lines that the guard needs end in `# trimtab`: 5 of them. `guard.step()` stands for clipping, the
-optimizer's and the scheduler's step and `zero_grad`. Run again, it goes on where it was (here: nothing
-is left to do); give another `--run` to start anew.
+optimizer's and the scheduler's step and `zero_grad`. Run again, it goes on where it was (here:
+nothing is left to do); give another `--run` to start anew.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 
-from trimtab.integrations.fabric import FabricGuard  # trimtab
+from trimtab.integrations.fabric.adapter import FabricGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss
@@ -56,7 +58,17 @@ def main() -> None:
             scheduler.step()
             optimizer.zero_grad()
     else:
-        guard = FabricGuard(fabric, model, optimizer, data=loader, scheduler=scheduler, clip=1.0, steps=STEPS, run=args.run, mode=args.mode)  # fmt: skip # trimtab
+        guard = FabricGuard(
+            fabric,
+            model,
+            optimizer,
+            data=loader,
+            scheduler=scheduler,
+            clip=1.0,
+            steps=STEPS,
+            run=args.run,
+            mode=args.mode,
+        )  # # trimtab
         for batch in guard:  # trimtab
             guard.backward(next_token_loss(model, batch["tokens"]))  # trimtab
             guard.step()  # trimtab

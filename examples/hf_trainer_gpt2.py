@@ -1,10 +1,13 @@
-"""Hugging Face's Trainer with the guard: a tiny GPT-2 on real text, a window of bad data, the recovery.
+"""Hugging Face's Trainer with the guard.
+
+A tiny GPT-2 on real text, a window of bad data, the recovery.
 
     python examples/hf_trainer_gpt2.py            with the guard: about half a minute on two cores
     python examples/hf_trainer_gpt2.py --off      the same script without it
 
-Lines that the guard needs end in `# trimtab`: 2 of them, where `Trainer` and its arguments stand without
-it. Run again, it goes on where it was (here: nothing is left to do); give another `--out` to start anew.
+Lines that the guard needs end in `# trimtab`: 2 of them, where `Trainer` and its arguments stand
+without it. Run again, it goes on where it was (here: nothing is left to do); give another `--out`
+to start anew.
 """
 
 import argparse
@@ -42,22 +45,39 @@ def main() -> None:
     train = TextWindows(text.train, num_samples=2 * STEPS * BATCH, corruption=FAULT, **shape)
     held_out = TextWindows(text.validation, num_samples=1000, **shape)
     config = GPT2Config(
-        vocab_size=256, n_positions=CONTEXT, n_embd=32, n_layer=1, n_head=2,
-        bos_token_id=0, eos_token_id=0,
-    )  # fmt: skip
+        vocab_size=256,
+        n_positions=CONTEXT,
+        n_embd=32,
+        n_layer=1,
+        n_head=2,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     settings = TrainingArguments(
-        output_dir=args.out, max_steps=STEPS, per_device_train_batch_size=BATCH, learning_rate=4e-3,
-        warmup_steps=20, lr_scheduler_type="constant_with_warmup", logging_steps=20, save_steps=60,
-        train_sampling_strategy="sequential", remove_unused_columns=False, disable_tqdm=True,
-        report_to=[], use_cpu=True,
-    )  # fmt: skip
+        output_dir=args.out,
+        max_steps=STEPS,
+        per_device_train_batch_size=BATCH,
+        learning_rate=4e-3,
+        warmup_steps=20,
+        lr_scheduler_type="constant_with_warmup",
+        logging_steps=20,
+        save_steps=60,
+        train_sampling_strategy="sequential",
+        remove_unused_columns=False,
+        disable_tqdm=True,
+        report_to=[],
+        use_cpu=True,
+    )
     make = (
         Trainer if args.off else lambda **parts: GuardedTrainer(guard=args.mode, **parts)
     )  # trimtab
     trainer = make(
-        model=GPT2LMHeadModel(config), args=settings, train_dataset=train, data_collator=collate,
+        model=GPT2LMHeadModel(config),
+        args=settings,
+        train_dataset=train,
+        data_collator=collate,
         eval_dataset=held_out,
-    )  # fmt: skip
+    )
     trainer.train()
     loss = trainer.evaluate()["eval_loss"]
     print(f"validation loss {loss:.3f} after {trainer.state.global_step} steps")

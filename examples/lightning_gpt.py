@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader
 
-from trimtab.integrations.lightning import GuardCallback  # trimtab
+from trimtab.integrations.lightning.callback import GuardCallback  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
 from trimtab.lab.data import TextWindows
@@ -61,10 +61,16 @@ def main() -> None:
     validation = TextWindows(text.validation, num_samples=1000, **shape)
     callbacks = [] if args.off else [GuardCallback(args.run, mode=args.mode)]  # trimtab
     trainer = Trainer(
-        max_steps=STEPS, gradient_clip_val=1.0, callbacks=callbacks, accelerator="cpu",
-        devices=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        max_steps=STEPS,
+        gradient_clip_val=1.0,
+        callbacks=callbacks,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
         enable_model_summary=False,
-    )  # fmt: skip
+    )
     module = TinyGpt()
     trainer.fit(module, DataLoader(train, batch_size=BATCH))
     trainer.validate(module, DataLoader(validation, batch_size=50), verbose=False)

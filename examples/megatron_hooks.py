@@ -2,11 +2,13 @@
 
     import megatron_hooks            # before pretrain(...)
 
-Megatron's trainer hands every finished iteration to `training_log`, on all ranks. This wraps it: trimtab
-records and judges the iteration, and in `act` ends a run that does not come back, exit code 3. The same job
+Megatron's trainer hands every finished iteration to `training_log`, on all ranks. This wraps it:
+trimtab records and judges the iteration, and in `act` ends a run that does not come back, exit code
+3. The same job
 script then starts it again, in one line (the first launch finds no run, and prints no arguments):
 
-    torchrun ... pretrain_gpt.py $ARGS $(python -m trimtab.integrations.megatron_watch $SAVE/trimtab $SAVE)
+    torchrun ... pretrain_gpt.py $ARGS $(python -m trimtab.integrations.megatron.watch $SAVE/trimtab
+    $SAVE)
 
 `--no-check-for-nan-in-loss-and-grad` leaves a NaN to trimtab: Megatron ends a run at the first one.
 """
@@ -16,7 +18,7 @@ import sys
 
 from megatron.training import get_args, training
 
-from trimtab.integrations.megatron_watch import MegatronWatch
+from trimtab.integrations.megatron.watch import MegatronWatch
 
 own, watch = training.training_log, None
 
@@ -29,9 +31,13 @@ def training_log(*args, **kwargs):
     losses = given["loss_dict"]
     loss = float(losses["lm loss"]) if "lm loss" in losses else None  # the last stage knows it
     stop = watch.step(
-        given["iteration"], loss=loss, grad_norm=given.get("grad_norm"), lr=given["learning_rate"],
-        loss_scale=given["loss_scale"], skipped=bool(given["skipped_iter"]),
-    )  # fmt: skip
+        given["iteration"],
+        loss=loss,
+        grad_norm=given.get("grad_norm"),
+        lr=given["learning_rate"],
+        loss_scale=given["loss_scale"],
+        skipped=bool(given["skipped_iter"]),
+    )
     result = own(*args, **kwargs)
     if stop:
         watch.close()

@@ -1,10 +1,12 @@
-"""torchtitan's Llama 3 debug model on the text of this Python, in torchtitan's own Trainer, guarded by trimtab.
+"""torchtitan's Llama 3 debug model on the text of this Python, in torchtitan's own Trainer, guarded
+by trimtab.
 
     torchrun --nproc-per-node 8 examples/torchtitan_llama.py runs/titan
 
-From step 120 on the learning rate is a hundred times too high, as after a wrong restart. The guard sees the
-loss climb, goes back to before, tries a lower rate on a short branch, and goes on with it. The lines that
-the guard needs are marked `# trimtab`: 2 of them. Needs `pip install 'trimtab[torchtitan]'`.
+From step 120 on the learning rate is a hundred times too high, as after a wrong restart. The guard
+sees the loss climb, goes back to before, tries a lower rate on a short branch, and goes on with it.
+The lines that the guard needs are marked `# trimtab`: 2 of them. Needs `pip install
+'trimtab[torchtitan]'`.
 """
 
 import sys
@@ -23,7 +25,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
-from trimtab.integrations.torchtitan import guarded  # trimtab
+from trimtab.integrations.torchtitan.trainer import guarded  # trimtab
 
 STEPS, CONTEXT, BATCH = 200, 32, 8
 
@@ -86,13 +88,21 @@ def config(dump_folder):
     for layer in spec.model.layers:  # runs on any device
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     return Trainer.Config(
-        model_spec=spec, dump_folder=dump_folder, tokenizer=Bytes.Config(), dataloader=TextLoader.Config(),
-        loss=CrossEntropyLoss.Config(global_vocab_size=2048), optimizer=default_adamw(lr=1e-3),
+        model_spec=spec,
+        dump_folder=dump_folder,
+        tokenizer=Bytes.Config(),
+        dataloader=TextLoader.Config(),
+        loss=CrossEntropyLoss.Config(global_vocab_size=2048),
+        optimizer=default_adamw(lr=1e-3),
         lr_scheduler=LRSchedulersContainer.Config(warmup_steps=20, decay_ratio=0.1),
-        training=TrainingConfig(local_batch_size=BATCH, seq_len=CONTEXT, steps=STEPS, disable_cuda_graphs=True),
-        parallelism=ParallelismConfig(spmd_backend="partial_dtensor"), activation_checkpoint=None,
-        metrics=MetricsProcessor.Config(log_freq=20), debug=DebugConfig(seed=1),
-    )  # fmt: skip
+        training=TrainingConfig(
+            local_batch_size=BATCH, seq_len=CONTEXT, steps=STEPS, disable_cuda_graphs=True
+        ),
+        parallelism=ParallelismConfig(spmd_backend="partial_dtensor"),
+        activation_checkpoint=None,
+        metrics=MetricsProcessor.Config(log_freq=20),
+        debug=DebugConfig(seed=1),
+    )
 
 
 def main():

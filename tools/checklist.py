@@ -131,7 +131,8 @@ def as_text(items: list[Item], claims: dict[str, list[str]], unknown: list[str])
         lines += [f"        {test}" for test in claims[item.id]]
     lines += ["", f"open {len(open_ids)}: {compact(open_ids) or 'none'}"]
     lines += [
-        f"unknown id {name!r}, claimed by {', '.join(claims[name])}; the ids are those of {TABLE.name}"
+        f"unknown id {name!r}, claimed by {', '.join(claims[name])}; the ids are those of"
+        f" {TABLE.name}"
         for name in unknown
     ]
     return "\n".join(lines)

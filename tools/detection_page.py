@@ -1,6 +1,9 @@
-"""Put what `trimtab bench` prints into docs/detection.md: `python -m tools.detection_page --corpus DIR`.
+"""Put what `trimtab bench` prints into docs/detection.md.
 
-Without --corpus only the table of made-up runs is made anew: the labelled logs are not part of the project.
+`python -m tools.detection_page --corpus DIR`.
+
+Without --corpus only the table of made-up runs is made anew: the labelled logs are not part of the
+project.
 """
 
 import argparse

@@ -22,8 +22,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
+from trimtab.analysis.assemble import make_account
 from trimtab.readers import read_run
-from trimtab.report.assemble import make_account
 from trimtab.report.terminal import render_terminal
 from trimtab.testing.tr8_104b import print_log
 
@@ -37,9 +37,19 @@ SCENARIOS = ("lr-after-warmup", "bad-data-late")
 """Whose report is shown: the first that the demo has."""
 
 PAPER = TerminalTheme(
-    (251, 250, 248), (29, 33, 38),
-    [(29, 33, 38), (179, 38, 30), (46, 110, 78), (154, 100, 0), (43, 93, 148), (122, 85, 163), (42, 133, 122), (92, 101, 112)],
-)  # fmt: skip
+    (251, 250, 248),
+    (29, 33, 38),
+    [
+        (29, 33, 38),
+        (179, 38, 30),
+        (46, 110, 78),
+        (154, 100, 0),
+        (43, 93, 148),
+        (122, 85, 163),
+        (42, 133, 122),
+        (92, 101, 112),
+    ],
+)
 """The colours of the page, light."""
 
 
@@ -50,7 +60,13 @@ class PictureError(Exception):
 def main() -> int:
     """Make all pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--demo", type=Path, default=ROOT / "runs" / "demo", metavar="DIR", help="an existing demo; run where it is missing")  # fmt: skip
+    parser.add_argument(
+        "--demo",
+        type=Path,
+        default=ROOT / "runs" / "demo",
+        metavar="DIR",
+        help="an existing demo; run where it is missing",
+    )
     parser.add_argument("--out", type=Path, default=PICTURES, metavar="DIR")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -71,7 +87,14 @@ def write_session(out: Path) -> tuple[Path, ...]:
         log.write_text(print_log(), encoding="utf-8")
         record = replace(read_run(log), source=log.name)  # no path of one machine in a picture
         account = make_account(record, read_s=0.01)
-    console = Console(record=True, width=SESSION_COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor", highlight=False)  # fmt: skip
+    console = Console(
+        record=True,
+        width=SESSION_COLUMNS,
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+    )
     console.print("$ trimtab inspect tr8-104b.log", style="bold", markup=False)
     console.print(render_terminal(account))
     text = "\n".join(line.rstrip() for line in console.export_text(clear=False).splitlines()) + "\n"
@@ -102,13 +125,20 @@ def write_screenshots(demo: Path, out: Path) -> tuple[Path, ...]:
     """Photograph the report of a guarded run, light and dark, and the demo's page."""
     browser = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if browser is None:
-        raise PictureError(f"no browser for the screenshots: none of {', '.join(BROWSERS)} is on the PATH; on Debian: apt-get install chromium")  # fmt: skip
+        raise PictureError(
+            f"no browser for the screenshots: none of {', '.join(BROWSERS)} is on the PATH; on"
+            " Debian: apt-get install chromium"
+        )
     if not (demo / "report.html").is_file():
         print(f"docs: {demo} has no demo yet; running it", flush=True)
-        subprocess.run([sys.executable, "-m", "trimtab", "lab", "demo", "--out", str(demo)], check=True)  # fmt: skip
+        subprocess.run(
+            [sys.executable, "-m", "trimtab", "lab", "demo", "--out", str(demo)], check=True
+        )
     report = next((p for s in SCENARIOS if (p := demo / s / "report.html").is_file()), None)
     if report is None:
-        raise PictureError(f"{demo}: no report of {' or '.join(SCENARIOS)}; remove it and run `make demo`")  # fmt: skip
+        raise PictureError(
+            f"{demo}: no report of {' or '.join(SCENARIOS)}; remove it and run `make demo`"
+        )
     return (
         photograph(browser, report, out / "report.png", height=860),
         photograph(browser, report, out / "report-dark.png", height=860, dark=True),
@@ -128,16 +158,33 @@ def photograph(
     with tempfile.TemporaryDirectory() as profile:
         done = subprocess.run(
             [
-                browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage",
-                f"--user-data-dir={profile}", f"--blink-settings=preferredColorScheme={0 if dark else 1}",
-                f"--window-size={width},{height}", "--virtual-time-budget=3000", f"--screenshot={picture}", page.resolve().as_uri(),
+                browser,
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--hide-scrollbars",
+                "--disable-dev-shm-usage",
+                f"--user-data-dir={profile}",
+                f"--blink-settings=preferredColorScheme={0 if dark else 1}",
+                f"--window-size={width},{height}",
+                "--virtual-time-budget=3000",
+                f"--screenshot={picture}",
+                page.resolve().as_uri(),
             ],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
     if not picture.is_file():
-        raise PictureError(f"{browser} made no picture of {page} (exit {done.returncode}): {done.stderr[-400:]}")  # fmt: skip
+        raise PictureError(
+            f"{browser} made no picture of {page} (exit {done.returncode}): {done.stderr[-400:]}"
+        )
     if picture.stat().st_size > MAX_BYTES:
-        raise PictureError(f"{picture}: {picture.stat().st_size / 1e3:.0f} kB, more than {MAX_BYTES / 1e3:.0f}; make it lower")  # fmt: skip
+        raise PictureError(
+            f"{picture}: {picture.stat().st_size / 1e3:.0f} kB, more than {MAX_BYTES / 1e3:.0f};"
+            " make it lower"
+        )
     return picture
 
 

@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers: `python tools/fuzz.py [--runs N] [--keep DIR]`.
 
 libFuzzer, by way of atheris, keeps every input that reaches new code and mutates those on; half of
-the mutations are its own, half know what logs look like (`trimtab.testing.fuzzing`). It stops at
+the mutations are its own, half know what logs look like (`benchmarks.logs.fuzzing`). It stops at
 the first input that breaks what must hold, and writes it to the working directory. Needs the
 `fuzz` extra. A million inputs take about an hour on one core.
 """
@@ -28,7 +28,7 @@ def main() -> int:
         print("fuzzing needs the 'fuzz' extra: pip install '.[fuzz]'", file=sys.stderr)
         return 2
     with atheris.instrument_imports(include=["trimtab.readers", "trimtab.record"]):
-        from trimtab.testing.fuzzing import examine, mutated, seed_logs
+        from benchmarks.logs.fuzzing import examine, mutated, seed_logs
     warnings.simplefilter("error")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

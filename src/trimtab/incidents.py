@@ -38,7 +38,8 @@ RECURRENCE_ROWS = 2000
 """How far from an earlier incident on its lineage one is told as its recurrence."""
 
 SLOW_LEAD_ROWS = 2000
-"""How far before an onset a slow condition of another signal that lasts through it is its first sign."""
+"""How far before an onset a slow condition of another signal that lasts through it is its first
+sign."""
 
 _NOTED = ("resume-jump", "skipped-steps")
 
@@ -134,7 +135,10 @@ def group_findings(
 
 
 def _topic(f: Finding) -> str:
-    """Return what a finding is about; a note on a resume or on skipped steps is about nothing else."""
+    """Return what a finding is about.
+
+    A note on a resume or on skipped steps is about nothing else.
+    """
     if f.kind in _NOTED and f.severity == "info":
         return f.kind
     return KIND_BY_NAME[f.kind].topic if f.kind in KIND_BY_NAME else "learning"
@@ -208,7 +212,10 @@ def _mark_recurrence(
 
 
 def _still_held(before: Incident, incident: Incident) -> bool:
-    """Whether an earlier incident of the same attempt was still under way: what lasts has not come again."""
+    """Whether an earlier incident of the same attempt was still under way.
+
+    What lasts has not come again.
+    """
     lasts = before.end_row is None or before.end_row >= incident.onset_row
     return lasts and before.attempt == incident.attempt
 
@@ -362,7 +369,10 @@ def _precursors(
 
 
 def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
-    """Whether a condition still held at a row: for an accepted level, whether it still stands there."""
+    """Whether a condition still held at a row.
+
+    For an accepted level, whether it still stands there.
+    """
     if f.end_row is not None:
         return f.end_row >= at_row - JOIN_ROWS
     if not f.closed:

@@ -1,7 +1,7 @@
 """The kinds of findings and incidents: a closed list, part of the public JSON format.
 
-One table, `KINDS`. A detector says only kinds of this list; the grouping asks which of several names
-an episode (`rank`) and how a headline calls it (`title`).
+One table, `KINDS`. A detector says only kinds of this list; the grouping asks which of several
+names an episode (`rank`) and how a headline calls it (`title`).
 """
 
 from collections.abc import Mapping
@@ -94,7 +94,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="resume-jump",
         title="a resume does not go on as it was",
-        meaning="what a resumed attempt logs differs from where it resumed: loss, learning rate, batch size or data",
+        meaning=(
+            "what a resumed attempt logs differs from where it resumed: loss, learning rate, batch"
+            " size or data"
+        ),
         severity="warning",
         rank=8,
     ),

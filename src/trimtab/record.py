@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Attempt", "Axis", "Column", "RecordBuilder", "RunRecord"]
+__all__ = ["Attempt", "Axis", "Column", "RecordBuilder", "RunRecord", "axis_word"]
 
 Axis = Literal["step", "epoch", "row"]
 
@@ -107,7 +107,10 @@ class RunRecord:
     def rows(
         self, names: Sequence[str]
     ) -> Iterator[tuple[int, float, NDArray[np.float64], NDArray[np.bool_]]]:
-        """Yield (row, step, values [n_names], present [n_names]) in row order; unknown names are absent."""
+        """Yield (row, step, values [n_names], present [n_names]) in row order.
+
+        Unknown names are absent.
+        """
         values = np.full((self.num_rows, len(names)), np.nan)
         present = np.zeros((self.num_rows, len(names)), dtype=np.bool_)
         for j, name in enumerate(names):
@@ -370,3 +373,8 @@ def _next_number(previous: str | None, taken: Set[str | None]) -> str:
     while f"{major}.{following}" in taken:
         following += 1
     return f"{major}.{following}"
+
+
+def axis_word(record: RunRecord) -> str:
+    """Return what the axis counts, singular."""
+    return {"step": "step", "epoch": "epoch", "row": "row"}[record.axis]

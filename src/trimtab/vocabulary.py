@@ -49,16 +49,40 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 _THROUGHPUT = (
-    "throughput", "tps", "tok/s", "tok/sec", "tokens/s", "tokens/sec", "tokens_per_second", "tokens_per_s",
-    "tokens_per_sec", "throughput(tps)", "perf/tokens_per_second",
-    "throughput/device/tokens_per_sec", "wps", "samples/s", "samples/sec", "samples_per_second",
-    "img/s", "images/s",
-)  # fmt: skip
+    "throughput",
+    "tps",
+    "tok/s",
+    "tok/sec",
+    "tokens/s",
+    "tokens/sec",
+    "tokens_per_second",
+    "tokens_per_s",
+    "tokens_per_sec",
+    "throughput(tps)",
+    "perf/tokens_per_second",
+    "throughput/device/tokens_per_sec",
+    "wps",
+    "samples/s",
+    "samples/sec",
+    "samples_per_second",
+    "img/s",
+    "images/s",
+)
 _STEP_TIMES = (
-    "step_time_s", "step time", "step_time", "iteration_time", "iteration-time",
-    "elapsed time per iteration (s)", "iter_time", "time/step", "time_per_step",
-    "train_speed(s/it)", "train_speed_s_per_it", "seconds_per_step", "sec/step",
-)  # fmt: skip
+    "step_time_s",
+    "step time",
+    "step_time",
+    "iteration_time",
+    "iteration-time",
+    "elapsed time per iteration (s)",
+    "iter_time",
+    "time/step",
+    "time_per_step",
+    "train_speed(s/it)",
+    "train_speed_s_per_it",
+    "seconds_per_step",
+    "sec/step",
+)
 
 SIGNALS: tuple[Signal, ...] = (
     Signal(
@@ -459,7 +483,8 @@ _TIME_KEYS = frozenset(
 
 
 def unit_scale(key: str) -> float:
-    """Return the factor that turns values under a time key into seconds (1.0 where it is silent)."""
+    """Return the factor that turns values under a time key into seconds (1.0 where it is
+    silent)."""
     text = normalise(key)
     for pattern, factor in _UNIT_SUFFIXES:
         if re.search(pattern, text):

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trimtab.bench.manifest import LabelledRun, read_manifest
-from trimtab.bench.predictions import Claim, Prediction
+from benchmarks.manifest import LabelledRun, read_manifest
+from benchmarks.predictions import Claim, Prediction
 
 
 def label(kind: str, onset: float, **more: Any) -> dict[str, Any]:
@@ -15,10 +15,17 @@ def label(kind: str, onset: float, **more: Any) -> dict[str, Any]:
 def line(name: str, verdict: str, records: int = 1000, **more: Any) -> dict[str, Any]:
     """One line: steps 0, 10, 20 ..., so that the slack is 10 records, or 100 steps."""
     return {
-        "id": name, "verdict": verdict, "local_path": f"{name}.jsonl", "n_records": records,
-        "n_steps": records, "unit_per_record": 10.0, "x_first": 0.0, "x_last": 10.0 * records,
-        "incidents": [], **more,
-    }  # fmt: skip
+        "id": name,
+        "verdict": verdict,
+        "local_path": f"{name}.jsonl",
+        "n_records": records,
+        "n_steps": records,
+        "unit_per_record": 10.0,
+        "x_first": 0.0,
+        "x_last": 10.0 * records,
+        "incidents": [],
+        **more,
+    }
 
 
 def write_manifest(folder: Path, *lines: dict[str, Any]) -> Path:

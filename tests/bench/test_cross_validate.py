@@ -1,9 +1,9 @@
 from pathlib import Path
 from typing import Any
 
+from benchmarks.cross_validate import SETTINGS, folds_of, leave_one_out
+from benchmarks.scoring import score_run
 from tests.bench.labelled import claim, label, line, runs_of, said
-from trimtab.bench.cross_validate import SETTINGS, folds_of, leave_one_out
-from trimtab.bench.scoring import score_run
 from trimtab.detectors.judge import DETECTORS
 from trimtab.detectors.sensitivity import Sensitivity
 
@@ -11,10 +11,13 @@ from trimtab.detectors.sensitivity import Sensitivity
 def test_runs_of_one_repository_or_with_the_same_data_share_a_fold(tmp_path: Path) -> None:
     runs = runs_of(
         tmp_path,
-        line("a", "clean", repo="x"), line("b", "clean", repo="y"), line("c", "clean", repo="x"),
-        line("d", "clean", repo="z", group="g"), line("e", "clean", repo="y", group="g"),
+        line("a", "clean", repo="x"),
+        line("b", "clean", repo="y"),
+        line("c", "clean", repo="x"),
+        line("d", "clean", repo="z", group="g"),
+        line("e", "clean", repo="y", group="g"),
         line("f", "clean"),
-    )  # fmt: skip
+    )
     a, b, c, d, e, f = folds_of(runs)
     assert a == c
     assert b == d == e

@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.cross_validate import SETTINGS, cross_validate
+from benchmarks.detect import detect
+from benchmarks.peers.ratio_rules import InternEvo
+from benchmarks.peers.sigma_rules import LevanterUpdateClip, SkipStep
+from benchmarks.predictions import predict
 from tests.bench.labelled import label, write_manifest
-from trimtab.bench.cross_validate import SETTINGS, cross_validate
-from trimtab.bench.detect import detect
-from trimtab.bench.predictions import predict
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity
-from trimtab.peers.ratio_rules import InternEvo
-from trimtab.peers.sigma_rules import LevanterUpdateClip, SkipStep
 from trimtab.record import RunRecord
-from trimtab.report.assemble import make_account
-from trimtab.report.json_form import run_to_json
 from trimtab.testing.curves import Fault, simulate_run
 
 PEERS = (InternEvo(), SkipStep(), LevanterUpdateClip())
@@ -42,11 +42,21 @@ def folder(tmp_path: Path) -> Path:
         tmp_path,
         {"id": "quiet", "verdict": "clean", "local_path": "quiet.jsonl", "repo": "a", **common},
         {
-            "id": "spiky", "verdict": "incident", "local_path": "spiky.jsonl", "repo": "b",
-            "incidents": [found], **common,
+            "id": "spiky",
+            "verdict": "incident",
+            "local_path": "spiky.jsonl",
+            "repo": "b",
+            "incidents": [found],
+            **common,
         },
-        {"id": "none", "verdict": "clean", "local_path": "none.log", "n_records": 10, "n_steps": 10},
-    )  # fmt: skip
+        {
+            "id": "none",
+            "verdict": "clean",
+            "local_path": "none.log",
+            "n_records": 10,
+            "n_steps": 10,
+        },
+    )
 
 
 def test_every_system_is_scored_on_the_same_logs(folder: Path) -> None:

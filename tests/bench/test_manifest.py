@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.manifest import CORE, EXTRA, family_of_kind, read_manifest
 from tests.bench.labelled import label, line, runs_of, write_manifest
-from trimtab.bench.manifest import CORE, EXTRA, family_of_kind, read_manifest
 from trimtab.errors import ReadError
 from trimtab.kinds import KINDS
 

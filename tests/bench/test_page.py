@@ -4,8 +4,8 @@ import shutil
 import numpy as np
 import pytest
 
-from trimtab.bench.page import long_run, measure_page
-from trimtab.bench.tables import page_text
+from benchmarks.page import long_run, measure_page
+from benchmarks.tables import page_text
 from trimtab.cli import main
 from trimtab.report.html import page_data
 

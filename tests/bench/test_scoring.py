@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.predictions import Claim
+from benchmarks.reliability import calibration_error, reliability
+from benchmarks.scoring import score, score_run
 from tests.bench.labelled import claim, label, line, runs_of, said
-from trimtab.bench.predictions import Claim
-from trimtab.bench.reliability import calibration_error, reliability
-from trimtab.bench.scoring import score, score_run
 
 
 def figures_of(
@@ -21,29 +21,36 @@ SPIKY = line("spiky", "incident", incidents=[label("loss_spike_fast", 4000, reco
 
 
 def test_the_whole_table_by_hand(tmp_path: Path) -> None:
-    """Five labels of the headline in three runs, three of them met; two alarms of five are false."""
+    """Five labels of the headline in three runs, three of them met.
+
+    Two alarms of five are false.
+    """
     runs = runs_of(
         tmp_path,
         line(
-            "a", "incident",
+            "a",
+            "incident",
             incidents=[
-                label("loss_spike_fast", 4000, recovery=4050), label("loss_scale_drop", 6000),
+                label("loss_spike_fast", 4000, recovery=4050),
+                label("loss_scale_drop", 6000),
                 label("plateau", 8000, recovery=9000, confidence="medium"),
             ],
         ),
         line("b", "incident", incidents=[label("nan_loss", 2000), label("level_shift", 100)]),
         line("c", "incident", incidents=[label("grad_norm_spike", 5000)]),
-        line("quiet", "clean", 3000), line("tails", "heavy_tail_negative", 1000),
-    )  # fmt: skip
+        line("quiet", "clean", 3000),
+        line("tails", "heavy_tail_negative", 1000),
+    )
     found = score(
         runs,
         [
             said("a", claim("spike", 4030), claim("spike", 6050), claim("shift", 7500)),
             said("b", claim("non-finite", 2000)),
             said("c", claim("grad-spike", 5000, severity="info"), rows=900),
-            said("quiet", claim("spike", 50), rows=3000), said("tails"),
+            said("quiet", claim("spike", 50), rows=3000),
+            said("tails"),
         ],
-    )  # fmt: skip
+    )
     assert found["labels"] == 5
     assert found["recall"] == pytest.approx(3 / 5)
     assert found["recall_same_family"] == pytest.approx(2 / 5)  # the scale drop was called a spike
@@ -74,8 +81,14 @@ def test_the_whole_table_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("onset", "end", "met"),
-    [(3900, None, True), (3899, None, False), (4150, None, True), (4151, None, False), (3700, 3900, True)],
-)  # fmt: skip
+    [
+        (3900, None, True),
+        (3899, None, False),
+        (4150, None, True),
+        (4151, None, False),
+        (3700, 3900, True),
+    ],
+)
 def test_an_alarm_may_lie_one_per_cent_beside_its_label(
     tmp_path: Path, onset: float, end: float | None, met: bool
 ) -> None:
@@ -112,9 +125,11 @@ def test_instability_may_be_called_a_spike(tmp_path: Path) -> None:
 
 def test_rows_decide_where_steps_restart(tmp_path: Path) -> None:
     again = line(
-        "again", "incident", x_last=2000.0,
+        "again",
+        "incident",
+        x_last=2000.0,
         incidents=[label("loss_spike_slow", 100, recovery=200, onset_row=710, end_row=720)],
-    )  # fmt: skip
+    )
     found = figures_of(tmp_path, again, claim("spike", 1900, onset_row=712, end_row=715))
     assert (found["recall"], found["onset_error_signed"]) == (1, 2.0)
     assert figures_of(tmp_path, again, claim("spike", 1900, onset_row=750))["recall"] == 0
@@ -130,9 +145,10 @@ def test_further_places_of_an_event_excuse_an_alarm_and_earn_no_recall(tmp_path:
 
 def test_a_second_name_of_an_event_is_not_counted_again(tmp_path: Path) -> None:
     twice = line(
-        "twice", "incident",
+        "twice",
+        "incident",
         incidents=[label("nan_loss", 1000), label("frozen_metric", 1000, same_event=True)],
-    )  # fmt: skip
+    )
     assert figures_of(tmp_path, twice)["by_family_not_core"] == {}
 
 
@@ -198,11 +214,14 @@ def test_confidence_against_what_came_true(tmp_path: Path) -> None:
         runs_of(tmp_path, SPIKY)[0],
         said(
             "spiky",
-            claim("spike", 4000, confidence=0.95), claim("spike", 9000, confidence=0.65),
-            claim("spike", 4010, confidence=0.65), claim("spike", 9000, confidence=1.0),
-            claim("spike", 9000, confidence=0.1, severity="info"), claim("spike", 4000),
+            claim("spike", 4000, confidence=0.95),
+            claim("spike", 9000, confidence=0.65),
+            claim("spike", 4010, confidence=0.65),
+            claim("spike", 9000, confidence=1.0),
+            claim("spike", 9000, confidence=0.1, severity="info"),
+            claim("spike", 4000),
         ),
-    )  # fmt: skip
+    )
     bins = {b.low: b for b in reliability([found])}
     assert (bins[0.6].num_alarms, bins[0.6].share_true) == (2, 0.5)
     assert (bins[0.9].num_alarms, bins[0.9].share_true) == (2, 0.5)

@@ -55,10 +55,14 @@ def test_each_layout(layout: str, make: Callable[[Path], None], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("pointer", "text", "names"),
     [
-        ("latest_checkpointed_iteration.txt", "2000\n", ("iter_0001000", "iter_0002000", "iter_0003000")),
+        (
+            "latest_checkpointed_iteration.txt",
+            "2000\n",
+            ("iter_0001000", "iter_0002000", "iter_0003000"),
+        ),
         ("latest", "global_step2000", ("global_step1000", "global_step2000", "global_step3000")),
     ],
-)  # fmt: skip
+)
 def test_what_the_pointer_does_not_reach_is_not_whole(
     pointer: str, text: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:

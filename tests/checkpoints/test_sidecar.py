@@ -43,9 +43,16 @@ def test_a_grade_can_be_revised_and_the_manifest_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "null", "{}", "[1]", '{"step": "5", "attempt": "1.0", "files": {}, "grade": "healthy"}',
-             '{"step": 5, "attempt": "1.0", "files": {}, "grade": "best"}'],
-)  # fmt: skip
+    "text",
+    [
+        "",
+        "null",
+        "{}",
+        "[1]",
+        '{"step": "5", "attempt": "1.0", "files": {}, "grade": "healthy"}',
+        '{"step": 5, "attempt": "1.0", "files": {}, "grade": "best"}',
+    ],
+)
 def test_what_is_not_legible_is_no_stamp(tmp_path: Path, text: str) -> None:
     one, _ = make(tmp_path)
     sidecar_of(one).write_text(text, encoding="utf-8")

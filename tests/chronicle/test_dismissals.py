@@ -6,9 +6,16 @@ from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.incidents import Incident
 
 WARNED = Incident(
-    kind="spike", attempt="1.0", severity="warning", onset_row=100, onset=1000.0, peak_row=101,
-    peak=1010.0, signals=("loss",), headline="",
-)  # fmt: skip
+    kind="spike",
+    attempt="1.0",
+    severity="warning",
+    onset_row=100,
+    onset=1000.0,
+    peak_row=101,
+    peak=1010.0,
+    signals=("loss",),
+    headline="",
+)
 CALLED_FINE = Dismissal(
     attempt="1.0", kind="spike", severity="warning", onset=1000.0, onset_row=100, why="known"
 )

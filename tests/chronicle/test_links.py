@@ -46,9 +46,14 @@ def test_every_link_leads_somewhere(where: str, tmp_path: Path) -> None:
     assert all(path.exists() for path in found)
     assert not any(link.startswith(("/", "file:")) for link in links)
     wanted = {
-        root / "journal.jsonl", root / "signals" / "1.0.jsonl", root / "report.html", root / "run.toml",
-        root / "main log (node #1) [x].out", root / "tb" / "rank 0", slurm,
-    }  # fmt: skip
+        root / "journal.jsonl",
+        root / "signals" / "1.0.jsonl",
+        root / "report.html",
+        root / "run.toml",
+        root / "main log (node #1) [x].out",
+        root / "tb" / "rank 0",
+        slurm,
+    }
     assert {p.resolve() for p in wanted} == found
     assert "TensorBoard: " in out.read_text()
 

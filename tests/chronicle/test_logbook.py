@@ -194,15 +194,23 @@ def test_a_resumed_and_cured_run_reads_well() -> None:
         event("incident", 509, "1.1", **told, state="open", causes=[{"cause": "early-guess"}]),
         event("attempt", 480, "1.2", number="1.2", parent="1.1", parent_step=480, trial=True),
         event(
-            "outcome", 490, "1.2", remedy="trial: without samples 8000-8639", verdict="did not",
+            "outcome",
+            490,
+            "1.2",
+            remedy="trial: without samples 8000-8639",
+            verdict="did not",
             text="trial failed",
         ),
         event(
-            "action", 528, "1.2", remedy="roll-back", kept_attempt="1.2",
+            "action",
+            528,
+            "1.2",
+            remedy="roll-back",
+            kept_attempt="1.2",
             values={"skip_samples": [8000, 8639], "num_samples": 0, "lr_factor": 1.0},
         ),
         event("incident", 528, "1.2", **told, state="explained", causes=[{"cause": "bad-data"}]),
-    )  # fmt: skip
+    )
     text = render_logbook(story)
     parts = sections(text)
     assert list(parts)[:3] == [

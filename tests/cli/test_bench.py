@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.peers.table import PEERS, UNFED
 from trimtab.cli import main
-from trimtab.peers.table import PEERS, UNFED
 from trimtab.readers import read_run
 from trimtab.testing.tr8_104b import print_log
 
@@ -39,9 +39,17 @@ def test_detect_prints_one_document_and_writes_lines(
 ) -> None:
     own, peers = tmp_path / "out" / "own.jsonl", tmp_path / "peers"
     code, out, err = run(
-        "bench", "detect", "--corpus", corpus, "--json",
-        "--write-predictions", own, "--write-peers", peers, "--cross-validate",
-    )  # fmt: skip
+        "bench",
+        "detect",
+        "--corpus",
+        corpus,
+        "--json",
+        "--write-predictions",
+        own,
+        "--write-peers",
+        peers,
+        "--cross-validate",
+    )
     assert code == 0
     document = json.loads(out)
     assert document["schema"] == 1
@@ -85,8 +93,10 @@ def test_noise_prints_a_table_per_law(run: Run) -> None:
     code, out, _ = run("bench", "noise", "--seeds", "1")
     assert code == 0
     assert [line.split(";")[0] for line in out.splitlines() if line.startswith("noise")] == [
-        "noise: gaussian", "noise: ar1", "noise: t3",
-    ]  # fmt: skip
+        "noise: gaussian",
+        "noise: ar1",
+        "noise: t3",
+    ]
     code, out, _ = run("bench", "noise", "--seeds", "1", "--json")
     rows = json.loads(out)["results"]
     assert rows[0]["system"] == "trimtab"

@@ -17,10 +17,13 @@ def write_run(path: Path, *, change: float | None = None, offset: float = 0.0) -
         calm = change is not None and s >= change
         rows.append(
             {
-                "step": s, "loss": 4 - 5e-4 * s + offset + 0.01 * (s * 37 % 11 - 5), "lr": 3e-5 if calm else 6e-5,
-                "grad_norm": (0.2 if calm else 0.4) + 0.001 * (s % 7), "activation_norm": 15.0 if calm else 20.0,
+                "step": s,
+                "loss": 4 - 5e-4 * s + offset + 0.01 * (s * 37 % 11 - 5),
+                "lr": 3e-5 if calm else 6e-5,
+                "grad_norm": (0.2 if calm else 0.4) + 0.001 * (s % 7),
+                "activation_norm": 15.0 if calm else 20.0,
             }
-        )  # fmt: skip
+        )
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     return path
 

@@ -58,7 +58,8 @@ def test_in_a_run_directory_it_is_an_event_of_the_journal(run: Run, tmp_path: Pa
     root = tmp_path / "run"
     (root / "signals").mkdir(parents=True)
     (root / "journal.jsonl").write_text(
-        '{"t": "2026-01-01T00:00:00Z", "event": "attempt", "attempt": "1.0", "step": 0, "number": "1.0"}\n'
+        '{"t": "2026-01-01T00:00:00Z", "event": "attempt", "attempt": "1.0", "step": 0, "number":'
+        ' "1.0"}\n'
     )
     rows = [
         f'{{"step": {s}, "loss": {9.0 if 300 <= s < 303 else 2 + 0.001 * (s * 37 % 11)}}}\n'
@@ -88,7 +89,10 @@ def test_a_store_that_anybody_edited_does_no_harm(run: Run, tr8_log: Path) -> No
     run("dismiss", tr8_log, "A", "--why", "known")
     store = Path(os.environ["XDG_STATE_HOME"]) / "trimtab" / "dismissed.jsonl"
     good = store.read_text()
-    bad = '[]\nnot json\n{"size_bytes": -1, "sha256": 3}\n{"size_bytes": 99999999999, "sha256": "x"}\n'
+    bad = (
+        '[]\nnot json\n{"size_bytes": -1, "sha256": 3}\n{"size_bytes": 99999999999, "sha256":'
+        ' "x"}\n'
+    )
     store.write_text(bad + good + good.replace('"onset_row": ', '"onset_row": "x'))
     assert sum(bool(i["dismissed"]) for i in alarms(run, tr8_log)[1]) == 1
 
@@ -116,15 +120,16 @@ def test_checkpoints_name_the_one_to_go_back_to(run: Run, tr8_log: Path, tmp_pat
 def test_the_next_test_is_a_command_of_the_logs_framework(run: Run, tr8_log: Path) -> None:
     _, out, _ = run("inspect", tr8_log, "--json")
     incident = parse(out)["runs"][0]["incidents"][0]
-    assert incident["next_test_flags"] == (
-        "--load CHECKPOINTS --ckpt-step STEP --override-opt_param-scheduler --lr 3e-05  "
+    assert (
+        incident["next_test_flags"]
+        == "--load CHECKPOINTS --ckpt-step STEP --override-opt_param-scheduler --lr 3e-05  "
         "(STEP: the newest checkpoint before 6900)"
     )
     assert incident["next_test_flags"].split()[0] in run("inspect", tr8_log)[1]
 
 
 def test_a_config_states_the_clip_in_force(run: Run, tr8_log: Path, tmp_path: Path) -> None:
-    pytest.importorskip("trimtab.preflight.reading")
+    pytest.importorskip("trimtab.configs")
     config = tmp_path / "train.sh"
     config.write_text(
         "torchrun pretrain_gpt.py --num-layers 64 --hidden-size 11600 --num-attention-heads 80 "

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from tests.cli.conftest import parse
+from trimtab.analysis.explain import explain, known_entries
 from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME
 from trimtab.diagnosis.look_alikes import LOOK_ALIKES
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.conflicts import CONFLICTS
 from trimtab.plan.remedy_table import REMEDIES
-from trimtab.report.explain import explain, known_entries
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -156,8 +156,11 @@ def test_several_logs_end_with_a_line_each_the_worst_last(
 def test_a_log_is_read_from_a_pipe(healthy_log: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trimtab", "inspect", "-", "--json"],
-        input=healthy_log.read_bytes(), capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+        input=healthy_log.read_bytes(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     (told,) = parse(done.stdout.decode())["runs"]
     assert told["path"] == "stdin"
@@ -200,7 +203,8 @@ def cured_run(root: Path, *, verdict: str) -> Path:
 
     def samples(attempt: str, first: int, last: int, *, bad: int) -> None:
         rows = (
-            f'{{"step": {s}, "loss": {"NaN" if s >= bad else 2 + 0.001 * (s % 5)}, "grad_norm": 0.5}}'
+            f'{{"step": {s}, "loss": {"NaN" if s >= bad else 2 + 0.001 * (s % 5)}, "grad_norm":'
+            " 0.5}"
             for s in range(first, last)
         )
         (root / "signals" / f"{attempt}.jsonl").write_text("\n".join(rows) + "\n")

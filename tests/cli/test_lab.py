@@ -39,17 +39,24 @@ def test_unknown_scenario_names_those_there_are(run: Run) -> None:
 def test_table_and_exit_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from trimtab.lab import accept as table
+    from benchmarks import accept as table
 
     def rows(scenarios: Any, seeds: Any, out: Path, *, say: Any, **_: Any) -> list[Any]:
         found = [
             table.Row(
-                scenario=s.name, expect=s.expect, seed=seed, reference_loss=2.0, off_loss=math.nan,
-                act_loss=2.0 + seed, wasted_steps=0.1, actions=({"step": 7, "remedy": "roll-back"},),
+                scenario=s.name,
+                expect=s.expect,
+                seed=seed,
+                reference_loss=2.0,
+                off_loss=math.nan,
+                act_loss=2.0 + seed,
+                wasted_steps=0.1,
+                actions=({"step": 7, "remedy": "roll-back"},),
                 verdict="falls short" if seed else "ok",
             )
-            for s in scenarios for seed in seeds
-        ]  # fmt: skip
+            for s in scenarios
+            for seed in seeds
+        ]
         for row in found:
             say(row)
         return found
@@ -57,7 +64,10 @@ def test_table_and_exit_status(
     monkeypatch.setattr(table, "accept", rows)
     assert main(["lab", "accept", "data-random", "--seeds", "0"]) == 0
     out = capsys.readouterr().out
-    assert "data-random             0         —   1.0000    100%   10.0%  ok             7: roll-back" in out  # fmt: skip
+    assert (
+        "data-random             0         —   1.0000    100%   10.0%  ok             7: roll-back"
+        in out
+    )
     assert "recovered 1 of 1" in out
     assert main(["lab", "accept", "data-random", "--seeds", "0-1", "--json"]) == 1
     printed = capsys.readouterr()

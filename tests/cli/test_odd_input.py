@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.cli.runs import store
+from trimtab.analysis.source import store
 
 Run = Callable[..., tuple[int, str, str]]
 

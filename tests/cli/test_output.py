@@ -29,7 +29,9 @@ def test_a_console_writes_out_what_would_steer_however_deep_it_lies() -> None:
 
 def test_colours_of_our_own_and_lines_stay() -> None:
     out = io.StringIO()
-    SafeConsole(file=out, width=120, force_terminal=True, color_system="standard").print(Text("one\ntwo é 漢", style="red"))  # fmt: skip
+    SafeConsole(file=out, width=120, force_terminal=True, color_system="standard").print(
+        Text("one\ntwo é 漢", style="red")
+    )
     assert "\x1b[31mone\x1b[0m\n\x1b[31mtwo é 漢\x1b[0m" in out.getvalue()
 
 
@@ -43,7 +45,18 @@ def test_a_document_says_the_same_and_steers_nothing(capsys: pytest.CaptureFixtu
 
 def test_preflight_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / f"a{BAD}.json"
-    path.write_text(json.dumps({"model_type": BAD, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "lr": 3e-4, "name": BAD}))  # fmt: skip
+    path.write_text(
+        json.dumps(
+            {
+                "model_type": BAD,
+                "hidden_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "lr": 3e-4,
+                "name": BAD,
+            }
+        )
+    )
     for given in (path, tmp_path / f"none{BAD}.json"):
         main(["preflight", str(given), "--all"])
         told = capsys.readouterr()

@@ -62,7 +62,9 @@ def test_what_an_outcome_rules_out_is_left_out(
     text = said(capsys, "causes", config, "--outcome", "data=fails", "--outcome", "fp16=fails")
     assert "not fp16: no need to look at softmax, attention and loss scale" in text
     assert "softmax in half precision" not in text
-    assert "expected NAME=well or NAME=fails" in failed(capsys, "causes", config, "--outcome", "data")  # fmt: skip
+    assert "expected NAME=well or NAME=fails" in failed(
+        capsys, "causes", config, "--outcome", "data"
+    )
 
 
 @pytest.mark.covers("S67")
@@ -91,7 +93,9 @@ def test_changes_and_their_schedule(
     first = found["schedule"][0]
     found = document(capsys, "changes", config, child, "--outcome", f"{','.join(first)}=well")
     assert found["schedule"][0] != first
-    assert "the next run of the schedule changes" in failed(capsys, "changes", config, child, "--outcome", "x=well")  # fmt: skip
+    assert "the next run of the schedule changes" in failed(
+        capsys, "changes", config, child, "--outcome", "x=well"
+    )
     assert "no key differs" in said(capsys, "changes", config, config)
 
 
@@ -151,8 +155,24 @@ def test_knobs_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     for number, clip, level in (("1.0", "1.0", 2.0), ("1.1", "off", 3.0)):
         parent = None if number == "1.0" else "1.0"
         first = 0 if parent is None else 40
-        events.append({"t": "2026-01-01T00:00:00", "event": "attempt", "attempt": number, "step": first, "number": number, "parent": parent, "parent_step": first or None, "why": "", "trial": False, "settings": {"clip": clip}})  # fmt: skip
-        rows = [{"step": s, "loss": level + 0.01 * (s % 3), "grad_norm": level} for s in range(first + 1, first + 41)]  # fmt: skip
+        events.append(
+            {
+                "t": "2026-01-01T00:00:00",
+                "event": "attempt",
+                "attempt": number,
+                "step": first,
+                "number": number,
+                "parent": parent,
+                "parent_step": first or None,
+                "why": "",
+                "trial": False,
+                "settings": {"clip": clip},
+            }
+        )
+        rows = [
+            {"step": s, "loss": level + 0.01 * (s % 3), "grad_norm": level}
+            for s in range(first + 1, first + 41)
+        ]
         (run / "signals" / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
     (toggle,) = document(capsys, "knobs", run)["toggles"]

@@ -118,9 +118,23 @@ def test_advise_by_phase(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_machine_and_deadline(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, told = document(
-        capsys, str(good), "--tokens-per-second", "1e5", "--deadline-days", "90", "--devices", "384",
-        "--save-seconds", "60", "--device-gib", "80", "--corpus-tokens", "180B", "--train-tokens", "300B",
-    )  # fmt: skip
+        capsys,
+        str(good),
+        "--tokens-per-second",
+        "1e5",
+        "--deadline-days",
+        "90",
+        "--devices",
+        "384",
+        "--save-seconds",
+        "60",
+        "--device-gib",
+        "80",
+        "--corpus-tokens",
+        "180B",
+        "--train-tokens",
+        "300B",
+    )
     plan = told["configs"][0]["plan"]
     assert code == 0
     assert plan["eta"]["days"] == pytest.approx(300e9 / 1e5 / 86400, rel=0.05)
@@ -131,7 +145,8 @@ def test_machine_and_deadline(good: Path, capsys: pytest.CaptureFixture[str]) ->
     divided = good.with_name("divided.sh")
     divided.write_text(
         good.read_text().rstrip()
-        + " --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8 --use-distributed-optimizer\n"
+        + " --tensor-model-parallel-size 8 --pipeline-model-parallel-size 8"
+        " --use-distributed-optimizer\n"
     )
     _, told = document(capsys, str(divided), "--devices", "384", "--device-gib", "80")
     kept = told["configs"][0]["plan"]["memory"]
@@ -182,7 +197,8 @@ def test_what_was_asked_and_cannot_be_reckoned_is_named(
 ) -> None:
     path = tmp_path / "train.json"
     path.write_text(
-        '{"learning_rate": 5e-4, "per_device_train_batch_size": 4, "max_seq_length": 2048, "bf16": true, "max_steps": 10000}'
+        '{"learning_rate": 5e-4, "per_device_train_batch_size": 4, "max_seq_length": 2048, "bf16":'
+        ' true, "max_steps": 10000}'
     )
     asked = ("--tokens-per-second", "1e5", "--deadline-days", "10", "--corpus-tokens", "1e9")
     _, told = document(capsys, str(path), *asked)

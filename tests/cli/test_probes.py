@@ -15,8 +15,8 @@ pytestmark = pytest.mark.torch
 CODE = """
 import torch
 from torch import nn
-from trimtab.preflight.probes.twin import TwinModel, make_optimizer
-from trimtab.preflight.shrink import Twin
+from trimtab.model_checks.twin import TwinModel, make_optimizer
+from trimtab.configs.shrink import Twin
 
 def sound():
     torch.manual_seed(0)
@@ -70,14 +70,19 @@ def test_the_backend_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot multiply" in capsys.readouterr().err
 
 
-def test_the_coordinate_check(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_the_coordinate_check(
+    code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     picture = tmp_path / "check.svg"
     assert main(["audit", "--coordinates", str(picture)]) == 1
     assert "blocks.0.ffn.down" in capsys.readouterr().out
     assert picture.read_text().startswith("<svg")
     assert main(["audit", "--coordinates", str(picture), "--mup"]) == 0
     capsys.readouterr()
-    assert main(["audit", "--coordinates", str(picture), "--python", f"{code}:by_width", "--json"]) == 0  # fmt: skip
+    assert (
+        main(["audit", "--coordinates", str(picture), "--python", f"{code}:by_width", "--json"])
+        == 0
+    )
     assert json.loads(capsys.readouterr().out)["coordinates"]["passed"] is True
 
 
@@ -104,11 +109,24 @@ def test_wrong_questions(code: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.slow
 def test_parity_of_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--twin-hidden", "16", "--layers", "1", "--steps", "2", "--layouts", "ddp,tp", "--json"]  # fmt: skip
+    flags = [
+        "--twin-hidden",
+        "16",
+        "--layers",
+        "1",
+        "--steps",
+        "2",
+        "--layouts",
+        "ddp,tp",
+        "--json",
+    ]
     assert main(["parity", *flags]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["passed"] is True
-    assert [(r["layout"], r["status"]) for r in document["layouts"]] == [("ddp", "agrees"), ("tp", "agrees")]  # fmt: skip
+    assert [(r["layout"], r["status"]) for r in document["layouts"]] == [
+        ("ddp", "agrees"),
+        ("tp", "agrees"),
+    ]
 
 
 @pytest.mark.slow
@@ -117,7 +135,9 @@ def test_parity_of_the_users_own_code(tmp_path: Path, capsys: pytest.CaptureFixt
         "from tests.preflight.probes.planted import Planted\n"
         "def build():\n    return Planted('dropped-gradient')()\n"
     )
-    assert main(["parity", "--python", f"{tmp_path}/case.py:build", "--layouts", "ddp", "--json"]) == 1  # fmt: skip
+    assert (
+        main(["parity", "--python", f"{tmp_path}/case.py:build", "--layouts", "ddp", "--json"]) == 1
+    )
     (found,) = json.loads(capsys.readouterr().out)["findings"]
     assert found["values"]["tensor"]
 
@@ -165,14 +185,20 @@ def colours():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none", "none gives NoneType; give a model"), ("text", "text gives str; give a model"),
-        ("number", "number gives int; give a model"), ("lazy", "lazy modules"),
+        ("none", "none gives NoneType; give a model"),
+        ("text", "text gives str; give a model"),
+        ("number", "number gives int; give a model"),
+        ("lazy", "lazy modules"),
         ("fails", r"line 16: RuntimeError: cannot \x1b[31mbuild \u202e[/red] second line"),
-        ("ends", "line 18: ended the program (sys.exit): 0"), ("base", "BaseException: base"),
-        ("needs", "is called without arguments, and needs width"), ("two", "optimizer is str"),
-        ("three", "three gives tuple"), ("unknown", "a dict with foo"), ("nothing", "a dict without model"),
+        ("ends", "line 18: ended the program (sys.exit): 0"),
+        ("base", "BaseException: base"),
+        ("needs", "is called without arguments, and needs width"),
+        ("two", "optimizer is str"),
+        ("three", "three gives tuple"),
+        ("unknown", "a dict with foo"),
+        ("nothing", "a dict without model"),
     ],
-)  # fmt: skip
+)
 def test_what_a_users_function_does_wrong_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
@@ -207,24 +233,35 @@ def test_names_in_a_model_cannot_steer_the_terminal_or_the_document(
         out = capsys.readouterr().out
         assert not {"\x1b", "\x9b", "\u202e"} & set(out)
         assert "\\u202e" in out
-    assert "x\x1b[31m[red]\u202e\x9b.weight" in {t["name"] for t in json.loads(out)["audit"]["tensors"]}  # fmt: skip
+    assert "x\x1b[31m[red]\u202e\x9b.weight" in {
+        t["name"] for t in json.loads(out)["audit"]["tensors"]
+    }
 
 
 LLAMA = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "vocab_size": 1000,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+}
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"hidden_size": -4}, "hidden_size is -4; give at least 1"), ({"num_attention_heads": 0}, "num_attention_heads is 0"),
-        ({"hidden_size": "abc"}, "hidden_size"), ({"hidden_size": None}, "hidden_size"), ({"num_attention_heads": 7}, "multiple"),
-        ({"initializer_range": float("nan")}, "nan"), ({"num_hidden_layers": 10**7}, "more than 2,000 are not made"),
-        ({"text_config": {"num_experts": 10**6}}, "num_experts is 1000000"), ({"model_type": "x\x1b[31m"}, r"x\x1b[31m"),
+        ({"hidden_size": -4}, "hidden_size is -4; give at least 1"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"hidden_size": "abc"}, "hidden_size"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"num_attention_heads": 7}, "multiple"),
+        ({"initializer_range": float("nan")}, "nan"),
+        ({"num_hidden_layers": 10**7}, "more than 2,000 are not made"),
+        ({"text_config": {"num_experts": 10**6}}, "num_experts is 1000000"),
+        ({"model_type": "x\x1b[31m"}, r"x\x1b[31m"),
     ],
-)  # fmt: skip
+)
 def test_a_config_that_makes_no_model_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, object], said: str
 ) -> None:
@@ -242,7 +279,11 @@ def test_a_config_that_is_no_file_or_nests_without_end(
 ) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "deep.json").write_text("[" * 200_000)
-    for name, said in (("pipe.json", "is no file"), ("deep.json", "nests too deep"), ("", "is no file")):  # fmt: skip
+    for name, said in (
+        ("pipe.json", "is no file"),
+        ("deep.json", "nests too deep"),
+        ("", "is no file"),
+    ):
         assert main(["audit", str(tmp_path / name)]) == 2
         assert said in capsys.readouterr().err
 
@@ -250,10 +291,16 @@ def test_a_config_that_is_no_file_or_nests_without_end(
 @pytest.mark.parametrize(
     ("kind", "meant", "warned"),
     [
-        ("learned", "sinusoidal", True), ("learned", "rotary", True), ("learned", "alibi", True), ("learned", "none", True),
-        ("learned", "learned", False), ("rotary", "rotary", False), ("rotary", "learned", True), ("none", "none", False),
+        ("learned", "sinusoidal", True),
+        ("learned", "rotary", True),
+        ("learned", "alibi", True),
+        ("learned", "none", True),
+        ("learned", "learned", False),
+        ("rotary", "rotary", False),
+        ("rotary", "learned", True),
+        ("none", "none", False),
     ],
-)  # fmt: skip
+)
 def test_positions_that_are_not_what_they_are_to_be(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, meant: str, warned: bool
 ) -> None:
@@ -268,7 +315,7 @@ def test_positions_that_are_not_what_they_are_to_be(
 CASES = """
 import os, torch
 from torch import nn
-from trimtab.preflight.probes.parity import Case
+from trimtab.model_checks.parity import Case
 
 def build(value=0.5, **more):
     torch.manual_seed(0)
@@ -290,10 +337,12 @@ def small():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nan", "the loss of one process alone is NaN at step 1"), ("dies", "without a word and with exit code 0"),
-        ("ends", "ended the program (sys.exit)"), ("small", "build gives Linear"),
+        ("nan", "the loss of one process alone is NaN at step 1"),
+        ("dies", "without a word and with exit code 0"),
+        ("ends", "ended the program (sys.exit)"),
+        ("small", "build gives Linear"),
     ],
-)  # fmt: skip
+)
 def test_parity_says_why_nothing_could_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
 ) -> None:
@@ -311,8 +360,10 @@ def test_the_example_in_the_help_of_parity_runs(
     text = capsys.readouterr().out
     code = textwrap.dedent(text[text.index("  import torch\n") :])
     (tmp_path / "own_model.py").write_text(
-        "from trimtab.preflight.probes.twin import TwinModel\nfrom trimtab.preflight.shrink import Twin\n"
+        "from trimtab.model_checks.twin import TwinModel\nfrom trimtab.configs.shrink import Twin\n"
         "def Model():\n    return TwinModel(Twin(hidden=16, layers=1))\n"
     )
     (tmp_path / "own.py").write_text(code)
-    assert main(["parity", "--python", f"{tmp_path}/own.py:case", "--layouts", "ddp"]) == 0, capsys.readouterr()  # fmt: skip
+    assert main(["parity", "--python", f"{tmp_path}/own.py:case", "--layouts", "ddp"]) == 0, (
+        capsys.readouterr()
+    )

@@ -1,4 +1,7 @@
-"""`trimtab scan` as a command: exit codes, one JSON document, the skip list, names that cannot steer a terminal."""
+"""`trimtab scan` as a command.
+
+Exit codes, one JSON document, the skip list, names that cannot steer a terminal.
+"""
 
 import json
 import sys

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.analysis.source import Beside, account_of
 from trimtab.cli import main, watch
-from trimtab.cli.runs import Beside, account_of
 from trimtab.readers import read_run
 
 NO_ADDRESSES = (
@@ -32,7 +32,10 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 def line(step: int, loss: float) -> str:
-    return f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": {0.5 + 0.001 * (step % 7):.3f}, "step_time_s": 1.0}}\n'
+    return (
+        f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": {0.5 + 0.001 * (step % 7):.3f},'
+        ' "step_time_s": 1.0}\n'
+    )
 
 
 def log_text(spikes: tuple[int, ...] = (), num_steps: int = 600) -> str:
@@ -132,8 +135,10 @@ def test_each_alarm_runs_the_command_once_for_each_severity(
     assert follow(path, scene, "--exec", command, "--fail-on", "warning") == 1
     called = [json.loads(text) for text in calls.read_text().splitlines()]
     assert [(c["incident"]["onset"], c["incident"]["severity"]) for c in called] == [
-        (200, "warning"), (200, "critical"), (420, "warning"),
-    ]  # fmt: skip
+        (200, "warning"),
+        (200, "critical"),
+        (420, "warning"),
+    ]
     assert called[0]["env"] == "spike@200"
     assert called[0]["argv"] == ["a b", "$(reboot)"]  # no shell has seen it
     assert called[0]["incident"]["causes"]
@@ -188,7 +193,10 @@ def test_an_alarm_that_turns_critical_calls_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls = tmp_path / "calls"
-    tee = f"{sys.executable} -c \"import os; open('{calls}', 'a').write(os.environ['TRIMTAB_SEVERITY'] + ' ')\""
+    tee = (
+        f"{sys.executable} -c \"import os; open('{calls}',"
+        " 'a').write(os.environ['TRIMTAB_SEVERITY'] + ' ')\""
+    )
     grow(tmp_path / "train.jsonl", clipped_divergence(), capsys, "--exec", tee)
     assert calls.read_text() == "warning critical "
 
@@ -229,7 +237,10 @@ def test_what_was_there_before_can_be_left_out(
     rows = log_text((200, 420)).splitlines(keepends=True)
     path.write_text("".join(rows[:300]))
     scene = Scene(appending(path, "".join(rows[300:])), start=0.0)
-    tee = f"{sys.executable} -c \"import os; open('{calls}', 'a').write(os.environ['TRIMTAB_ONSET'] + ' ')\""
+    tee = (
+        f"{sys.executable} -c \"import os; open('{calls}', 'a').write(os.environ['TRIMTAB_ONSET'] +"
+        " ' ')\""
+    )
     follow(path, scene, "--exec", tee, "--new-only")
     assert calls.read_text() == "420 "
 
@@ -334,8 +345,12 @@ def test_a_silence_is_a_hang_once_and_its_end_is_told(
     start = path.stat().st_mtime
     scene = Scene(start=start)
     scene.happenings = [
-        scene.wait(30), scene.wait(20), scene.wait(60), scene.wait(600), appending(path, line(301, 2.5)),
-    ]  # fmt: skip
+        scene.wait(30),
+        scene.wait(20),
+        scene.wait(60),
+        scene.wait(600),
+        appending(path, line(301, 2.5)),
+    ]
     assert follow(path, scene, "--fail-on", "critical") == 1
     told = [(n["event"], (n.get("incident") or {}).get("kind")) for n in said(capsys)]
     assert told.count(("found", "hang")) == 1
@@ -402,9 +417,11 @@ def test_half_a_number_at_the_end_is_not_believed(
     path.write_text("step,loss\n" + "".join(rows[:300]))
     last = rows[399].strip()
     scene = Scene(
-        appending(path, "301,2500"), appending(path, "0000.1\n"), appending(path, "".join(rows[301:399]) + last),
+        appending(path, "301,2500"),
+        appending(path, "0000.1\n"),
+        appending(path, "".join(rows[301:399]) + last),
         start=0.0,
-    )  # fmt: skip
+    )
     follow(path, scene)
     found = [n for n in said(capsys) if n["event"] == "found"]
     assert len(found) == 1

@@ -125,11 +125,21 @@ class Doubling:
         if not (up or at_last):
             return new, ()
         finding = Finding(
-            detector=self.name, kind="spike", signal="loss", severity="warning", row=row.index,
-            step=row.step, onset_row=row.index + (self.flaw == "foresees"), onset=row.step,
-            peak_row=row.index, peak=row.step, value=value, expected=state.value, score=2.0,
+            detector=self.name,
+            kind="spike",
+            signal="loss",
+            severity="warning",
+            row=row.index,
+            step=row.step,
+            onset_row=row.index + (self.flaw == "foresees"),
+            onset=row.step,
+            peak_row=row.index,
+            peak=row.step,
+            value=value,
+            expected=state.value,
+            score=2.0,
             text="doubled",
-        )  # fmt: skip
+        )
         return new, (finding,)
 
 
@@ -167,10 +177,21 @@ class Counting:
     def update(self, state: Last, row: Row) -> tuple[Last, tuple[Finding, ...]]:
         self.seen += 1
         finding = Finding(
-            detector="counting", kind="spike", signal="loss", severity="info", row=row.index,
-            step=row.step, onset_row=row.index, onset=row.step, peak_row=row.index, peak=row.step,
-            value=float(self.seen), expected=0.0, score=0.0, text="counted",
-        )  # fmt: skip
+            detector="counting",
+            kind="spike",
+            signal="loss",
+            severity="info",
+            row=row.index,
+            step=row.step,
+            onset_row=row.index,
+            onset=row.step,
+            peak_row=row.index,
+            peak=row.step,
+            value=float(self.seen),
+            expected=0.0,
+            score=0.0,
+            text="counted",
+        )
         return state, (finding,)
 
 

@@ -1,4 +1,5 @@
-"""Saturating attention, odd batches and corrupt state, on made-up courses with a known beginning."""
+"""Saturating attention, odd batches and corrupt state, on made-up courses with a known
+beginning."""
 
 import math
 from typing import Any
@@ -125,7 +126,7 @@ def test_saturation_that_comes_back_is_told_as_over_and_may_come_again() -> None
 def test_non_finite_readings_blind_nothing() -> None:
     entropy, logit, hidden = course()
     entropy[[50, 203]], logit[120], hidden[210] = math.nan, math.inf, math.nan
-    (first, *_) = judge(SaturationDetector(), entropy, logit, hidden)
+    first, *_ = judge(SaturationDetector(), entropy, logit, hidden)
     assert first.row <= 228
 
 
@@ -136,9 +137,13 @@ def test_saturation_makes_an_incident_whose_first_sign_is_its_onset() -> None:
     for i in range(400):
         builder.add(
             float(i + 1),
-            {"loss": 2.0 + 0.02 * rng.standard_normal(), "attention_entropy": entropy[i],
-             "attention_logit_max": logit[i], "activation_norm": hidden[i]},
-        )  # fmt: skip
+            {
+                "loss": 2.0 + 0.02 * rng.standard_normal(),
+                "attention_entropy": entropy[i],
+                "attention_logit_max": logit[i],
+                "activation_norm": hidden[i],
+            },
+        )
     found = judge(SaturationDetector(), entropy, logit, hidden)
     (incident,) = group_findings(builder.build(), found)
     assert incident.severity == "warning"
@@ -190,7 +195,7 @@ def test_an_element_that_no_update_makes_is_critical_and_closes_when_sound() -> 
 
 
 def test_batches_that_were_odd_before_their_step_speak_for_bad_data() -> None:
-    from trimtab.report.assemble import make_account
+    from trimtab.analysis.assemble import make_account
 
     def confidence_of(squeezed: Floats) -> tuple[float, str]:
         builder = RecordBuilder("course", "made up")
@@ -198,7 +203,9 @@ def test_batches_that_were_odd_before_their_step_speak_for_bad_data() -> None:
         for i in range(400):
             loss = 2.0 + 0.02 * rng.standard_normal() + (6.0 if 250 <= i < 270 else 0.0)
             builder.add(float(i + 1), {"loss": loss, "batch_compression": float(squeezed[i])})
-        (told,) = (a for a in make_account(builder.build()).incidents if a.incident.severity != "info")  # fmt: skip
+        (told,) = (
+            a for a in make_account(builder.build()).incidents if a.incident.severity != "info"
+        )
         bad = next(c for c in told.diagnosis.causes if c.cause == "bad-data-window")
         return bad.confidence, " ".join(bad.evidence)
 

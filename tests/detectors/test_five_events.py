@@ -1,8 +1,8 @@
 """Five events that published rules miss or drown in false alarms, in three kinds of noise.
 
-The curve and the events: 2 + 9 exp(-t/150) + 1.2 (1 + t/400)^-0.6 with noise .02, at row 4000 one row
-+50 %, a spike of 65 rows, +.06 for 150 rows and then +.03 for good, +.0005 a row, -30 % for good.
-A single row in heavy-tailed noise is told as an outlier, a note: such noise has rows like it.
+The curve and the events: 2 + 9 exp(-t/150) + 1.2 (1 + t/400)^-0.6 with noise .02, at row 4000 one
+row +50 %, a spike of 65 rows, +.06 for 150 rows and then +.03 for good, +.0005 a row, -30 % for
+good. A single row in heavy-tailed noise is told as an outlier, a note: such noise has rows like it.
 """
 
 from collections.abc import Callable

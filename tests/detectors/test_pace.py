@@ -1,4 +1,7 @@
-"""Slow steps: a lasting slowdown, single stalls, silences, and paces that are healthy as they are."""
+"""Slow steps: a lasting slowdown, single stalls, silences.
+
+And paces that are healthy as they are.
+"""
 
 import numpy as np
 import pytest

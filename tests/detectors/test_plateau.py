@@ -135,10 +135,24 @@ def test_a_spike_on_a_plateau_is_an_episode_of_its_own() -> None:
     record = run(knee() + noise(NUM, 100))
     (plateau,) = plateau_findings(record)
     spike = Finding(
-        detector="spike", kind="spike", signal="loss", severity="warning", row=1510, step=1511.0,
-        onset_row=1500, onset=1501.0, peak_row=1501, peak=1502.0, end_row=1505, end=1506.0,
-        value=9.0, expected=4.0, score=20.0, closed=True, text="loss 4 → 9",
-    )  # fmt: skip
+        detector="spike",
+        kind="spike",
+        signal="loss",
+        severity="warning",
+        row=1510,
+        step=1511.0,
+        onset_row=1500,
+        onset=1501.0,
+        peak_row=1501,
+        peak=1502.0,
+        end_row=1505,
+        end=1506.0,
+        value=9.0,
+        expected=4.0,
+        score=20.0,
+        closed=True,
+        text="loss 4 → 9",
+    )
     told = group_findings(record, [plateau, spike])
     assert [(i.kind, i.onset_row) for i in told] == [
         ("plateau", plateau.onset_row),

@@ -1,4 +1,5 @@
-"""Resumes: the same run goes on, jumps, starts over, changes its settings, or is fed the past again."""
+"""Resumes: the same run goes on, jumps, starts over, changes its settings, or is fed the past
+again."""
 
 import numpy as np
 import pytest

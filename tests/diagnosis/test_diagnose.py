@@ -25,16 +25,26 @@ from trimtab.testing.tr8_104b import as_record
 
 N, AT = 700, 600
 BAD = DataProbe(
-    num_batches=48, num_outliers=6, first_sample=4800, last_sample=4847, median_loss=3.1, worst_loss=8.9
-)  # fmt: skip
+    num_batches=48,
+    num_outliers=6,
+    first_sample=4800,
+    last_sample=4847,
+    median_loss=3.1,
+    worst_loss=8.9,
+)
 CLEAN = DataProbe(num_batches=48, num_outliers=0, median_loss=3.1, worst_loss=3.3)
 
 
 def trial(name: str, *, held: bool, skipped: bool = False, lr_factor: float = 1.0) -> TrialResult:
     return TrialResult(
-        name=name, held=held, loss=3.1 if held else 7.0, expected_loss=3.1, steps=48,
-        skipped=skipped, lr_factor=lr_factor,
-    )  # fmt: skip
+        name=name,
+        held=held,
+        loss=3.1 if held else 7.0,
+        expected_loss=3.1,
+        steps=48,
+        skipped=skipped,
+        lr_factor=lr_factor,
+    )
 
 
 @dataclass
@@ -77,10 +87,18 @@ def incident(
     step: float = 0,
 ) -> Incident:
     return Incident(
-        kind=kind, attempt=attempt, severity="critical" if end is None else "warning",
-        onset_row=onset, onset=step or onset + 1, peak_row=onset, peak=onset + 1, end_row=end,
-        end=None if end is None else end + 1, signals=("loss",), headline="",
-    )  # fmt: skip
+        kind=kind,
+        attempt=attempt,
+        severity="critical" if end is None else "warning",
+        onset_row=onset,
+        onset=step or onset + 1,
+        peak_row=onset,
+        peak=onset + 1,
+        end_row=end,
+        end=None if end is None else end + 1,
+        signals=("loss",),
+        headline="",
+    )
 
 
 def lr_jump(seed: int) -> tuple[RunRecord, Incident]:
@@ -287,10 +305,21 @@ def test_any_features_make_a_diagnosis(
     kind: str,
 ) -> None:
     features = Features(
-        kinds=frozenset({kind}), severity="warning", axis="step", onset=500, clip_share=1.0,
-        clip_ratio=clip_ratio, clip_rows=10, lr_jump=lr_jump, lr_before_jump=1e-4, lr_jump_step=490,
-        lr_jump_rows=10, abrupt=abrupt, height=1.0, scale_halvings=halvings,
-    )  # fmt: skip
+        kinds=frozenset({kind}),
+        severity="warning",
+        axis="step",
+        onset=500,
+        clip_share=1.0,
+        clip_ratio=clip_ratio,
+        clip_rows=10,
+        lr_jump=lr_jump,
+        lr_before_jump=1e-4,
+        lr_jump_step=490,
+        lr_jump_rows=10,
+        abrupt=abrupt,
+        height=1.0,
+        scale_halvings=halvings,
+    )
     diagnosis = rank_causes(features, before=490)
     check_sum(diagnosis)
     assert all(c.confidence <= 0.75 for c in diagnosis.causes if c.cause != UNKNOWN)

@@ -25,9 +25,16 @@ def schedule(n: int, *, peak: float = 1e-3, warm_up: int = 50) -> NDArray[np.flo
 
 def incident(attempt: str, onset: float, row: int, *, severity: str = "critical") -> Incident:
     return Incident(
-        kind="unrecovered-spike", attempt=attempt, severity=severity,  # type: ignore[arg-type]
-        onset_row=row, onset=onset, peak_row=row, peak=onset, signals=("loss",), headline="",
-    )  # fmt: skip
+        kind="unrecovered-spike",
+        attempt=attempt,
+        severity=severity,  # type: ignore[arg-type]
+        onset_row=row,
+        onset=onset,
+        peak_row=row,
+        peak=onset,
+        signals=("loss",),
+        headline="",
+    )
 
 
 def two_attempts(*, parent_step: float | None, seeds: tuple[str, str] = ("42", "43")) -> RunRecord:

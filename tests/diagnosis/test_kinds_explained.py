@@ -67,9 +67,13 @@ def test_what_lies_outside_takes_nothing_from_a_spike() -> None:
 
 def test_a_nan_is_no_noise_and_a_large_step_is_written_out() -> None:
     seen = Features(
-        kinds=frozenset({"non-finite"}), severity="warning", axis="step", onset=1_234_567.0,
-        recovered=True, num_rows=1,
-    )  # fmt: skip
+        kinds=frozenset({"non-finite"}),
+        severity="warning",
+        axis="step",
+        onset=1_234_567.0,
+        recovered=True,
+        num_rows=1,
+    )
     found = rank_causes(seen, before=1_234_567.0)
     assert found.top.cause != "benign-noise"
     assert "e+06" not in found.next_test

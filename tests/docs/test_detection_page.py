@@ -2,8 +2,8 @@ import re
 
 import pytest
 
+from benchmarks.peers.table import PEERS
 from tools.detection_page import DETECT, NOISE, PAGE, replace_block
-from trimtab.peers.table import PEERS
 
 
 def test_a_block_is_replaced_and_the_rest_stays() -> None:

@@ -1,4 +1,7 @@
-"""The pictures of the documentation: a session that fetches nothing, and clear words without a browser."""
+"""The pictures of the documentation.
+
+A session that fetches nothing, and clear words without a browser.
+"""
 
 import shutil
 from pathlib import Path

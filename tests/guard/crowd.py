@@ -39,7 +39,8 @@ GLOBAL_BATCH = 8
 
 
 class Deep(nn.Module):
-    """Two residual blocks; each first layer is split by columns and each second by rows under TP."""
+    """Two residual blocks; each first layer is split by columns and each second by rows under
+    TP."""
 
     def __init__(self, *, recompute: bool = False) -> None:
         super().__init__()
@@ -112,7 +113,11 @@ def build(job: Job, rank: int, world: int) -> Crew:
         shape = (world,) if job.layout == "tp" else (world // 2, 2)
         names = ("tp",) if job.layout == "tp" else ("dp", "tp")
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
-        plan = {f"{way}.{i}": kind() for i in range(2) for way, kind in (("up", ColwiseParallel), ("down", RowwiseParallel))}  # fmt: skip
+        plan = {
+            f"{way}.{i}": kind()
+            for i in range(2)
+            for way, kind in (("up", ColwiseParallel), ("down", RowwiseParallel))
+        }
         parallelize_module(model, mesh["tp"], plan)  # type: ignore[arg-type]
         replicas = world // 2 if job.layout == "fsdp+tp" else 1
         if job.layout == "fsdp+tp":
@@ -211,10 +216,18 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
         }
     )
     guard = crew.guard = Guard(
-        crew.model, crew.optimizer, data=crew.loader, scheduler=crew.scheduler, clip=job.clip,
-        steps=job.steps, run=folder / "run", mode=job.mode, policy=policy,  # type: ignore[arg-type]
-        say=lambda _line: None, accumulate=job.accumulate,
-    )  # fmt: skip
+        crew.model,
+        crew.optimizer,
+        data=crew.loader,
+        scheduler=crew.scheduler,
+        clip=job.clip,
+        steps=job.steps,
+        run=folder / "run",
+        mode=job.mode,
+        policy=policy,  # type: ignore[arg-type]
+        say=lambda _line: None,
+        accumulate=job.accumulate,
+    )
     if job.before is not None:
         job.before(crew, guard)
     for number, batch in enumerate(guard, 1):

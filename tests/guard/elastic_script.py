@@ -1,4 +1,6 @@
-"""What torchrun starts in `test_elastic`: each rank trains under DDP; one dies in mid-incident, once.
+"""What torchrun starts in `test_elastic`: each rank trains under DDP.
+
+One dies in mid-incident, once.
 
 Arguments: the folder, and the steps. Run as a script, so nothing here is imported by a test.
 """
@@ -25,15 +27,26 @@ def main(folder: Path, steps: int) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     crew = build(Job("ddp", steps, lr=1e-2), rank, world)
     guard = Guard(
-        crew.model, crew.optimizer, data=crew.loader, scheduler=crew.scheduler, clip=1.0,
-        steps=steps, run=folder / "run", mode="act", say=lambda _line: None,
-        policy=Policy(checkpoint_every_steps=10, snapshot_every_steps=5, checkpoint_in_background=False),
-    )  # fmt: skip
+        crew.model,
+        crew.optimizer,
+        data=crew.loader,
+        scheduler=crew.scheduler,
+        clip=1.0,
+        steps=steps,
+        run=folder / "run",
+        mode="act",
+        say=lambda _line: None,
+        policy=Policy(
+            checkpoint_every_steps=10, snapshot_every_steps=5, checkpoint_in_background=False
+        ),
+    )
     marker = folder / "died"
     for batch in guard:
         first = guard._fed[-1].first
         if first in BAD and rank == world - 1:
-            batch = torch.randint(0, 13, batch.shape, generator=torch.Generator().manual_seed(first))  # fmt: skip
+            batch = torch.randint(
+                0, 13, batch.shape, generator=torch.Generator().manual_seed(first)
+            )
         guard.backward(loss_of(crew, batch))
         guard.step()
         if rank == 1 and guard.phase == "trial" and not marker.exists():

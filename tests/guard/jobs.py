@@ -15,7 +15,7 @@ import torch
 
 from tests.guard.tiny import guard_of, make, state_of
 from trimtab.checkpoints import manifest
-from trimtab.guard import saving
+from trimtab.guard.state import checkpoint_io
 from trimtab.plan.policy import Policy
 
 KILL_POINTS = (
@@ -100,8 +100,8 @@ def _die() -> None:
 def _set_trap(step: int, point: str) -> None:
     """Be killed inside the save of a step's checkpoint."""
     name = f"step-{step:08d}.partial"
-    place: Any = saving  # a module whose functions are replaced
-    write_all, hashed, commit = saving._write, manifest._sha256, place.commit
+    place: Any = checkpoint_io  # a module whose functions are replaced
+    write_all, hashed, commit = checkpoint_io._write, manifest._sha256, place.commit
 
     def write(shared: Any, own: Any, partial: Path, ranks: Any) -> None:
         if partial.name == name and point == "before-tensors":

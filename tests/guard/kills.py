@@ -1,8 +1,8 @@
 """Runs that are killed without warning, over and over, until they are done all the same.
 
 One chain is one run directory and many lives. A life ends by SIGKILL: from outside after a random
-time, or from inside at a random one of the places where something is being made to last (a write that
-is cut in half, an fsync, a rename). What must hold is asserted after each life and at the end.
+time, or from inside at a random one of the places where something is being made to last (a write
+that is cut in half, an fsync, a rename). What must hold is asserted after each life and at the end.
 """
 
 import os
@@ -22,7 +22,7 @@ from trimtab.checkpoints.manifest import newest_healthy
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
-from trimtab.guard.recorder import Recorder
+from trimtab.guard.recording.recorder import Recorder
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 
@@ -75,9 +75,11 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
     torch.set_num_threads(1)
     s = make(**variant.settings)
     policy = Policy(
-        checkpoint_every_steps=variant.save_every, checkpoint_in_background=variant.background,
-        snapshot_every_steps=5, copy_to=str(folder / "copies") if variant.copies else "",
-    )  # fmt: skip
+        checkpoint_every_steps=variant.save_every,
+        checkpoint_in_background=variant.background,
+        snapshot_every_steps=5,
+        copy_to=str(folder / "copies") if variant.copies else "",
+    )
     armed = [not variant.fault]
     if die_at is not None:
         _set_traps(die_at, armed)
@@ -105,8 +107,12 @@ def _set_traps(die_at: int, armed: list[bool]) -> None:
     """Die at the so-many-th place at which something is written for good, once `armed[0]`."""
     left = [die_at]
     write, fsync, rename, replace, sample = (
-        os.write, os.fsync, Path.rename, Path.replace, Recorder.sample
-    )  # fmt: skip
+        os.write,
+        os.fsync,
+        Path.rename,
+        Path.replace,
+        Recorder.sample,
+    )
 
     def due() -> bool:
         left[0] -= armed[0]
@@ -243,7 +249,10 @@ def _in_trouble(run: Path) -> bool:
 
 
 def _assert_kept(run: Path, before: bytes, variant: Variant) -> None:
-    """What was committed before a life is there after it; so is the newest checkpoint it told of."""
+    """What was committed before a life is there after it.
+
+    So is the newest checkpoint it told of.
+    """
     assert _committed(run).startswith(before), f"{run}: the journal lost lines"
     if variant.fault:
         return  # there a checkpoint may be called suspect later, and moved aside
@@ -258,6 +267,8 @@ def _assert_told(run: Path) -> None:
     """No fault of the guard's own, and the verdicts are those of the record."""
     events = _events(run)
     assert [e for e in events if e.event == "fault"] == []
-    live_told = [(e.data["kind"], e.data["row"], e.data["text"]) for e in events if e.event == "finding"]  # fmt: skip
+    live_told = [
+        (e.data["kind"], e.data["row"], e.data["text"]) for e in events if e.event == "finding"
+    ]
     offline = judge_record(read_run_directory(run))
     assert live_told == [(f.kind, f.row, f.text) for f in offline]

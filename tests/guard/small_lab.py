@@ -48,7 +48,9 @@ def bad_lr(first: int, multiplier: float) -> Scenario:
 
 
 def make_text() -> Text:
-    words = np.random.default_rng(0).choice([b"loss ", b"spike ", b"step ", b"rate\n", b"norm, "], 60_000)  # fmt: skip
+    words = np.random.default_rng(0).choice(
+        [b"loss ", b"spike ", b"step ", b"rate\n", b"norm, "], 60_000
+    )
     return split_text({"words": b"".join(words.tolist())}, source="words")
 
 
@@ -106,10 +108,18 @@ def guarded(
         **policy,
     }
     guard = Guard(
-        parts.model, parts.optimizer, data=parts.loader, scheduler=parts.scheduler,
-        scaler=parts.scaler, clip=scenario.clip_norm, steps=scenario.steps, run=run, mode=mode,  # type: ignore[arg-type]
-        policy=Policy(**settings), say=lambda _line: None,
-    )  # fmt: skip
+        parts.model,
+        parts.optimizer,
+        data=parts.loader,
+        scheduler=parts.scheduler,
+        scaler=parts.scaler,
+        clip=scenario.clip_norm,
+        steps=scenario.steps,
+        run=run,
+        mode=mode,  # type: ignore[arg-type]
+        policy=Policy(**settings),
+        say=lambda _line: None,
+    )
     losses: list[float] = []
     fed: list[tuple[int, int, str]] = []
     for number, batch in enumerate(guard):

@@ -1,4 +1,7 @@
-"""Changes to optimizer and scaler in mid-run: in force at once, after a rollback and after a restart."""
+"""Changes to optimizer and scaler in mid-run.
+
+In force at once, after a rollback and after a restart.
+"""
 
 import math
 from pathlib import Path
@@ -65,7 +68,9 @@ def test_a_setting_holds_at_once_through_a_rollback_and_a_restart(
     assert rows_of(run, "1.1")[-1][logged] == value
     (action,) = events_of(run, "action")
     assert action.data["values"][name] == value
-    assert action.data["values"]["before"] == {name: pytest.approx({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}[name])}  # fmt: skip
+    assert action.data["values"]["before"] == {
+        name: pytest.approx({"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.1}[name])
+    }
 
 
 def test_what_cannot_be_set_is_refused_and_changes_nothing(tmp_path: Path) -> None:
@@ -166,7 +171,10 @@ def test_a_rate_can_be_halved_again_and_again_and_is_never_raised(tmp_path: Path
         if until < 30:
             guard.scale_lr(0.5, why="halve")
     guard.close()
-    assert [e.data["values"]["lr_factor"] for e in events_of(tmp_path / "run", "action")] == [0.5, 0.25]  # fmt: skip
+    assert [e.data["values"]["lr_factor"] for e in events_of(tmp_path / "run", "action")] == [
+        0.5,
+        0.25,
+    ]
     other = guard_of(make(), tmp_path / "other", steps=5)
     with pytest.raises(ConfigError, match="never raised"):
         other.scale_lr(2.0, why="faster")
@@ -177,12 +185,14 @@ def test_a_rate_can_be_halved_again_and_again_and_is_never_raised(tmp_path: Path
 
 @pytest.mark.covers("S129")
 def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
-    from trimtab.guard.case import Verification
+    from trimtab.guard.recovery.case import Verification
 
     policy = Policy(
-        checkpoint_every_steps=20, checkpoint_every_steps_unsettled=5, checkpoint_in_background=False,
+        checkpoint_every_steps=20,
+        checkpoint_every_steps_unsettled=5,
+        checkpoint_in_background=False,
         checkpoints_kept=99,
-    )  # fmt: skip
+    )
     s = make()
     guard = guard_of(s, tmp_path / "run", steps=60, policy=policy)
 
@@ -197,7 +207,10 @@ def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
 
 @pytest.mark.covers("S114")
 def test_clipping_changes_the_moments_where_skipping_does_not(tmp_path: Path) -> None:
-    """An update whose gradient is 1000 times too large: clipped it enters the moments, skipped not."""
+    """An update whose gradient is 1000 times too large.
+
+    Clipped it enters the moments, skipped not.
+    """
 
     def moments(mode: str, spoil: float) -> tuple[dict[str, Any], dict[str, Any]]:
         s = make(dropout=0.0)

@@ -23,7 +23,7 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.batches import Losses
+from trimtab.guard.loop.loss_accumulator import Losses
 
 pytestmark = pytest.mark.torch
 
@@ -140,7 +140,9 @@ def test_a_batch_is_given_up_and_the_loop_goes_on(tmp_path: Path, precision: Pre
     assert [r["step"] for r in rows] == list(range(1, 9))
     assert not any("reward" in r for r in rows)
     assert "step      3  samples 12-15 given up: out of memory" in said
-    assert [e.data["text"] for e in events_of(tmp_path / "run", "note")] == ["samples 12-15 given up: out of memory"]  # fmt: skip
+    assert [e.data["text"] for e in events_of(tmp_path / "run", "note")] == [
+        "samples 12-15 given up: out of memory"
+    ]
     with pytest.raises(ConfigError, match="after the end"):
         guard.drop_batch(why="late")
 
@@ -213,11 +215,14 @@ def plain_without(s: Setup, left_out: int, steps: int) -> None:
     ("loss", "message"),
     [
         (1.0, r"guard\.backward\(1\.0\): expected the mean loss of the batch, a tensor of one"),
-        (torch.zeros(2, requires_grad=True), r"a tensor \[2\] of torch\.float32\): expected the mean"),
+        (
+            torch.zeros(2, requires_grad=True),
+            r"a tensor \[2\] of torch\.float32\): expected the mean",
+        ),
         (torch.zeros((), dtype=torch.complex64), r"complex64\): expected the mean loss"),
         (torch.zeros(()), r"a loss without a graph; do not detach it"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_loss_is_refused_in_a_sentence(tmp_path: Path, loss: Any, message: str) -> None:
     guard = guard_of(make(), tmp_path / "run", steps=3)
     for _ in guard:

@@ -1,4 +1,7 @@
-"""What a person passes by hand: taken as what it means, or refused before anything is done; and told."""
+"""What a person passes by hand: taken as what it means, or refused before anything is done.
+
+And told.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +14,7 @@ import torch
 from tests.guard.tiny import differences, events_of, guard_of, make, state_of, train_guarded
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.case import Verification
+from trimtab.guard.recovery.case import Verification
 
 pytestmark = pytest.mark.torch
 
@@ -31,7 +34,10 @@ def test_a_number_of_another_kind_is_taken_as_what_it_means(
     guard.set_optimizer(beta2=half, why="a test")
     guard.skip_samples(np.int64(90), torch.tensor(91), why="a test")  # type: ignore[arg-type]
     values = [e.data["values"] for e in events_of(tmp_path / "run", "action")]
-    assert [v.get("factor") or v.get("clip_factor") or v.get("lr_limit") or v.get("beta2") for v in values[:4]] == [0.5] * 4  # fmt: skip
+    assert [
+        v.get("factor") or v.get("clip_factor") or v.get("lr_limit") or v.get("beta2")
+        for v in values[:4]
+    ] == [0.5] * 4
     assert values[4]["skip_samples"] == [90, 91]
     assert not guard._edge.stood_down
     guard.close()
@@ -100,14 +106,17 @@ def test_what_is_done_by_hand_is_said_in_a_line(tmp_path: Path) -> None:
     guard.undo("lower-lr", why="calm", confirm=True)
     assert said == [
         "step      4  by hand: lower-lr · lr factor 0.5, factor 0.5 · it climbs",
-        "step      4  dry run: take the factor 0.5 off the learning rate; it raises the learning rate: call it with confirm=True",
+        (
+            "step      4  dry run: take the factor 0.5 off the learning rate; it raises the"
+            " learning rate: call it with confirm=True"
+        ),
         "step      4  by hand: undo lower-lr · take the factor 0.5 off the learning rate · calm",
     ]
     guard.tighten_clip(0.5, why="a test")
     with pytest.raises(
         ConfigError, match=r"in force: tighten-clip; what can be undone: lower-lr, tig"
     ):
-        guard.undo("nonsense", why="x")  # fmt: skip
+        guard.undo("nonsense", why="x")
     before = state_of(s)
     with pytest.raises(ConfigError, match=r"roll_back\(100000\): the run is at step 4"):
         guard.roll_back(100_000, why="future", confirm=True)
@@ -189,7 +198,13 @@ def test_the_last_line_says_what_was_tried_and_not_verified(tmp_path: Path) -> N
     guard.finish()
     assert said[-2:] == [
         "step      2  roll-back: not verified: the run ended",
-        f"2 steps done (the trainer stopped), 0 incidents, 3 trials, 0 actions; trimtab report {tmp_path / 'run'}",
+        (
+            "2 steps done (the trainer stopped), 0 incidents, 3 trials, 0 actions; trimtab report"
+            f" {tmp_path / 'run'}"
+        ),
     ]
     (outcome,) = events_of(tmp_path / "run", "outcome")
-    assert (outcome.data["verdict"], outcome.data["text"]) == ("unclear", "not verified: the run ended")  # fmt: skip
+    assert (outcome.data["verdict"], outcome.data["text"]) == (
+        "unclear",
+        "not verified: the run ended",
+    )

@@ -18,12 +18,19 @@ HARD: dict[str, Any] = {"shuffle": True, "schedule": "onecycle", "dropout": 0.2}
 
 
 def stopped(folder: Path, at: int = 23) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run until a step; return what a trainer would save, and the companion, both through a file."""
+    """Run until a step; return what a trainer would save.
+
+    And the companion, both through a file.
+    """
     s = make(**HARD)
     guard = guard_of(s, folder, steps=STEPS, mode="act")
     train_guarded(s, guard, until=at)
     file = io.BytesIO()
-    states = {"model": s.model.state_dict(), "optimizer": s.optimizer.state_dict(), "scheduler": s.scheduler.state_dict()}  # fmt: skip
+    states = {
+        "model": s.model.state_dict(),
+        "optimizer": s.optimizer.state_dict(),
+        "scheduler": s.scheduler.state_dict(),
+    }
     torch.save({**states, "companion": guard.companion()}, file)
     guard.close()
     file.seek(0)
@@ -45,12 +52,16 @@ def test_a_run_goes_on_bit_for_bit_from_a_trainers_checkpoint(tmp_path: Path) ->
     losses = train_guarded(whole, guard_of(whole, tmp_path / "whole", steps=STEPS, mode="act"))
     saved, companion = stopped(tmp_path / "run")
     s = loaded(saved)
-    guard = guard_of(s, tmp_path / "run", steps=STEPS, mode="act", loaded_step=23, companion=companion)  # fmt: skip
+    guard = guard_of(
+        s, tmp_path / "run", steps=STEPS, mode="act", loaded_step=23, companion=companion
+    )
     assert guard.step_number == 23
     rest = train_guarded(s, guard)
     assert rest == losses[23:]
     assert differences(state_of(whole), state_of(s)) == []
-    (attempt,) = [e.data for e in events_of(tmp_path / "run", "attempt") if e.data["number"] == "1.1"]  # fmt: skip
+    (attempt,) = [
+        e.data for e in events_of(tmp_path / "run", "attempt") if e.data["number"] == "1.1"
+    ]
     assert (attempt["parent"], attempt["parent_step"]) == ("1.0", 23)
 
 
@@ -84,7 +95,9 @@ def test_a_companion_of_another_step_or_not_legible_is_refused(tmp_path: Path) -
     broken["rest"] = broken["rest"][:-9]
     for step, given, words in ((24, companion, "of step 23"), (23, broken, "not legible")):
         with pytest.raises(ActError, match=words):
-            guard_of(loaded(saved), tmp_path / "run", steps=STEPS, loaded_step=step, companion=given)  # fmt: skip
+            guard_of(
+                loaded(saved), tmp_path / "run", steps=STEPS, loaded_step=step, companion=given
+            )
     s = make(**HARD)
     guard = guard_of(s, tmp_path / "new", steps=STEPS)
     for _ in guard:

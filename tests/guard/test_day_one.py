@@ -1,7 +1,7 @@
 """Twelve tests that every tool of this kind should have had from day one, lettered (a) to (l).
 
-The letters are those of a survey of such tools: each stands for a failure that one of them shipped. Where
-a test stands better beside its like, `ELSEWHERE` says where.
+The letters are those of a survey of such tools: each stands for a failure that one of them shipped.
+Where a test stands better beside its like, `ELSEWHERE` says where.
 """
 
 import dataclasses
@@ -32,25 +32,34 @@ pytestmark = pytest.mark.torch
 
 ELSEWHERE = {
     "a: a lasting shift of 1 to 3 %": (
-        "detectors/test_faults.py", "test_a_planted_fault_is_found_in_time",
-        "detectors/test_creep.py", "test_a_lasting_shift_of_little_more_than_one_per_cent_is_told",
+        "detectors/test_faults.py",
+        "test_a_planted_fault_is_found_in_time",
+        "detectors/test_creep.py",
+        "test_a_lasting_shift_of_little_more_than_one_per_cent_is_told",
     ),
-    "b: a drift of 0.0005 a step": ("detectors/test_faults.py", "test_a_planted_fault_is_found_in_time"),
+    "b: a drift of 0.0005 a step": (
+        "detectors/test_faults.py",
+        "test_a_planted_fault_is_found_in_time",
+    ),
     "g: false alarms under AR(1) and t3 noise": (
-        "detectors/test_five_events.py", "test_at_most_one_false_alarm_in_20000_clean_rows",
+        "detectors/test_five_events.py",
+        "test_at_most_one_false_alarm_in_20000_clean_rows",
     ),
     "j: the scheduler's next step keeps the cut": (
-        "guard/test_remedies.py", "test_a_cut_rate_stays_cut_through_the_scheduler_and_a_restart",
+        "guard/test_remedies.py",
+        "test_a_cut_rate_stays_cut_through_the_scheduler_and_a_restart",
     ),
     "k: a skipped range is not fed again after a restart": (
         "guard/test_remedies.py",
         "test_skipped_samples_are_never_fed_again_after_a_rollback_a_kill_or_an_epoch",
     ),
     "l: the newest checkpoint is poisoned, an older one is taken": (
-        "guard/test_resume.py", "test_a_poisoned_checkpoint_is_passed_over",
-        "guard/test_grades.py", "test_what_was_saved_after_an_onset_that_is_told_later_is_suspect",
+        "guard/test_resume.py",
+        "test_a_poisoned_checkpoint_is_passed_over",
+        "guard/test_grades.py",
+        "test_what_was_saved_after_an_onset_that_is_told_later_is_suspect",
     ),
-}  # fmt: skip
+}
 """Item to pairs of a file under tests/ and a test in it."""
 
 Floats = NDArray[np.float64]
@@ -91,7 +100,9 @@ def test_c_one_nan_or_inf_leaves_weights_finite_and_detectors_alive(
     tmp_path: Path, planted: str
 ) -> None:
     s = make(num_samples=4000)
-    guard = guard_of(s, tmp_path / "run", steps=125, mode="act", policy=Policy(mode="act", patience_steps=200))  # fmt: skip
+    guard = guard_of(
+        s, tmp_path / "run", steps=125, mode="act", policy=Policy(mode="act", patience_steps=200)
+    )
     for batch in guard:
         step = guard.step_number + 1
         loss = s.loss(batch)
@@ -156,10 +167,18 @@ TIMES = ("step_time_s", "throughput", "host_memory_gib")
 
 def verdicts(run: Path, attempts: tuple[str, ...]) -> list[tuple[Any, ...]]:
     return [
-        (e.step, e.data["kind"], e.data["signal"], e.data["severity"], e.data["onset"], e.data["text"], e.data["closed"])
+        (
+            e.step,
+            e.data["kind"],
+            e.data["signal"],
+            e.data["severity"],
+            e.data["onset"],
+            e.data["text"],
+            e.data["closed"],
+        )
         for e in events_of(run, "finding")
         if e.attempt in attempts and e.data["signal"] not in TIMES
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +232,16 @@ def plant_nan(crew: Crew, step: int) -> None:
         *(
             pytest.param(layout, world, marks=pytest.mark.slow)
             for layout, world in [
-                ("ddp", 4), ("fsdp", 2), ("fsdp", 4), ("tp", 2), ("tp", 4), ("fsdp+tp", 4)
+                ("ddp", 4),
+                ("fsdp", 2),
+                ("fsdp", 4),
+                ("tp", 2),
+                ("tp", 4),
+                ("fsdp+tp", 4),
             ]
         ),
     ],
-)  # fmt: skip
+)
 def test_i_an_anomaly_on_one_rank_only_has_one_verdict_on_all(
     tmp_path: Path, layout: Layout, world: int
 ) -> None:

@@ -1,4 +1,7 @@
-"""Under torchrun: a rank that dies in mid-incident is restarted with the others, and the run recovers."""
+"""Under torchrun: a rank that dies in mid-incident is restarted with the others.
+
+And the run recovers.
+"""
 
 import json
 import os
@@ -20,16 +23,25 @@ STEPS = 150
 def torchrun(folder: Path, *, restarts: int) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[2]
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-        f"--max-restarts={restarts}", "--monitor-interval=0.2", "-m", elastic_script.__name__,
-        str(folder), str(STEPS),
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        f"--max-restarts={restarts}",
+        "--monitor-interval=0.2",
+        "-m",
+        elastic_script.__name__,
+        str(folder),
+        str(STEPS),
+    ]
     paths = [str(root), str(root / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
         # without it gloo finds the addresses of the dead ranks in the store after a restart
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-    }  # fmt: skip
+    }
     return subprocess.run(
         command, env=environment, cwd=root, capture_output=True, text=True, timeout=600, check=False
     )
@@ -48,9 +60,15 @@ def test_a_rank_killed_in_mid_incident_is_restarted_and_the_run_ends_healthy(
     died_at, life = map(int, (tmp_path / "died").read_text("utf-8").split())
     assert life == 0
     assert verdict(tmp_path) | {"reason": ""} == {
-        "schema": 1, "state": "done", "restart": False, "reason": "", "step": STEPS, "steps": STEPS,
-        "resume_step": STEPS, "attempt": verdict(tmp_path)["attempt"],
-    }  # fmt: skip
+        "schema": 1,
+        "state": "done",
+        "restart": False,
+        "reason": "",
+        "step": STEPS,
+        "steps": STEPS,
+        "resume_step": STEPS,
+        "attempt": verdict(tmp_path)["attempt"],
+    }
     run = tmp_path / "run"
     (resume,) = events_of(run, "resume")
     assert resume.step <= 90, "from before the bad data, whatever was saved later"

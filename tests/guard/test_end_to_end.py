@@ -85,7 +85,10 @@ def test_bad_data_is_left_out_and_the_rate_kept(
     assert not [f for f in o.fed[kept:] if f[0] <= 2007 and f[1] >= 1912]
     assert_in_order(run, "finding", "incident", "decision", "action", "outcome", "end")
     assert events_of(run, "fault") == []
-    attempts = [(e.data["number"], e.data["parent"], e.data["parent_step"]) for e in events_of(run, "attempt")]  # fmt: skip
+    attempts = [
+        (e.data["number"], e.data["parent"], e.data["parent_step"])
+        for e in events_of(run, "attempt")
+    ]
     assert attempts == [("1.0", None, None), ("1.1", "1.0", 230)]
     assert 0 < o.guard.wasted_steps < 0.15
     assert_same_verdict(run)
@@ -124,7 +127,11 @@ def test_checkpoints_after_the_onset_are_moved_aside_and_the_one_before_is_pinne
     moved = sorted(p.name for p in (run / "aside").iterdir())
     assert moved == ["step-00000198"]
     assert [verify(run / "aside" / name) for name in moved] == [""] * len(moved)
-    told = {e.data["path"]: e.data["grade"] for e in events_of(run, "checkpoint") if "aside" in str(e.data["path"])}  # fmt: skip
+    told = {
+        e.data["path"]: e.data["grade"]
+        for e in events_of(run, "checkpoint")
+        if "aside" in str(e.data["path"])
+    }
     assert told == {"aside/step-00000198": "suspect"}
     assert [c.step for c in list_checkpoints(run / "checkpoints") if c.pinned] == [189]
     # the newest state before the first sign at 200, not before the detection at 209
@@ -211,7 +218,11 @@ def test_no_rollback_allowed_means_none_is_begun(tmp_path: Path, text: Text) -> 
     losses, validation = plain(DATA_FAULT, text)
     assert o.losses == losses
     assert o.validation == validation
-    (reason,) = [e.data["why"] for e in events_of(tmp_path / "run", "decision") if e.data["what"] == "stop acting"]  # fmt: skip
+    (reason,) = [
+        e.data["why"]
+        for e in events_of(tmp_path / "run", "decision")
+        if e.data["what"] == "stop acting"
+    ]
     assert reason == "0 rollbacks so far, the policy allows 0"
     assert len(events_of(tmp_path / "run", "attempt")) == 1
 
@@ -280,7 +291,11 @@ def test_gradients_that_are_nan_for_a_while_are_gone_back_before(
 
     o = guarded(SOUND, text, tmp_path / "run", spoil=once)
     assert [a["remedy"] for a in o.guard.actions][-1].startswith("roll-back")  # type: ignore[attr-defined]
-    rows = [r for e in events_of(tmp_path / "run", "attempt") for r in rows_of(tmp_path / "run", e.attempt)]  # fmt: skip
+    rows = [
+        r
+        for e in events_of(tmp_path / "run", "attempt")
+        for r in rows_of(tmp_path / "run", e.attempt)
+    ]
     assert rows[-1]["step"] == STEPS
 
 
@@ -309,7 +324,10 @@ def test_trouble_in_the_last_steps_is_dealt_with_and_the_run_ends_on_its_step(
     run = tmp_path / "run"
     o = guarded(bad_data(first, 20), text, run)
     assert o.guard.step_number == STEPS
-    assert max(row["step"] for e in events_of(run, "attempt") for row in rows_of(run, e.attempt)) == STEPS  # fmt: skip
+    assert (
+        max(row["step"] for e in events_of(run, "attempt") for row in rows_of(run, e.attempt))
+        == STEPS
+    )
     assert o.validation == pytest.approx(sound[1], rel=0.01)
     assert [a["remedy"] for a in o.guard.actions] == ["roll-back+skip-data"]
     last = [e for e in events_of(run, "outcome") if not e.data.get("trial")][-1]
@@ -328,10 +346,17 @@ def test_a_scheduler_that_ends_with_the_run_is_never_stepped_past_it(
     parts = build(bad_data(STEPS - 10, 8), 0, text)
     scheduler = OneCycleLR(parts.optimizer, max_lr=4e-3, total_steps=STEPS + 1)
     guard = Guard(
-        parts.model, parts.optimizer, data=parts.loader, scheduler=scheduler, clip=1.0,
-        steps=STEPS, run=tmp_path / "run", mode="act", policy=Policy(snapshot_every_steps=10),
+        parts.model,
+        parts.optimizer,
+        data=parts.loader,
+        scheduler=scheduler,
+        clip=1.0,
+        steps=STEPS,
+        run=tmp_path / "run",
+        mode="act",
+        policy=Policy(snapshot_every_steps=10),
         say=lambda _line: None,
-    )  # fmt: skip
+    )
     for batch in guard:
         guard.backward(next_token_loss(parts.model, batch["tokens"]))
         guard.step()

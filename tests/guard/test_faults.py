@@ -25,8 +25,9 @@ from tests.guard.tiny import (
 )
 from trimtab.checkpoints.manifest import list_checkpoints
 from trimtab.errors import ConfigError
-from trimtab.guard import Guard, saving
+from trimtab.guard import Guard
 from trimtab.guard.probes import suite
+from trimtab.guard.state import checkpoint_io
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -59,7 +60,7 @@ def break_recovery(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_checkpoints(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving, "_write", no_space)
+    monkeypatch.setattr(checkpoint_io, "_write", no_space)
 
 
 def break_tensor_writer(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,9 +83,16 @@ def break_hook(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BREAKS = [
-    break_judge, break_recorder, break_journal, break_recovery, break_checkpoints,
-    break_tensor_writer, break_snapshots, break_probes, break_hook,
-]  # fmt: skip
+    break_judge,
+    break_recorder,
+    break_journal,
+    break_recovery,
+    break_checkpoints,
+    break_tensor_writer,
+    break_snapshots,
+    break_probes,
+    break_hook,
+]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -1,4 +1,7 @@
-"""A process that the loop body forks: it has none of the guard's duties, and cannot hold on to its run."""
+"""A process that the loop body forks.
+
+It has none of the guard's duties, and cannot hold on to its run.
+"""
 
 import os
 import subprocess
@@ -14,7 +17,7 @@ pytestmark = [
 
 STOPPED = """
 import os, signal
-from trimtab.guard.interrupts import Interrupts
+from trimtab.guard.loop.signal_handler import Interrupts
 
 watch = Interrupts(print)
 watch.watch()
@@ -35,7 +38,7 @@ ORPHAN = """
 import os, sys
 from pathlib import Path
 from trimtab.errors import ChronicleError
-from trimtab.guard.lock import RunLock
+from trimtab.guard.recording.run_lock import RunLock
 
 root, (waiting, go) = Path(sys.argv[1]), os.pipe()
 holder = os.fork()
@@ -59,8 +62,11 @@ print("free")
 def run(script: str, *arguments: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

@@ -20,10 +20,21 @@ pytestmark = pytest.mark.torch
 def finding(onset: int, told: int, **more: Any) -> Finding:
     """A claim about the loss; critical and lasting unless said otherwise."""
     known: dict[str, Any] = {
-        "detector": "level:loss", "kind": "divergence", "signal": "loss", "severity": "critical",
-        "row": told - 1, "step": float(told), "onset_row": onset - 1, "onset": float(onset),
-        "peak_row": told - 1, "peak": float(told), "value": 9.0, "expected": 2.0, "score": 9.0, "text": "a test",
-    }  # fmt: skip
+        "detector": "level:loss",
+        "kind": "divergence",
+        "signal": "loss",
+        "severity": "critical",
+        "row": told - 1,
+        "step": float(told),
+        "onset_row": onset - 1,
+        "onset": float(onset),
+        "peak_row": told - 1,
+        "peak": float(told),
+        "value": 9.0,
+        "expected": 2.0,
+        "score": 9.0,
+        "text": "a test",
+    }
     return Finding(**(known | more))
 
 
@@ -91,7 +102,8 @@ def test_a_checkpoint_that_is_still_being_written_is_graded_too(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_loss_that_climbs_slowly_is_resumed_from_before_it_began(tmp_path: Path) -> None:
-    """No claim is planted here: the judge finds it from the losses, when some were saved already."""
+    """No claim is planted here: the judge finds it from the losses, when some were saved
+    already."""
     s = make(num_samples=4000, dropout=0.0)
     policy = Policy(checkpoint_every_steps=4, checkpoints_kept=99, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=600, policy=policy, mode="observe")
@@ -105,7 +117,11 @@ def test_a_loss_that_climbs_slowly_is_resumed_from_before_it_began(tmp_path: Pat
     train_guarded(s, guard, until=300, on_batch=spoil)
     guard.close()
     run = tmp_path / "run"
-    onset = min(e.data["onset"] for e in events_of(run, "finding") if e.data["signal"] == "loss" and e.data["severity"] != "info")  # fmt: skip
+    onset = min(
+        e.data["onset"]
+        for e in events_of(run, "finding")
+        if e.data["signal"] == "loss" and e.data["severity"] != "info"
+    )
     after = [grade for step, grade in grades(run).items() if step >= onset]
     assert after
     assert set(after) == {"suspect"}

@@ -1,6 +1,8 @@
-"""Killed at random moments, a run loses nothing that it had committed and ends bit for bit the same.
+"""Killed at random moments, a run loses nothing that it had committed and ends bit for bit the
+same.
 
-`KILLS=200 pytest -m slow tests/guard/test_kills.py -rP` does more of it and prints how many there were.
+`KILLS=200 pytest -m slow tests/guard/test_kills.py -rP` does more of it and prints how many there
+were.
 """
 
 import os

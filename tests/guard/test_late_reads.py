@@ -30,8 +30,8 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.late import skips_on_device, update_unless
-from trimtab.guard.late_engine import LateEngine
+from trimtab.guard.step.deferred_read import skips_on_device, update_unless
+from trimtab.guard.step.deferred_step import LateEngine
 from trimtab.lab.train import Parts
 from trimtab.plan.policy import Policy
 
@@ -80,10 +80,15 @@ def journal(run: Path) -> list[tuple[str, str, int, dict[str, Any]]]:
     """What was found, decided and done, in order."""
     skipped = ("start", "note")
     return [
-        (e.event, e.attempt, e.step, {k: v for k, v in e.data.items() if k not in ("seconds", "path")})
+        (
+            e.event,
+            e.attempt,
+            e.step,
+            {k: v for k, v in e.data.items() if k not in ("seconds", "path")},
+        )
         for e in events_of(run)
         if e.event not in skipped and e.data.get("signal") not in CLOCKED
-    ]  # fmt: skip
+    ]
 
 
 def assert_same_rows(late: Path, now: Path, *, later: set[int]) -> None:
@@ -362,9 +367,17 @@ def test_a_pending_row_that_sends_the_run_back_takes_the_batch_under_way_with_it
     with counted() as count:
         for reads in ("now", "late"):
             ends[reads] = guarded(
-                SOUND, text, tmp_path / reads, spoil=spoilt, prepare=fuse_parts, reads=reads,
-                patience_steps=0, healing_steps=0, spikes_trained_through=0, trial_steps=12,
-            )  # fmt: skip
+                SOUND,
+                text,
+                tmp_path / reads,
+                spoil=spoilt,
+                prepare=fuse_parts,
+                reads=reads,
+                patience_steps=0,
+                healing_steps=0,
+                spikes_trained_through=0,
+                trial_steps=12,
+            )
     assert count["dropped"] >= 1
     assert count["late"] > 100
     assert_same_rows(tmp_path / "late", tmp_path / "now", later=set())

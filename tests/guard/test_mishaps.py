@@ -200,12 +200,20 @@ def test_going_back_says_that_a_rate_lowered_in_the_loop_rises_again(tmp_path: P
 @pytest.mark.parametrize(
     "standing",
     [
-        {"lr_cuts": "abc"}, {"lr_cuts": [[0, 5.0]]}, {"lr_cuts": [[0, math.nan]]}, {"major": "x"},
-        {"skips": [["a", 1]]}, {"skips": 5}, {"skips": [[5, 1]]}, {"clip_factor": 3.0},
-        {"optimizer_settings": {"beta2": "x"}}, {"optimizer_settings": {"beta2": 2.0}},
-        {"optimizer_settings": {"unknown": 0.5}}, {"rewarm": [1, 0]},
+        {"lr_cuts": "abc"},
+        {"lr_cuts": [[0, 5.0]]},
+        {"lr_cuts": [[0, math.nan]]},
+        {"major": "x"},
+        {"skips": [["a", 1]]},
+        {"skips": 5},
+        {"skips": [[5, 1]]},
+        {"clip_factor": 3.0},
+        {"optimizer_settings": {"beta2": "x"}},
+        {"optimizer_settings": {"beta2": 2.0}},
+        {"optimizer_settings": {"unknown": 0.5}},
+        {"rewarm": [1, 0]},
     ],
-)  # fmt: skip
+)
 def test_decisions_that_no_guard_writes_are_one_clear_error(
     tmp_path: Path, standing: dict[str, Any]
 ) -> None:

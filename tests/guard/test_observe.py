@@ -149,9 +149,11 @@ def test_sparse_gradients_without_clipping_are_measured(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Bag()
     guard = Guard(
-        model, torch.optim.SGD(model.parameters(), lr=0.1),
-        data=DataLoader(Sequences(12), batch_size=4), run=tmp_path / "run",
-    )  # fmt: skip
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        data=DataLoader(Sequences(12), batch_size=4),
+        run=tmp_path / "run",
+    )
     for batch in guard:
         guard.backward(model(batch))
         gradient = model.table.weight.grad

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.guard import case as module
-from trimtab.guard.case import lr_rise, outliers
+from trimtab.guard.recovery import case as module
+from trimtab.guard.recovery.case import lr_rise, outliers
 from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch

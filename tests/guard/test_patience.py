@@ -3,18 +3,34 @@
 import pytest
 
 from trimtab.detectors.contract import Finding
-from trimtab.guard.patience import Patience
+from trimtab.guard.recovery.grace_period import Patience
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
 
 
-def finding(signal: str, onset: int, *, detector: str = "spike", severity: str = "critical") -> Finding:  # fmt: skip
+def finding(
+    signal: str, onset: int, *, detector: str = "spike", severity: str = "critical"
+) -> Finding:
     return Finding(
-        detector=detector, kind="spike", signal=signal, severity=severity, row=onset, step=onset,  # type: ignore[arg-type]
-        onset_row=onset, onset=onset, peak_row=onset, peak=onset, end_row=None, end=None, value=4.0,
-        expected=2.0, score=20.0, closed=False, text="",
-    )  # fmt: skip
+        detector=detector,
+        kind="spike",
+        signal=signal,
+        severity=severity,
+        row=onset,
+        step=onset,  # type: ignore[arg-type]
+        onset_row=onset,
+        onset=onset,
+        peak_row=onset,
+        peak=onset,
+        end_row=None,
+        end=None,
+        value=4.0,
+        expected=2.0,
+        score=20.0,
+        closed=False,
+        text="",
+    )
 
 
 def after_a_healing_spike(*, rate_raised: int | None) -> tuple[Patience, Finding]:
@@ -37,7 +53,9 @@ def test_a_loss_that_comes_back_is_waited_for_unless_its_cause_stays(
 ) -> None:
     if rate_raised is not None and rate_raised < 90:
         patience, spike = after_a_healing_spike(rate_raised=None)
-        patience.take_in(2.0, rate_raised, [finding("lr", rate_raised, detector="lr-change", severity="info")])  # fmt: skip
+        patience.take_in(
+            2.0, rate_raised, [finding("lr", rate_raised, detector="lr-change", severity="info")]
+        )
         for step in range(100, 112):
             patience.take_in(2.0 + 4.0 * 0.8 ** (step - 100), step, ())
     else:

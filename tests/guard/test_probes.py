@@ -86,13 +86,21 @@ def by_hand(model: Model, tokens: Tensor) -> tuple[list[float], list[float], lis
 
 
 def guarded(tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 2) -> list[Any]:
-    """Train for some steps; returns what `by_hand` gives before the last step, and its gradients."""
+    """Train for some steps; returns what `by_hand` gives before the last step.
+
+    And its gradients.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.02, betas=(0.9, 0.97))
     loader = DataLoader(Sequences(64), batch_size=batch_size)
     guard = Guard(
-        model, optimizer, data=loader, clip=0.05, steps=steps, run=tmp_path / "run",
+        model,
+        optimizer,
+        data=loader,
+        clip=0.05,
+        steps=steps,
+        run=tmp_path / "run",
         say=lambda _line: None,
-    )  # fmt: skip
+    )
     known: list[Any] = []
     for batch in guard:
         if guard.step_number == steps - 1:
@@ -101,7 +109,9 @@ def guarded(tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 
         loss = functional.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
         guard.backward(loss)
         if guard.step_number == steps - 1:
-            known.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})  # fmt: skip
+            known.append(
+                {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+            )
             known.append({n: p.detach().clone() for n, p in model.named_parameters()})
         guard.step()
     return known
@@ -140,7 +150,9 @@ def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) 
     assert row["activation_max"] == pytest.approx([float(o.abs().max()) for o in outputs], rel=1e-5)
     norms = [float(grads[f"blocks.{i}.qkv.weight"].norm()) for i in range(2)]  # dead ones add 0
     assert row["grad_norm"] == pytest.approx(norms, rel=1e-4)
-    assert last["embedding_grad_norm"] == pytest.approx(float(grads["embedding.weight"].norm()), rel=1e-4)  # fmt: skip
+    assert last["embedding_grad_norm"] == pytest.approx(
+        float(grads["embedding.weight"].norm()), rel=1e-4
+    )
     assert last["num_zeros"] >= 14
     assert last["num_zeros"] == sum(int((g == 0).sum()) for g in grads.values())
     log_z = torch.logsumexp(logits.flatten(0, 1), -1).square().mean().sqrt()
@@ -209,9 +221,15 @@ def test_the_first_tensor_with_a_broken_gradient_is_named(tmp_path: Path, where:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     guard = Guard(
-        model, optimizer, data=DataLoader(Sequences(64), batch_size=2), clip=1.0, steps=5,
-        run=tmp_path / "run", mode="act", say=lambda _line: None,
-    )  # fmt: skip
+        model,
+        optimizer,
+        data=DataLoader(Sequences(64), batch_size=2),
+        clip=1.0,
+        steps=5,
+        run=tmp_path / "run",
+        mode="act",
+        say=lambda _line: None,
+    )
     for batch in guard:
         logits = model(batch[:, :-1])
         guard.backward(functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
@@ -249,9 +267,14 @@ def test_in_a_run_the_module_is_named_in_the_step_after_a_broken_loss(tmp_path: 
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     guard = Guard(
-        model, optimizer, data=DataLoader(Sequences(64), batch_size=2), steps=6, mode="act",
-        run=tmp_path / "run", say=lambda _line: None,
-    )  # fmt: skip
+        model,
+        optimizer,
+        data=DataLoader(Sequences(64), batch_size=2),
+        steps=6,
+        mode="act",
+        run=tmp_path / "run",
+        say=lambda _line: None,
+    )
     for batch in guard:
         if guard.step_number == 2:
             with torch.no_grad():

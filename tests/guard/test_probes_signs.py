@@ -1,4 +1,5 @@
-"""Early signs in a run: how often they are read, what is switched off, what Adam's state may not be."""
+"""Early signs in a run: how often they are read, what is switched off, what Adam's state may not
+be."""
 
 import math
 from pathlib import Path
@@ -23,14 +24,23 @@ pytestmark = pytest.mark.torch
 def run(
     where: Path, *, steps: int, closely: bool = False, spoil: Any = None, **policy: Any
 ) -> list[dict[str, Any]]:
-    """Train the model with attention; `spoil(model, optimizer, step)` is called before each step."""
+    """Train the model with attention.
+
+    `spoil(model, optimizer, step)` is called before each step.
+    """
     torch.manual_seed(1)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     guard = Guard(
-        model, optimizer, data=torch.utils.data.DataLoader(Sequences(64), batch_size=2), clip=1.0,
-        steps=steps, run=where, policy=Policy(**policy), say=lambda _line: None,
-    )  # fmt: skip
+        model,
+        optimizer,
+        data=torch.utils.data.DataLoader(Sequences(64), batch_size=2),
+        clip=1.0,
+        steps=steps,
+        run=where,
+        policy=Policy(**policy),
+        say=lambda _line: None,
+    )
     if closely:
         guard._engine.looks_closely = lambda: True
     for batch in guard:
@@ -111,9 +121,14 @@ def test_the_last_hidden_state_is_measured_with_compile_and_without(
     model: Any = s.model if backend is None else torch.compile(s.model, backend=backend)
     bare = s.model
     guard = Guard(
-        model, s.optimizer, data=s.loader, steps=6, clip=1.0, run=tmp_path / "run",
+        model,
+        s.optimizer,
+        data=s.loader,
+        steps=6,
+        clip=1.0,
+        run=tmp_path / "run",
         say=lambda _line: None,
-    )  # fmt: skip
+    )
     for batch in guard:
         with torch.no_grad():
             hidden = bare.norm(functional.gelu(bare.hidden(bare.embedding(batch[:, :-1]))))
@@ -173,9 +188,13 @@ def test_a_second_moment_that_stays_zero_under_a_gradient_is_named(tmp_path: Pat
     torch.manual_seed(1)
     model = Model()
     guard = Guard(
-        model, Forgetful(model.parameters(), lr=1e-3), steps=10, run=tmp_path / "run",
-        data=torch.utils.data.DataLoader(Sequences(64), batch_size=2), say=lambda _line: None,
-    )  # fmt: skip
+        model,
+        Forgetful(model.parameters(), lr=1e-3),
+        steps=10,
+        run=tmp_path / "run",
+        data=torch.utils.data.DataLoader(Sequences(64), batch_size=2),
+        say=lambda _line: None,
+    )
     for batch in guard:
         logits = model(batch[:, :-1])
         guard.backward(functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()))
@@ -205,7 +224,9 @@ def test_a_flipped_exponent_bit_is_told_within_one_reading(tmp_path: Path, which
     rows = run(tmp_path / "run", steps=50, spoil=spoil)
     signal = {"weight": "weight_max", "exp_avg": "adam_m_max", "exp_avg_sq": "adam_v_max"}[which]
     assert rows[39][signal] < 1e3
-    found = [e.data for e in events_of(tmp_path / "run", "finding") if e.data["severity"] == "critical"]  # fmt: skip
+    found = [
+        e.data for e in events_of(tmp_path / "run", "finding") if e.data["severity"] == "critical"
+    ]
     assert any(f["onset"] == 50.0 or f["kind"] == "non-finite" for f in found)
 
 

@@ -103,7 +103,11 @@ def test_a_cut_rate_stays_cut_through_the_scheduler_and_a_restart(
     assert lrs[:8] == planned[:8]
     assert lrs[8:] == [0.5 * lr for lr in planned[8:]]
     action = events_of(run, "action")[0].data
-    assert (action["remedy"], action["values"]["lr_factor"], action["why"]) == ("lower-lr", 0.5, "a test")  # fmt: skip
+    assert (action["remedy"], action["values"]["lr_factor"], action["why"]) == (
+        "lower-lr",
+        0.5,
+        "a test",
+    )
 
 
 @pytest.mark.covers("S119")
@@ -149,7 +153,7 @@ def test_a_rate_that_is_undone_behind_the_guards_back_is_a_fault(tmp_path: Path)
     assert events_of(tmp_path / "run", "fault") == []
     guard.override_lr(lambda _: 1e-4, why="a test")
     train_guarded(s, guard)
-    (fault, *_) = events_of(tmp_path / "run", "fault")
+    fault, *_ = events_of(tmp_path / "run", "fault")
     assert "learning rate 0.0001 was asked for and the optimizer holds 0.003" in fault.data["error"]
 
 
@@ -187,7 +191,13 @@ def test_a_tightened_clip_bounds_the_gradient(tmp_path: Path) -> None:
     norms: list[float] = []
 
     def look(_o: torch.optim.Optimizer, *_: object) -> None:
-        norms.append(float(nn.utils.get_total_norm([p.grad for p in s.model.parameters() if p.grad is not None])))  # fmt: skip
+        norms.append(
+            float(
+                nn.utils.get_total_norm(
+                    [p.grad for p in s.model.parameters() if p.grad is not None]
+                )
+            )
+        )
 
     s.optimizer.register_step_pre_hook(look)
     guard = guard_of(s, tmp_path / "run", steps=16, clip=0.4)
@@ -235,7 +245,9 @@ def test_skipped_samples_are_never_fed_again_after_a_rollback_a_kill_or_an_epoch
 
 def test_a_rollback_brings_the_very_same_batches_and_losses_back(tmp_path: Path) -> None:
     s = make(shuffle=True, generator=True, schedule="onecycle")
-    guard = guard_of(s, tmp_path / "run", steps=40, mode="act", policy=Policy(snapshot_every_steps=5))  # fmt: skip
+    guard = guard_of(
+        s, tmp_path / "run", steps=40, mode="act", policy=Policy(snapshot_every_steps=5)
+    )
     first = train_guarded(s, guard, until=38)
     for step in (35, 15, 5, 0):  # through three epochs back
         snapshot = guard._engine.ring.before(step)

@@ -21,7 +21,7 @@ from tests.guard.tiny import (
     train_guarded,
     train_plain,
 )
-from trimtab.guard.replay import Pass, compare
+from trimtab.guard.loop.resume_check import Pass, compare
 
 pytestmark = pytest.mark.torch
 

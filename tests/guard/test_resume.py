@@ -24,8 +24,8 @@ from tests.guard.tiny import (
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ActError, ChronicleError, ConfigError
-from trimtab.guard import store
-from trimtab.guard.saving import save_state
+from trimtab.guard.state import checkpoint_store
+from trimtab.guard.state.checkpoint_io import save_state
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 
@@ -95,7 +95,7 @@ def test_a_save_in_the_background_is_told_once_it_is_whole(tmp_path: Path) -> No
 
     guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "save_state", slow)
+        patch.setattr(checkpoint_store, "save_state", slow)
         train_guarded(s, guard, until=8)
         assert events_of(tmp_path / "run", "checkpoint") == []  # training went on meanwhile
         started.set()
@@ -245,7 +245,10 @@ def test_without_a_healthy_checkpoint_it_starts_again_and_says_so(
 def test_attempts_are_numbered_with_their_parents(tmp_path: Path) -> None:
     run = broken_run(tmp_path)
     assert [resumed_from(run), resumed_from(run)] == [20, 20]
-    told = [(e.data["number"], e.data["parent"], e.data["parent_step"]) for e in events_of(run, "attempt")]  # fmt: skip
+    told = [
+        (e.data["number"], e.data["parent"], e.data["parent_step"])
+        for e in events_of(run, "attempt")
+    ]
     assert told == [("1.0", None, None), ("1.1", "1.0", 20), ("1.2", "1.0", 20)]
 
 
@@ -353,7 +356,7 @@ def test_what_is_done_while_a_checkpoint_is_written_outlives_a_restart(tmp_path:
 
     guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "save_state", slow)
+        patch.setattr(checkpoint_store, "save_state", slow)
         train_guarded(s, guard, until=5)
         guard.scale_lr(0.5, why="while step 5 is being written")
         guard.skip_samples(100, 103, why="the same")
@@ -370,7 +373,10 @@ def test_what_is_done_while_a_checkpoint_is_written_outlives_a_restart(tmp_path:
 def test_a_finished_run_that_is_started_again_is_done_and_asks_for_no_restart(
     tmp_path: Path, left: str
 ) -> None:
-    path, known = tmp_path / "verdict.json", {"state": left, "restart": left == "running", "reason": "as told"}  # fmt: skip
+    path, known = (
+        tmp_path / "verdict.json",
+        {"state": left, "restart": left == "running", "reason": "as told"},
+    )
     for again in (False, True):
         s = make()
         train_guarded(s, guard_of(s, tmp_path, steps=4))

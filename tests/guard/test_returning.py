@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from trimtab.detectors.contract import Finding
-from trimtab.guard.returning import Returning
-from trimtab.guard.trouble import speaks_of_trial
+from trimtab.guard.recovery.recurrence import Returning
+from trimtab.guard.recovery.triage import speaks_of_trial
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -14,10 +14,25 @@ pytestmark = pytest.mark.torch
 
 def spike(onset: int, *, kind: str = "spike", closed: bool = False, value: float = 9.0) -> Finding:
     return Finding(
-        detector="spike", kind=kind, signal="loss", severity="warning", row=onset, step=float(onset),
-        onset_row=onset, onset=float(onset), peak_row=onset, peak=float(onset), end_row=None, end=None,
-        value=value, expected=2.0, score=20.0, direction="up", closed=closed, text="",
-    )  # fmt: skip
+        detector="spike",
+        kind=kind,
+        signal="loss",
+        severity="warning",
+        row=onset,
+        step=float(onset),
+        onset_row=onset,
+        onset=float(onset),
+        peak_row=onset,
+        peak=float(onset),
+        end_row=None,
+        end=None,
+        value=value,
+        expected=2.0,
+        score=20.0,
+        direction="up",
+        closed=closed,
+        text="",
+    )
 
 
 def after(*onsets: int, **policy: int) -> Returning:

@@ -25,13 +25,13 @@ from tests.guard.tiny import (
     train_guarded,
     train_plain,
 )
+from trimtab.analysis.settings_diff import diff, flat_config
 from trimtab.cli import main
 from trimtab.errors import ConfigError
 from trimtab.guard import seed_all
-from trimtab.guard.reproducibility import reproducibility
+from trimtab.guard.recording.environment import reproducibility
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
-from trimtab.report.settings_diff import diff, flat_config
 from trimtab.signals.rates import fit_envelope, lr_history
 
 pytestmark = pytest.mark.torch
@@ -45,7 +45,9 @@ def run_with_seed(run: Path, seed: int, *, steps: int = 14, until: int | None = 
         data, 1, 0, shuffle=True, seed=seed
     )
     s.loader = DataLoader(data, batch_size=4, sampler=sampler)
-    guard = guard_of(s, run, steps=steps, policy=Policy(checkpoint_every_steps=5, checkpoint_in_background=False))  # fmt: skip
+    guard = guard_of(
+        s, run, steps=steps, policy=Policy(checkpoint_every_steps=5, checkpoint_in_background=False)
+    )
     train_guarded(s, guard, until=until)
     guard.close()
     return s
@@ -104,8 +106,12 @@ def test_the_same_seed_is_data_in_identical_order_by_its_hash(
     ],
 )
 def test_the_layout_stands_in_the_run_record_and_in_the_diff(
-    tmp_path: Path, layout: Any, world: int, sizes: tuple[int, int], capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+    tmp_path: Path,
+    layout: Any,
+    world: int,
+    sizes: tuple[int, int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_crowd(tmp_path, world, Job(layout, 6)) == [0] * world
     written = tomllib.loads((tmp_path / "run" / "run.toml").read_text("utf-8"))
     assert written["world_size"] == world

@@ -1,4 +1,7 @@
-"""Everything that decides the future is saved: each part for itself, from one process to the next."""
+"""Everything that decides the future is saved.
+
+Each part for itself, from one process to the next.
+"""
 
 import copy
 import random
@@ -21,7 +24,7 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ActError
 from trimtab.guard import Guard
-from trimtab.guard.snapshots import capture_rng
+from trimtab.guard.state.training_state import capture_rng
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch

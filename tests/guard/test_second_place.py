@@ -27,7 +27,9 @@ STEPS = 40
 
 
 def policy_for(copies: Path, **settings: Any) -> Policy:
-    return Policy(checkpoint_every_steps=10, checkpoint_in_background=False, copy_to=str(copies), **settings)  # fmt: skip
+    return Policy(
+        checkpoint_every_steps=10, checkpoint_in_background=False, copy_to=str(copies), **settings
+    )
 
 
 def run_until(tmp_path: Path, step: int, **settings: Any) -> Path:
@@ -134,14 +136,21 @@ def test_another_run_of_that_name_is_not_mixed_with(tmp_path: Path) -> None:
     before = (place / "journal.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="holds a copy of a run of that name"):
         guard_of(
-            make(), tmp_path / "elsewhere" / "run", policy=policy_for(tmp_path / "copies"), resume=False
-        )  # fmt: skip
+            make(),
+            tmp_path / "elsewhere" / "run",
+            policy=policy_for(tmp_path / "copies"),
+            resume=False,
+        )
     said: list[str] = []
     s = make(shuffle=True)
     guard_of(s, tmp_path / "elsewhere" / "run", steps=15).close()  # a run without copies, as yet
     guard = guard_of(
-        s, tmp_path / "elsewhere" / "run", steps=15, policy=policy_for(tmp_path / "copies"), say=said.append
-    )  # fmt: skip
+        s,
+        tmp_path / "elsewhere" / "run",
+        steps=15,
+        policy=policy_for(tmp_path / "copies"),
+        say=said.append,
+    )
     train_guarded(s, guard)
     assert any("holds another run of that name" in line for line in said)
     assert (place / "journal.jsonl").read_bytes() == before

@@ -21,10 +21,10 @@ from tests.guard.tiny import (
     state_of,
     train_guarded,
 )
-from trimtab.guard.codec import clone, join, split
-from trimtab.guard.ranks import Ranks
-from trimtab.guard.saving import load_state, save_state
-from trimtab.guard.snapshots import Training
+from trimtab.guard.distributed.process_group import Ranks
+from trimtab.guard.state.checkpoint_io import load_state, save_state
+from trimtab.guard.state.serialization import clone, join, split
+from trimtab.guard.state.training_state import Training
 
 pytestmark = pytest.mark.torch
 
@@ -119,7 +119,7 @@ def test_a_sleep_in_one_step_shows_as_that_steps_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()  # of our own: the machine may be busy
-    monkeypatch.setattr("trimtab.guard.engine.time", clock)
+    monkeypatch.setattr("trimtab.guard.step.engine.time", clock)
     s = make()
     guard = guard_of(s, tmp_path / "run", steps=30)
     for batch in guard:
@@ -280,12 +280,21 @@ def test_values_that_json_lacks_survive_the_round_trip() -> None:
     import numpy as np
 
     state: dict[Any, Any] = {
-        "nan": math.nan, "inf": -math.inf, "none": None, "tuple": (1, (2.5, "x")), 7: [True, b := 3],
-        "bf16": torch.tensor([1.5, -0.0], dtype=torch.bfloat16), "empty": torch.zeros(0, 3),
-        "scalar": torch.tensor(3), "keys": np.array([2**32 - 1, 5], dtype=np.uint32),
-        "a.b": torch.ones(2), "a": {"b": torch.zeros(2)}, "counts": collections.Counter([6, 6, 11]),
-        "strided": torch.arange(6).reshape(2, 3).T, "number": np.float64(b),
-    }  # fmt: skip
+        "nan": math.nan,
+        "inf": -math.inf,
+        "none": None,
+        "tuple": (1, (2.5, "x")),
+        7: [True, b := 3],
+        "bf16": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
+        "empty": torch.zeros(0, 3),
+        "scalar": torch.tensor(3),
+        "keys": np.array([2**32 - 1, 5], dtype=np.uint32),
+        "a.b": torch.ones(2),
+        "a": {"b": torch.zeros(2)},
+        "counts": collections.Counter([6, 6, 11]),
+        "strided": torch.arange(6).reshape(2, 3).T,
+        "number": np.float64(b),
+    }
     again = join(*split(state))
     assert again.pop("keys").tolist() == state.pop("keys").tolist()
     assert float(again.pop("number")) == float(state.pop("number"))

@@ -1,4 +1,7 @@
-"""Items that a skip list names are never fed: under any shuffle, after restarts, on every rank's share."""
+"""Items that a skip list names are never fed.
+
+Under any shuffle, after restarts, on every rank's share.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -10,13 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from tests.guard.tiny import LENGTH, VOCAB, Setup, events_of, guard_of, make, train_guarded
+from trimtab.data_scan import ScanSettings, scan
+from trimtab.data_scan.report import skip_list_of
+from trimtab.data_scan.sources import Reading
 from trimtab.errors import ConfigError, ReadError
-from trimtab.guard.data import DataOrder
+from trimtab.guard.data.order import DataOrder
 from trimtab.plan.policy import Policy
 from trimtab.plan.skiplist import SkipList, SkipSource, write_skip_list
-from trimtab.preflight.scan import ScanSettings, scan
-from trimtab.preflight.scan.report import skip_list_of
-from trimtab.preflight.scan.sources import Reading
 
 pytestmark = pytest.mark.torch
 

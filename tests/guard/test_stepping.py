@@ -69,9 +69,16 @@ class Notes:
 def guard_of(s: Setup, run: Path, steps: int, **more: Any) -> Guard:
     settings: dict[str, Any] = {"mode": "observe", "say": lambda _: None} | more
     return Guard(
-        s.model, s.optimizer, data=s.loader, scheduler=s.scheduler, clip=1.0, steps=steps,
-        run=run, accumulate=BATCHES, **settings,
-    )  # fmt: skip
+        s.model,
+        s.optimizer,
+        data=s.loader,
+        scheduler=s.scheduler,
+        clip=1.0,
+        steps=steps,
+        run=run,
+        accumulate=BATCHES,
+        **settings,
+    )
 
 
 def test_a_trainer_with_epochs_and_accumulation_is_bitwise_itself_under_the_guard(

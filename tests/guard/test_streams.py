@@ -1,4 +1,7 @@
-"""Data that is read forwards: gone back in, skipped and resumed by absolute sample id, in real loaders."""
+"""Data that is read forwards.
+
+Gone back in, skipped and resumed by absolute sample id, in real loaders.
+"""
 
 import gc
 import io
@@ -23,8 +26,8 @@ from tests.guard.tiny import (
     train_guarded,
 )
 from trimtab.errors import ActError, ConfigError
-from trimtab.guard.data import DataOrder
-from trimtab.guard.streams import StreamOrder, open_order
+from trimtab.guard.data.order import DataOrder
+from trimtab.guard.data.streams import StreamOrder, open_order
 
 pytestmark = [
     pytest.mark.torch,

@@ -20,14 +20,15 @@ from tests.guard.tiny import (
     train_guarded,
     train_plain,
 )
-from trimtab.guard import Guard, trouble
-from trimtab.guard import telling as telling_module
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.resolution import resolved
+from trimtab.guard import Guard
+from trimtab.guard.recovery import notifier as telling_module
+from trimtab.guard.recovery import triage
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
-from trimtab.report.assemble import make_account
-from trimtab.report.cures import resolved
+from trimtab.report.headline import standing
 from trimtab.report.sections import cards_html
-from trimtab.report.state import standing
 from trimtab.report.terminal import terminal_text
 
 pytestmark = pytest.mark.torch
@@ -59,7 +60,11 @@ def test_a_nan_is_said_and_journalled_once_in_every_mode(tmp_path: Path, mode: s
         assert said[said.index(lines[0]) + 1].startswith(" " * 13 + "advice: ")
     assert len(lines) == 1
     notes = [e.data["text"] for e in events_of(run, "note")]
-    poisoned = [n for n in notes if n.startswith("the gradient of step 40, which was not finite, is in Adam's state")]  # fmt: skip
+    poisoned = [
+        n
+        for n in notes
+        if n.startswith("the gradient of step 40, which was not finite, is in Adam's state")
+    ]
     assert len(poisoned) == (0 if mode == "act" else 1)
     assert not [line for line in said if "makes no sense" in line]
 
@@ -83,10 +88,12 @@ def test_alarms_that_open_all_the_time_read_the_record_rarely(
 
     def counted(*args: Any) -> Any:
         reads.append(1)
-        return trouble.find_incident(*args)
+        return triage.find_incident(*args)
 
     monkeypatch.setattr(telling_module, "find_incident", counted)
-    said, _ = train(tmp_path / "run", lambda step: step > 30 and step % 2 == 0, steps=300, mode="observe")  # fmt: skip
+    said, _ = train(
+        tmp_path / "run", lambda step: step > 30 and step % 2 == 0, steps=300, mode="observe"
+    )
     assert 1 <= len(reads) <= 300 // 64 + 2
     assert len(events_of(tmp_path / "run", "incident")) <= len(reads)
     assert len(said) <= len(reads) + 2
@@ -229,7 +236,13 @@ def test_a_fault_in_the_last_save_does_not_hide_the_interrupt(
 
     monkeypatch.setattr(guard._engine, "save_checkpoint", broken)
     with pytest.raises(KeyboardInterrupt):
-        train_guarded(s, guard, on_batch=lambda g, _: signal.raise_signal(signal.SIGINT) if g.step_number == 3 else None)  # fmt: skip
+        train_guarded(
+            s,
+            guard,
+            on_batch=lambda g, _: (
+                signal.raise_signal(signal.SIGINT) if g.step_number == 3 else None
+            ),
+        )
     assert len(events_of(tmp_path / "run", "fault")) == 1
     assert events_of(tmp_path / "run", "end")[0].data["reason"] == "interrupted"
 

@@ -1,4 +1,7 @@
-"""What trainers do around the step: clip before it, log further signals with it, ask where the data is."""
+"""What trainers do around the step.
+
+Clip before it, log further signals with it, ask where the data is.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 from tests.guard.crowd import Crew, Job, run_crowd
 from tests.guard.tiny import Sequences, differences, guard_of, make, rows_of, state_of
 from trimtab.guard import Guard
-from trimtab.guard.data import DataOrder
+from trimtab.guard.data.order import DataOrder
 
 pytestmark = pytest.mark.torch
 

@@ -37,9 +37,14 @@ def text() -> Text:
 
 def bisected(scenario: Scenario, text: Text, run: Path, **settings: Any) -> Outcome:
     policy = {
-        "bisect": "always", "trial_steps": 24, "patience_steps": 4, "healing_steps": 0,
-        "max_wasted_share": 10.0, "verify_steps": 16, "cooldown_steps": 16,
-    }  # fmt: skip
+        "bisect": "always",
+        "trial_steps": 24,
+        "patience_steps": 4,
+        "healing_steps": 0,
+        "max_wasted_share": 10.0,
+        "verify_steps": 16,
+        "cooldown_steps": 16,
+    }
     return guarded(scenario, text, run, **{**policy, **settings})
 
 
@@ -172,9 +177,13 @@ def test_what_overflows_in_fp16_goes_well_in_fp32_and_bf16_is_kept(
     run = tmp_path / "run"
     fault = Overflow(FAULT)
     o = bisected(
-        short(SOUND, precision="fp16"), text, run,
-        prepare=fault.prepare, spoil=fault.know, bisect="when-stuck",
-    )  # fmt: skip
+        short(SOUND, precision="fp16"),
+        text,
+        run,
+        prepare=fault.prepare,
+        spoil=fault.know,
+        bisect="when-stuck",
+    )
     table = table_of(run)
     rows = rows_by_name(table)
     assert table["precision"] == "fp16"
@@ -276,9 +285,13 @@ def spoil_from(first: int, count: int, crew: crowd.Crew, sample: int, batch: Ten
 @pytest.mark.slow
 def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) -> None:
     job = crowd.Job(
-        layout="fsdp", steps=270, mode="act", spoil_batch=partial(spoil_from, 220 * 8, 20 * 8), lr=1e-2,
+        layout="fsdp",
+        steps=270,
+        mode="act",
+        spoil_batch=partial(spoil_from, 220 * 8, 20 * 8),
+        lr=1e-2,
         policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 10.0},
-    )  # fmt: skip
+    )
     assert crowd.run_crowd(tmp_path, 2, job, timeout_s=600) == [0, 0]
     table = table_of(tmp_path / "run")
     assert (table["suspect"], table["repeat"]) == ("bad data", "bit-equal")
@@ -291,9 +304,12 @@ def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) ->
 @pytest.mark.slow
 def test_two_ranks_reach_one_verdict_over_the_same_table(tmp_path: Path) -> None:
     job = crowd.Job(
-        layout="ddp", steps=140, mode="act", spoil=flip_on_every_rank,
+        layout="ddp",
+        steps=140,
+        mode="act",
+        spoil=flip_on_every_rank,
         policy={"bisect": "always", "trial_steps": 24, "patience_steps": 4, "healing_steps": 0},
-    )  # fmt: skip
+    )
     assert crowd.run_crowd(tmp_path, 2, job, timeout_s=600) == [0, 0]
     table = table_of(tmp_path / "run")
     assert (table["suspect"], table["kept"]) == ("transient", "as it was")

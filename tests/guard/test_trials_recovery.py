@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from benchmarks.logs import bloom_176b
 from tests.guard import small_lab
 from tests.guard.small_lab import SOUND, Outcome, bad_data, bad_lr, guarded
 from tests.guard.tiny import events_of, guard_of, make
@@ -20,7 +21,6 @@ from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
 from trimtab.lab.train import Parts
 from trimtab.plan.policy import Policy
-from trimtab.testing import bloom_176b
 
 pytestmark = pytest.mark.torch
 
@@ -34,9 +34,13 @@ def text() -> Text:
 
 def acted(scenario: Scenario, text: Text, run: Path, **settings: Any) -> Outcome:
     policy = {
-        "trial_steps": 24, "patience_steps": 4, "healing_steps": 0, "max_wasted_share": 10.0,
-        "verify_steps": 16, "cooldown_steps": 16,
-    }  # fmt: skip
+        "trial_steps": 24,
+        "patience_steps": 4,
+        "healing_steps": 0,
+        "max_wasted_share": 10.0,
+        "verify_steps": 16,
+        "cooldown_steps": 16,
+    }
     scenario = dataclasses.replace(scenario, steps=settings.pop("steps", STEPS))
     return guarded(scenario, text, run, **{**policy, **settings})
 
@@ -45,9 +49,10 @@ def trials_of(run: Path, seen_after: int = 0) -> list[str]:
     """Arms of the trials begun after a decision at or past a step, in order."""
     events = events_of(run, "decision", "attempt")
     since = next(
-        i for i, e in enumerate(events)
+        i
+        for i, e in enumerate(events)
         if e.event == "decision" and e.data["what"].startswith("go back") and e.step >= seen_after
-    )  # fmt: skip
+    )
     return [e.data["tag"] for e in events[since:] if e.event == "attempt" and e.data["trial"]]
 
 
@@ -100,9 +105,7 @@ class Series:
         weight = s.model.output.weight
         size = math.sqrt(weight.numel())
         settings = Policy(checkpoint_every_steps=10_000, snapshot_every_steps=10, **policy)
-        guard = guard_of(
-            s, folder, steps=len(self.losses), mode="act", clip=None, policy=settings
-        )  # fmt: skip
+        guard = guard_of(s, folder, steps=len(self.losses), mode="act", clip=None, policy=settings)
         for number, _ in enumerate(guard):
             assert number < 5 * len(self.losses)
             at = min(guard.step_number, len(self.losses) - 1)
@@ -168,7 +171,9 @@ def test_every_change_is_labelled_by_four_metrics_and_a_missing_label_is_shown(
     assert set(told) == {"lower-lr", "roll-back+skip-data"}
     assert told["roll-back+skip-data"]["label"] == "better"
     assert told["roll-back+skip-data"]["metrics"]["loss"] == "better"
-    assert all(set(d["metrics"]) == {"loss", "loss spread", "grad norm", "alarms"} for d in told.values())  # fmt: skip
+    assert all(
+        set(d["metrics"]) == {"loss", "loss spread", "grad norm", "alarms"} for d in told.values()
+    )
     assert main(["chronicle", str(run)]) == 0
     page = capsys.readouterr().out
     changes = page[page.index("## Changes") :]
@@ -192,11 +197,25 @@ def test_a_run_is_stopped_with_a_reason_after_so_many_failed_recoveries(
 
     with pytest.raises(SystemExit) as stopped:
         acted(
-            SOUND, text, run, spoil=sick, steps=400, max_failures=2, max_rollbacks=50,
-            on_give_up="stop", cooldown_steps=0, bisect="never", lr_factors=(0.5,), verify_steps=32,
-        )  # fmt: skip
+            SOUND,
+            text,
+            run,
+            spoil=sick,
+            steps=400,
+            max_failures=2,
+            max_rollbacks=50,
+            on_give_up="stop",
+            cooldown_steps=0,
+            bisect="never",
+            lr_factors=(0.5,),
+            verify_steps=32,
+        )
     assert stopped.value.code == 3
     verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
     assert verdict["reason"] == "2 recoveries in a row did not hold, the policy allows 2"
-    failed = [e for e in events_of(run, "outcome") if e.data["verdict"] == "did not" and not e.data.get("trial")]  # fmt: skip
+    failed = [
+        e
+        for e in events_of(run, "outcome")
+        if e.data["verdict"] == "did not" and not e.data.get("trial")
+    ]
     assert [e.data["failures"] for e in failed] == [1, 2]

@@ -44,7 +44,10 @@ def test_raising_the_rate_back_is_a_dry_run_until_it_is_confirmed(tmp_path: Path
     assert guard.lr_factor == 0.5
     assert differences(before, state_of(s)) == []
     (line,) = [e for e in events_of(run, "decision") if e.data["what"] == "dry run: undo lower-lr"]
-    assert "it raises the learning rate, so it needs confirm=True (it is calm again)" in line.data["why"]  # fmt: skip
+    assert (
+        "it raises the learning rate, so it needs confirm=True (it is calm again)"
+        in line.data["why"]
+    )
     guard.undo("lower-lr", why="it is calm again", confirm=True)
     assert guard.lr_factor == 1.0
     done = events_of(run, "action")[-1].data
@@ -63,7 +66,9 @@ def test_a_rollback_by_hand_gives_up_steps_only_when_confirmed_and_is_one_record
     guard, s = guard_at(run, 33)
     before = state_of(s)
     told = guard.roll_back(17, why="a rough patch", lr_factor=0.5)
-    assert told.startswith("dry run: go back from step 33 to 15, 18 steps given up, learning rate x 0.5")  # fmt: skip
+    assert told.startswith(
+        "dry run: go back from step 33 to 15, 18 steps given up, learning rate x 0.5"
+    )
     assert guard.step_number == 33
     assert differences(before, state_of(s)) == []
     assert [c.step for c in list_checkpoints(run / "checkpoints")] == [10, 20, 30]

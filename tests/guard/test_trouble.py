@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from trimtab.detectors.judge import judge_record
-from trimtab.guard.trouble import speaks_of_state
+from trimtab.guard.recovery.triage import speaks_of_state
 from trimtab.testing.curves import record_of
 from trimtab.testing.scaler import tr8_104b_twin
 

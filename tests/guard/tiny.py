@@ -118,9 +118,11 @@ def make(
         model=model,
         optimizer=optimizer,
         scheduler=SCHEDULES[schedule](optimizer),
-        scaler=torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=7)
-        if precision == "fp16"
-        else None,
+        scaler=(
+            torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=7)
+            if precision == "fp16"
+            else None
+        ),
         loader=DataLoader(
             Sequences(num_samples),
             batch_size=batch_size,
@@ -176,9 +178,14 @@ def guard_of(s: Setup, run: Path, **settings: Any) -> Guard:
     if "policy" not in settings:
         settings["policy"] = Policy(checkpoint_in_background=False)
     return Guard(
-        s.model, s.optimizer, data=s.loader, scheduler=s.scheduler, scaler=s.scaler,
-        run=run, **settings,
-    )  # fmt: skip
+        s.model,
+        s.optimizer,
+        data=s.loader,
+        scheduler=s.scheduler,
+        scaler=s.scaler,
+        run=run,
+        **settings,
+    )
 
 
 def train_guarded(
@@ -224,7 +231,13 @@ def state_of(s: Setup) -> dict[str, Any]:
 def differences(a: Any, b: Any, where: str = "state") -> list[str]:
     """Name every leaf in which two nested states differ, bit for bit."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        same = a.dtype == b.dtype and a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b).all())  # fmt: skip
+        same = (
+            a.dtype == b.dtype
+            and a.shape == b.shape
+            and bool(
+                ((a == b) | (a.isnan() & b.isnan()) if a.is_floating_point() else a == b).all()
+            )
+        )
         return [] if same else [where]
     if type(a) is not type(b):
         return [f"{where}: {type(a).__name__} and {type(b).__name__}"]

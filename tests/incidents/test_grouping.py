@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.logs import bloom_176b
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.judge import judge_record
@@ -17,9 +20,7 @@ from trimtab.incidents import Incident, group_findings
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.readers import read_run
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.report.assemble import make_account
-from trimtab.report.json_form import run_to_json
-from trimtab.testing import bloom_176b, tr8_104b
+from trimtab.testing import tr8_104b
 from trimtab.testing.curves import Fault, record_of, simulate_run
 
 Floats = NDArray[np.float64]
@@ -184,8 +185,11 @@ def test_a_spike_that_is_not_back_within_the_budget_is_malignant() -> None:
     sick = simulate_run(seed=100, faults=[Fault(kind="unrecovered-spike", step=900, size=3.0)])
     (one,) = alarms(sick)
     assert (one.kind, one.shape, one.severity, one.end) == (
-        "unrecovered-spike", "unrecovered", "critical", None,
-    )  # fmt: skip
+        "unrecovered-spike",
+        "unrecovered",
+        "critical",
+        None,
+    )
     assert one.kind in MALIGNANT
     (back,) = alarms(simulate_run(seed=100, faults=[Fault(kind="spike", step=900, size=3.0)]))
     assert (back.kind, back.shape) == ("spike", "fast")
@@ -208,8 +212,10 @@ def test_the_chronicles_spike_is_found_from_its_lines() -> None:
     first = tell(tr8_104b.as_record())[0]
     assert (first.attempt, first.onset, first.peak, first.end) == ("1.0", 7010, 7010, None)
     assert (first.kind, first.shape, first.severity) == (
-        "unrecovered-spike", "unrecovered", "critical",
-    )  # fmt: skip
+        "unrecovered-spike",
+        "unrecovered",
+        "critical",
+    )
     assert "6.445 → 11.42 → 7.155" in first.headline
     assert first.findings[-1].step == 7220
     assert "hindsight" in first.headline
@@ -440,5 +446,6 @@ def test_a_jump_of_the_rate_is_the_news_where_the_loss_keeps_quiet() -> None:
     found = alarms(of({"loss": level(400), "clipped": clipped, "lr": rate}))
     assert found[0].precursor_signal == "lr"
     assert found[0].headline.startswith(
-        "jump of the learning rate · step 251 · learning rate 0.00084 → 0.0167 in one row (x19.9) · then shift of clipped, "
+        "jump of the learning rate · step 251 · learning rate 0.00084 → 0.0167 in one row (x19.9) ·"
+        " then shift of clipped, "
     )

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.analysis.assemble import make_account
 from trimtab.detectors.judge import judge_record
 from trimtab.incidents import Incident, group_findings
-from trimtab.report.assemble import make_account
 from trimtab.testing.curves import Fault, record_of, simulate_run
 
 Floats = NDArray[np.float64]
@@ -94,9 +94,11 @@ def test_spikes_are_told_within_ten_steps() -> None:
 def test_the_end_of_the_warm_up_is_computed_from_the_schedule(ratio: float, label: str) -> None:
     warm_up, at = 500, int(500 * ratio)
     record = simulate_run(
-        num_steps=2600, level=2.5, warmup_steps=warm_up,
+        num_steps=2600,
+        level=2.5,
+        warmup_steps=warm_up,
         faults=[Fault(kind="spike", step=at, size=2.0, duration_steps=20)],
-    )  # fmt: skip
+    )
     (one,) = (a.incident for a in make_account(record).incidents if a.incident.severity != "info")
     assert (one.onset, one.risk) == (at, label)
     assert (f"at {ratio:.2f} x the warm-up" in one.headline) == bool(label)

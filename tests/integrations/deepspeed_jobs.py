@@ -1,6 +1,8 @@
-"""A tiny GPT on real text under a DeepSpeed engine on the CPU, alone or on several ranks, over gloo.
+"""A tiny GPT on real text under a DeepSpeed engine on the CPU, alone or on several ranks, over
+gloo.
 
-Each rank writes the losses of its steps to `folder/TAG-RANK.txt`, bit for bit, and its end to a `.pt`.
+Each rank writes the losses of its steps to `folder/TAG-RANK.txt`, bit for bit, and its end to a
+`.pt`.
 """
 
 import asyncio
@@ -79,16 +81,25 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         loaded, _ = engine.load_checkpoint(str(folder / "tags"), job.load_tag)
     batches: Any = loader
     if job.mode is not None:
-        from trimtab.integrations.deepspeed import DeepSpeedGuard
+        from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard
 
         policy: dict[str, Any] = {
-            "checkpoint_in_background": False, "checkpoint_every_steps": 50,
-            "snapshot_every_steps": 10, "healing_steps": 0, **job.policy,
-        }  # fmt: skip
+            "checkpoint_in_background": False,
+            "checkpoint_every_steps": 50,
+            "snapshot_every_steps": 10,
+            "healing_steps": 0,
+            **job.policy,
+        }
         batches = guard = DeepSpeedGuard(
-            engine, data=loader, steps=job.scenario.steps, run=folder / "run", mode=job.mode,
-            policy=Policy(**policy), loaded=loaded, say=lambda _line: None,
-        )  # fmt: skip
+            engine,
+            data=loader,
+            steps=job.scenario.steps,
+            run=folder / "run",
+            mode=job.mode,
+            policy=Policy(**policy),
+            loaded=loaded,
+            say=lambda _line: None,
+        )
     tagged = engine.global_steps
     with (folder / f"{job.tag}-{rank}.txt").open("a", encoding="utf-8") as losses:
         for batch in batches:
@@ -137,9 +148,11 @@ def start(rank: int, world: int, store: str, job: Job) -> tuple[Any, DataLoader[
     size = job.scenario.batch_size // world // job.accumulate
     loader: DataLoader[Any] = DataLoader(parts.loader.dataset, batch_size=size, sampler=sampler)
     engine, *_ = deepspeed.initialize(
-        model=parts.model, optimizer=parts.optimizer, lr_scheduler=parts.scheduler,
+        model=parts.model,
+        optimizer=parts.optimizer,
+        lr_scheduler=parts.scheduler,
         config=config_of(job),
-    )  # fmt: skip
+    )
     return engine, loader, text
 
 

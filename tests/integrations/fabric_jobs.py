@@ -18,7 +18,7 @@ from tests.guard.crowd import whole
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_jobs import BATCH, join
 from tests.integrations.lightning_lab import quiet
-from trimtab.integrations.fabric import FabricGuard
+from trimtab.integrations.fabric.adapter import FabricGuard
 from trimtab.plan.policy import Policy
 
 
@@ -81,9 +81,18 @@ def _guarded(
         checkpoint_every_steps=10, snapshot_every_steps=5, checkpoint_in_background=False
     )
     guard = FabricGuard(
-        fabric, model, optimizer, data=loader, scheduler=schedule, clip=1.0, steps=job.steps,
-        run=folder / "run", mode="act", policy=policy, say=lambda _line: None,
-    )  # fmt: skip
+        fabric,
+        model,
+        optimizer,
+        data=loader,
+        scheduler=schedule,
+        clip=1.0,
+        steps=job.steps,
+        run=folder / "run",
+        mode="act",
+        policy=policy,
+        say=lambda _line: None,
+    )
     path = folder / f"{job.tag}-{fabric.global_rank}.txt"
     with path.open("w", encoding="utf-8") as file:
         for batch in guard:

@@ -2,8 +2,8 @@
 
     python -m tests.integrations.hf_jobs FOLDER NAME [NAME ...]
 
-Each name is a job of `JOBS`, run one after another. What a job gives is in FOLDER/NAME-RANK.pt: the loss
-of every step as a hexadecimal float, the weights whole, what the guard did.
+Each name is a job of `JOBS`, run one after another. What a job gives is in FOLDER/NAME-RANK.pt: the
+loss of every step as a hexadecimal float, the weights whole, what the guard did.
 """
 
 import math
@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from transformers import GPT2LMHeadModel, Trainer
 
 from tests.integrations.hf_lab import BATCH, fit, gpt2, guard_settings
-from trimtab.integrations.hf_trainer import GuardedTrainer
+from trimtab.integrations.huggingface.trainer import GuardedTrainer
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,17 @@ def train(folder: Path, name: str, job: Job) -> None:
         )
     guarded = guard_settings(job.guard, **job.policy) if job.guard else None
     found = fit(
-        folder / job.out, guard=guarded, fault=job.fault, model=model, base=Noting,
-        max_steps=job.steps, per_device_train_batch_size=BATCH // world, resume=job.resume,
-        num_samples=600 * BATCH, **job.arguments,
-    )  # fmt: skip
+        folder / job.out,
+        guard=guarded,
+        fault=job.fault,
+        model=model,
+        base=Noting,
+        max_steps=job.steps,
+        per_device_train_batch_size=BATCH // world,
+        resume=job.resume,
+        num_samples=600 * BATCH,
+        **job.arguments,
+    )
     guard = found.trainer.guard if job.guard else None
     out = {
         "losses": losses,

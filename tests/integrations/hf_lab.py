@@ -18,7 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-from trimtab.integrations.hf_trainer import GuardedTrainer, GuardSettings
+from trimtab.integrations.huggingface.trainer import GuardedTrainer, GuardSettings
 from trimtab.lab.text import Text, load_text
 from trimtab.plan.policy import Policy
 
@@ -71,11 +71,18 @@ def gpt2(
     torch.manual_seed(seed)
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=256, n_positions=CONTEXT, n_embd=width, n_layer=layers, n_head=2, bos_token_id=0,
-            eos_token_id=0, resid_pdrop=dropout, embd_pdrop=dropout,
+            vocab_size=256,
+            n_positions=CONTEXT,
+            n_embd=width,
+            n_layer=layers,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
+            resid_pdrop=dropout,
+            embd_pdrop=dropout,
             attn_pdrop=dropout,
         )
-    )  # fmt: skip
+    )
 
 
 def schedule(optimizer: torch.optim.Optimizer, fault: str = "") -> LambdaLR:
@@ -186,10 +193,18 @@ def fit(
     """
     with quiet():
         settings = {
-            "max_steps": STEPS, "per_device_train_batch_size": BATCH, "logging_steps": 1,
-            "use_cpu": True, "report_to": [], "save_strategy": "no", "disable_tqdm": True,
-            "learning_rate": PEAK_LR, "seed": 1, "train_sampling_strategy": "sequential", **arguments,
-        }  # fmt: skip
+            "max_steps": STEPS,
+            "per_device_train_batch_size": BATCH,
+            "logging_steps": 1,
+            "use_cpu": True,
+            "report_to": [],
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "learning_rate": PEAK_LR,
+            "seed": 1,
+            "train_sampling_strategy": "sequential",
+            **arguments,
+        }
         model = model or gpt2()
         optimizer = torch.optim.AdamW(
             [p for p in model.parameters() if p.requires_grad], lr=PEAK_LR
@@ -202,12 +217,14 @@ def fit(
         log = Losses()
         bad = BAD_SAMPLES if fault == "data" else range(0)
         trainer = kind(
-            model=model, args=TrainingArguments(output_dir=str(out), **settings),
+            model=model,
+            args=TrainingArguments(output_dir=str(out), **settings),
             train_dataset=Windows(text().train, num_samples, bad) if data is None else data,
             callbacks=[log, *callbacks],
             eval_dataset=Windows(text().validation, eval_windows) if eval_windows else None,
-            **own, **guarded,
-        )  # fmt: skip
+            **own,
+            **guarded,
+        )
         trainer.train(resume_from_checkpoint=resume)
     return Fit(trainer, log, out)
 

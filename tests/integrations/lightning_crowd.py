@@ -20,7 +20,7 @@ from tests.integrations.lightning_lab import (
     validation_loss,
 )
 from trimtab.guard import Guard
-from trimtab.integrations.fabric import FabricGuard
+from trimtab.integrations.fabric.adapter import FabricGuard
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.train import Parts, build
@@ -70,9 +70,12 @@ def _train(rank: int, folder: Path, job: Job, parts: Parts, loader: Any) -> Guar
 
     callback = guard_callback(folder / "run")
     used = trainer(
-        *([callback] if job.guarded else []), devices=2, strategy="ddp",
-        max_steps=job.scenario.steps, gradient_clip_val=job.scenario.clip_norm,
-    )  # fmt: skip
+        *([callback] if job.guarded else []),
+        devices=2,
+        strategy="ddp",
+        max_steps=job.scenario.steps,
+        gradient_clip_val=job.scenario.clip_norm,
+    )
     used.fit(TinyGpt(parts, spoil), loader)
     return callback.guard
 
@@ -85,11 +88,18 @@ def _loop(rank: int, folder: Path, job: Job, parts: Parts, loader: Any) -> Guard
         checkpoint_in_background=False, checkpoint_every_steps=60, snapshot_every_steps=10
     )
     guard = FabricGuard(
-        fabric, model, optimizer, data=fabric.setup_dataloaders(loader, use_distributed_sampler=False),
-        scheduler=parts.scheduler, clip=job.scenario.clip_norm, steps=job.scenario.steps,
-        run=folder / "run", mode="act" if job.guarded else "observe", policy=policy,
+        fabric,
+        model,
+        optimizer,
+        data=fabric.setup_dataloaders(loader, use_distributed_sampler=False),
+        scheduler=parts.scheduler,
+        clip=job.scenario.clip_norm,
+        steps=job.scenario.steps,
+        run=folder / "run",
+        mode="act" if job.guarded else "observe",
+        policy=policy,
         say=lambda _line: None,
-    )  # fmt: skip
+    )
     for batch in guard:
         loss = next_token_loss(model, batch["tokens"])
         guard.backward(loss)

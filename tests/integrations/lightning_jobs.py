@@ -1,6 +1,7 @@
 """Lightning runs in processes of their own: killed and resumed, alone or as ranks under DDP.
 
-Each rank writes the losses of its steps to `folder/TAG-RANK.txt`, bit for bit, and its end to a `.pt`.
+Each rank writes the losses of its steps to `folder/TAG-RANK.txt`, bit for bit, and its end to a
+`.pt`.
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tests.guard.crowd import whole
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_lab import quiet, trainer
-from trimtab.integrations.lightning import GuardCallback
+from trimtab.integrations.lightning.callback import GuardCallback
 from trimtab.plan.policy import Mode, Policy
 
 BATCH = 4
@@ -95,7 +96,10 @@ STREAMS: dict[str, Callable[[Sequences], Any]] = {
 
 
 class TinyModule(LightningModule):
-    """The tiny model with dropout; data in shuffled order, a one-cycle schedule, a validation each epoch."""
+    """The tiny model with dropout.
+
+    Data in shuffled order, a one-cycle schedule, a validation each epoch.
+    """
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -164,10 +168,15 @@ def join(rank: int, world: int, store: str) -> None:
     if world > 1:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
         os.environ |= {
-            "TORCHELASTIC_RUN_ID": "test", "RANK": str(rank), "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), "GROUP_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1",
-        }  # fmt: skip
+            "TORCHELASTIC_RUN_ID": "test",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_WORLD_SIZE": str(world),
+            "GROUP_RANK": "0",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "1",
+        }
 
 
 def strategy_of(job: Job, world: int) -> Any:
@@ -186,9 +195,11 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     guard = None
     if job.mode is not None:
         policy = {
-            "checkpoint_every_steps": 10, "snapshot_every_steps": 5,
-            "checkpoint_in_background": False, **job.policy,
-        }  # fmt: skip
+            "checkpoint_every_steps": 10,
+            "snapshot_every_steps": 5,
+            "checkpoint_in_background": False,
+            **job.policy,
+        }
         guard = GuardCallback(
             folder / "run",
             mode=job.mode,
@@ -199,15 +210,21 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
     if job.own_checkpoints is not None:
         callbacks.append(
             ModelCheckpoint(
-                folder / "own", filename="{step}", every_n_train_steps=job.own_checkpoints,
+                folder / "own",
+                filename="{step}",
+                every_n_train_steps=job.own_checkpoints,
                 save_top_k=-1,
             )
-        )  # fmt: skip
+        )
     settings = {
-        "max_steps": job.steps, "gradient_clip_val": 1.0, "num_sanity_val_steps": 0,
-        "devices": world, "strategy": strategy_of(job, world),
-        "enable_checkpointing": job.own_checkpoints is not None, **job.settings,
-    }  # fmt: skip
+        "max_steps": job.steps,
+        "gradient_clip_val": 1.0,
+        "num_sanity_val_steps": 0,
+        "devices": world,
+        "strategy": strategy_of(job, world),
+        "enable_checkpointing": job.own_checkpoints is not None,
+        **job.settings,
+    }
     with quiet():
         used = trainer(*callbacks, **settings)
         used.fit(module, ckpt_path=job.ckpt_path)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.guard.small_lab import SOUND, bad_data, bad_lr
-from trimtab.integrations.lightning import GuardCallback
+from trimtab.integrations.lightning.callback import GuardCallback
 from trimtab.lab.model import Transformer, next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text, load_text
@@ -74,9 +74,14 @@ def quiet() -> Iterator[None]:
 
 def trainer(*callbacks: Callback, **settings: Any) -> Trainer:
     settings = {
-        "accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False,
-        "enable_progress_bar": False, "enable_model_summary": False, **settings,
-    }  # fmt: skip
+        "accelerator": "cpu",
+        "devices": 1,
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        **settings,
+    }
     return Trainer(callbacks=list(callbacks), **settings)
 
 

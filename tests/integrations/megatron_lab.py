@@ -1,7 +1,10 @@
-"""megatron-core's real model, DDP, optimizer and scheduler on the CPU over gloo, with faults to plant.
+"""megatron-core's real model, DDP, optimizer and scheduler on the CPU over gloo.
 
-megatron-core asks for CUDA where it makes small tensors and where it clips: `OnCpu` answers for it. The
-attention core of its spec is exchanged (its own asks for a CUDA random state), nothing else of it is.
+With faults to plant.
+
+megatron-core asks for CUDA where it makes small tensors and where it clips: `OnCpu` answers for it.
+The attention core of its spec is exchanged (its own asks for a CUDA random state), nothing else of
+it is.
 """
 
 import math
@@ -37,7 +40,7 @@ with warnings.catch_warnings():
     from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-from trimtab.integrations.megatron import MegatronGuard
+from trimtab.integrations.megatron.adapter import MegatronGuard
 
 CONTEXT = 32
 STEPS = 240
@@ -118,29 +121,52 @@ class Parts:
     def __init__(self, fault: str = "", *, optimizer: str = "adam") -> None:
         torch.manual_seed(0)
         config = TransformerConfig(
-            num_layers=1, hidden_size=32, num_attention_heads=2, use_cpu_initialization=True,
-            hidden_dropout=0.0, attention_dropout=0.0, gradient_accumulation_fusion=False,
-            masked_softmax_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False,
-        )  # fmt: skip
+            num_layers=1,
+            hidden_size=32,
+            num_attention_heads=2,
+            use_cpu_initialization=True,
+            hidden_dropout=0.0,
+            attention_dropout=0.0,
+            gradient_accumulation_fusion=False,
+            masked_softmax_fusion=False,
+            bias_activation_fusion=False,
+            bias_dropout_fusion=False,
+        )
         spec = get_gpt_layer_local_spec()
         spec.submodules.self_attention.submodules.core_attention = _Attention
-        model = GPTModel(config=config, transformer_layer_spec=spec, vocab_size=256, max_sequence_length=CONTEXT)  # fmt: skip
+        model = GPTModel(
+            config=config, transformer_layer_spec=spec, vocab_size=256, max_sequence_length=CONTEXT
+        )
         self.model = DistributedDataParallel(config, DistributedDataParallelConfig(), model)
         chosen = OptimizerConfig(
-            optimizer=optimizer, lr=PEAK_LR, min_lr=0.0, clip_grad=1.0, weight_decay=0.1,
+            optimizer=optimizer,
+            lr=PEAK_LR,
+            min_lr=0.0,
+            clip_grad=1.0,
+            weight_decay=0.1,
             params_dtype=torch.float32,
-        )  # fmt: skip
+        )
         self.optimizer = get_megatron_optimizer(chosen, [self.model])
         self.scheduler = OptimizerParamScheduler(
-            self.optimizer, init_lr=0.0, max_lr=PEAK_LR, min_lr=0.0, lr_warmup_steps=20 * BATCH,
-            lr_decay_steps=2 * STEPS * BATCH, lr_decay_style="cosine", start_wd=0.1, end_wd=0.1,
-            wd_incr_steps=STEPS, wd_incr_style="constant",
-        )  # fmt: skip
+            self.optimizer,
+            init_lr=0.0,
+            max_lr=PEAK_LR,
+            min_lr=0.0,
+            lr_warmup_steps=20 * BATCH,
+            lr_decay_steps=2 * STEPS * BATCH,
+            lr_decay_style="cosine",
+            start_wd=0.1,
+            end_wd=0.1,
+            wd_incr_steps=STEPS,
+            wd_incr_style="constant",
+        )
         self.scheduler.step(increment=BATCH)
         if fault == "lr":
             own = self.scheduler.get_lr
             late = LR_STEP * BATCH
-            self.scheduler.get_lr = lambda group: own(group) * (LR_FACTOR if self.scheduler.num_steps >= late else 1.0)  # fmt: skip
+            self.scheduler.get_lr = lambda group: (
+                own(group) * (LR_FACTOR if self.scheduler.num_steps >= late else 1.0)
+            )
         bad = BAD_SAMPLES if fault == "data" else range(0)
         self.data = DataLoader(Windows(text().train, 2 * STEPS * BATCH, bad), batch_size=BATCH)
 
@@ -168,7 +194,10 @@ def spoil(parts: Parts, step: int, fault: str) -> None:
 
 
 def plain(fault: str = "", steps: int = STEPS) -> tuple[Parts, list[str], list[Any]]:
-    """Train as Megatron-LM's `train_step` does; return parts, losses in hexadecimal, what `step` gave."""
+    """Train as Megatron-LM's `train_step` does.
+
+    Return parts, losses in hexadecimal, what `step` gave.
+    """
     parts = Parts(fault)
     losses, given = [], []
     for step, batch in zip(range(1, steps + 1), parts.data, strict=False):
@@ -196,9 +225,17 @@ def guarded(
     parts = Parts(fault)
     settings = {"checkpoint_in_background": False, "snapshot_every_steps": 10, **policy}
     guard = MegatronGuard(
-        parts.model, parts.optimizer, parts.scheduler, data=parts.data, increment=BATCH, steps=steps,
-        run=run, mode=mode, policy=Policy(**settings), say=lambda _line: None,
-    )  # fmt: skip
+        parts.model,
+        parts.optimizer,
+        parts.scheduler,
+        data=parts.data,
+        increment=BATCH,
+        steps=steps,
+        run=run,
+        mode=mode,
+        policy=Policy(**settings),
+        say=lambda _line: None,
+    )
     losses: dict[int, str] = {}
     for batch in guard:
         step = guard.step_number + 1

@@ -1,4 +1,7 @@
-"""The guard in a loop with Accelerate's real objects: one call after `prepare`, the loop unchanged."""
+"""The guard in a loop with Accelerate's real objects.
+
+One call after `prepare`, the loop unchanged.
+"""
 
 import math
 import os
@@ -32,7 +35,7 @@ from tests.integrations.hf_lab import (  # noqa: E402
     validation,
 )
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.accelerate import guard_loop  # noqa: E402
+from trimtab.integrations.accelerate.adapter import guard_loop  # noqa: E402
 from trimtab.plan.policy import Policy  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -44,9 +47,17 @@ class Loop:
     """A loop as Accelerate's guide writes it; with or without the one call that guards it."""
 
     def __init__(
-        self, run: Path | None, *, mode: str = "observe", fault: str = "", accumulate: int = 1,
-        num_samples: int = 84, shuffle: bool = True, epochs: int = 2, break_at: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        run: Path | None,
+        *,
+        mode: str = "observe",
+        fault: str = "",
+        accumulate: int = 1,
+        num_samples: int = 84,
+        shuffle: bool = True,
+        epochs: int = 2,
+        break_at: int = 0,
+    ) -> None:
         set_seed(3)
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
         self.model: Any = gpt2()
@@ -61,11 +72,23 @@ class Loop:
             )
         self.guard: Any = None
         if run is not None:
-            policy = Policy(snapshot_every_steps=10, checkpoint_every_steps=5 if break_at else 60, checkpoint_in_background=False)  # fmt: skip
+            policy = Policy(
+                snapshot_every_steps=10,
+                checkpoint_every_steps=5 if break_at else 60,
+                checkpoint_in_background=False,
+            )
             self.optimizer, self.loader, self.scheduler = guard_loop(
-                self.accelerator, self.model, self.optimizer, self.loader, self.scheduler, run=run,
-                epochs=epochs, mode=mode, policy=policy, say=lambda _line: None,
-            )  # fmt: skip
+                self.accelerator,
+                self.model,
+                self.optimizer,
+                self.loader,
+                self.scheduler,
+                run=run,
+                epochs=epochs,
+                mode=mode,
+                policy=policy,
+                say=lambda _line: None,
+            )
             self.guard = self.loader.guard
         self.epochs, self.fault, self.break_at = epochs, fault, break_at
         self.seen: list[tuple[Any, ...]] = []
@@ -132,10 +155,15 @@ def test_faults_are_recovered_from(tmp_path: Path, sound: float, fault: str, rem
 def test_a_loop_that_is_killed_goes_on_bit_equal(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     straight = Loop(tmp_path / "straight").train()
-    job = f"from tests.integrations.test_accelerate import *; Loop(Path({str(tmp_path / 'broken')!r}), break_at=14).train()"
+    job = (
+        "from tests.integrations.test_accelerate import *;"
+        f" Loop(Path({str(tmp_path / 'broken')!r}), break_at=14).train()"
+    )
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run([sys.executable, "-c", job], env=env, timeout=900, check=False, capture_output=True)  # fmt: skip
+    killed = subprocess.run(
+        [sys.executable, "-c", job], env=env, timeout=900, check=False, capture_output=True
+    )
     assert killed.returncode == -9
     resumed = Loop(tmp_path / "broken").train()  # its first epoch is over: that pass is empty
     assert resumed.seen == straight.seen[20:]
@@ -166,7 +194,9 @@ def test_objects_that_are_not_prepared_or_guarded_already_are_refused(tmp_path: 
         with pytest.raises(ConfigError, match=refused):
             guard_loop(loop.accelerator, loop.model, *given, run=tmp_path, epochs=1)
     assert list(tmp_path.iterdir()) == []
-    once = guard_loop(loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path, epochs=1)  # fmt: skip
+    once = guard_loop(
+        loop.accelerator, loop.model, loop.optimizer, loop.loader, run=tmp_path, epochs=1
+    )
     for twice in ((once.optimizer, loop.loader), (loop.optimizer, once.loader)):
         with pytest.raises(ConfigError, match="call it once"):
             guard_loop(loop.accelerator, loop.model, *twice, run=tmp_path, epochs=1)

@@ -52,7 +52,10 @@ def go(folder: Path, job: Job, world: int = 1) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def nursery() -> None:
-    """Spare each rank the imports; without effect where other tests have started the fork server."""
+    """Spare each rank the imports.
+
+    Without effect where other tests have started the fork server.
+    """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tests.integrations.deepspeed_nursery"])
     forkserver.ensure_running()
@@ -183,9 +186,13 @@ def test_the_example_recovers_from_its_fault(tmp_path: Path) -> None:
     for options in (["--run", "here"], ["--off"]):
         done = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "deepspeed_gpt.py"), *options],
-            cwd=tmp_path, text=True, capture_output=True, timeout=500, check=False,
+            cwd=tmp_path,
+            text=True,
+            capture_output=True,
+            timeout=500,
+            check=False,
             env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         found = re.search(r"validation loss (\S+) after 240 steps", done.stdout)
         assert found is not None, done.stdout

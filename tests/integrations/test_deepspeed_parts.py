@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from trimtab.checkpoints.sidecar import stamp  # noqa: E402
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.deepspeed_files import healthy_tag  # noqa: E402
+from trimtab.integrations.deepspeed.checkpoints import healthy_tag  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -38,21 +38,26 @@ def test_the_hugging_face_trainer_refuses_a_deepspeed_config() -> None:
 
     accelerator = SimpleNamespace(distributed_type="DistributedType.DEEPSPEED")
     trainer: Any = SimpleNamespace(
-        optimizer=None, lr_scheduler=None, accelerator=accelerator, args=None,
-        state=SimpleNamespace(), _feed=object(),
-    )  # fmt: skip
+        optimizer=None,
+        lr_scheduler=None,
+        accelerator=accelerator,
+        args=None,
+        state=SimpleNamespace(),
+        _feed=object(),
+    )
     with pytest.raises(ConfigError, match=r"trimtab\.integrations\.deepspeed"):
         GuardMixin.begin_guard(trainer)
 
 
 def test_an_engine_that_cannot_be_rolled_back_is_refused() -> None:
     pytest.importorskip("deepspeed")
-    from trimtab.integrations.deepspeed import _check
+    from trimtab.integrations.deepspeed.adapter import _check
 
     engine = SimpleNamespace(
-        optimizer=SimpleNamespace(param_groups=[]), has_moe_layers=False,
+        optimizer=SimpleNamespace(param_groups=[]),
+        has_moe_layers=False,
         zero_nvme_offload_optimizer=lambda: False,
-    )  # fmt: skip
+    )
     _check(engine)
     engine.has_moe_layers = True
     with pytest.raises(ConfigError, match=r"MoE"):

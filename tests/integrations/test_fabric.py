@@ -23,7 +23,7 @@ from tests.integrations.lightning_lab import (
     validation_loss,
 )
 from trimtab.errors import ConfigError
-from trimtab.integrations.fabric import FabricGuard
+from trimtab.integrations.fabric.adapter import FabricGuard
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
@@ -49,7 +49,10 @@ def run(
     until: int | None = None,
     **settings: Any,
 ) -> tuple[list[float], float, FabricGuard | None]:
-    """Train with a guard, or without where there is no folder; return losses and validation loss."""
+    """Train with a guard, or without where there is no folder.
+
+    Return losses and validation loss.
+    """
     with quiet():
         fabric = Fabric(accelerator="cpu", devices=1, **settings)
         parts = build(scenario, 0, text)
@@ -69,10 +72,18 @@ def run(
             losses.append(float(loss.detach()))
     else:
         guard = FabricGuard(
-            fabric, model, optimizer, data=loader, scheduler=parts.scheduler, clip=1.0,
-            steps=scenario.steps, run=folder, mode=mode, policy=Policy(**POLICY),
+            fabric,
+            model,
+            optimizer,
+            data=loader,
+            scheduler=parts.scheduler,
+            clip=1.0,
+            steps=scenario.steps,
+            run=folder,
+            mode=mode,
+            policy=Policy(**POLICY),
             say=lambda _line: None,
-        )  # fmt: skip
+        )
         for batch in guard:
             loss = next_token_loss(model, batch["tokens"])
             guard.backward(loss)

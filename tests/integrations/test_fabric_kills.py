@@ -1,4 +1,7 @@
-"""Fabric loops under the guard, killed with SIGKILL and started again: alone, under DDP, under FSDP2."""
+"""Fabric loops under the guard, killed with SIGKILL and started again.
+
+Alone, under DDP, under FSDP2.
+"""
 
 from pathlib import Path
 
@@ -27,7 +30,8 @@ def go(folder: Path, job: Job) -> None:
 
 @pytest.mark.parametrize("strategy", WORLD)
 def test_killed_at_several_steps_a_loop_goes_on_bit_for_bit(tmp_path: Path, strategy: str) -> None:
-    """Before the first checkpoint, right after one, within an epoch and over its end (11 batches, or 6)."""
+    """Before the first checkpoint, right after one, within an epoch and over its end (11 batches,
+    or 6)."""
     go(tmp_path, Job(STEPS, "plain", guarded=False, strategy=strategy))
     tags = {"a": (1, 7), "b": (1, 10), "c": (11, 29), "d": (21, None)}
     for tag, (_, kill_at) in tags.items():

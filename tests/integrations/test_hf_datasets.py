@@ -26,11 +26,18 @@ pytestmark = pytest.mark.torch
 
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "map": (hugging, {}),
-    "map, shuffled, 2 workers": (hugging, {"train_sampling_strategy": "random", "dataloader_num_workers": 2}),
+    "map, shuffled, 2 workers": (
+        hugging,
+        {"train_sampling_strategy": "random", "dataloader_num_workers": 2},
+    ),
     "stream": (lambda *a: hugging(*a, shards=1), {}),
-    "stream of 4 shards, 2 workers": (lambda *a: hugging(*a, shards=4), {"dataloader_num_workers": 2}),
-}  # fmt: skip
-"""How each is made, of a number of samples and the bad ones among them, and the Trainer's arguments."""
+    "stream of 4 shards, 2 workers": (
+        lambda *a: hugging(*a, shards=4),
+        {"dataloader_num_workers": 2},
+    ),
+}
+"""How each is made, of a number of samples and the bad ones among them, and the Trainer's
+arguments."""
 SLOW = {name: [pytest.mark.slow] if "workers" in name else [] for name in KINDS}
 kinds = pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW[k]) for k in KINDS])
 
@@ -43,7 +50,9 @@ def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
     make, arguments = KINDS[kind]
     shape: dict[str, Any] = {"save_strategy": "steps", "save_steps": 6, **arguments}
     plain = fit(tmp_path / "plain", data=make(84), max_steps=30, **shape)
-    guarded = fit(tmp_path / "g", data=make(84), max_steps=30, guard=guard_settings("observe"), **shape)  # fmt: skip
+    guarded = fit(
+        tmp_path / "g", data=make(84), max_steps=30, guard=guard_settings("observe"), **shape
+    )
     assert guarded.log.logs == plain.log.logs
     assert differences(plain.weights, guarded.weights) == []
     assert [r["step"] for r in rows_of(guarded.out)] == list(range(1, 31))
@@ -51,7 +60,7 @@ def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
         policy = guard_settings("observe", checkpoint_every_steps=10)
         fit(tmp_path / out, data=make(84), max_steps=25, guard=policy, **shape)
         path = None if resume is None else str(tmp_path / out / resume)
-        again = fit(tmp_path / out, data=make(84), max_steps=30, guard=policy, resume=path, **shape)  # fmt: skip
+        again = fit(tmp_path / out, data=make(84), max_steps=30, guard=policy, resume=path, **shape)
         since = 25 if resume is None else 18
         assert again.log.by_step() == {s: x for s, x in plain.log.by_step().items() if s > since}
         assert differences(plain.weights, again.weights) == []
@@ -62,7 +71,9 @@ def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
 @pytest.mark.parametrize("kind", ["map", "stream"])
 def test_a_bad_window_is_gone_back_from_and_left_out_by_id(tmp_path: Path, kind: str) -> None:
     make, arguments = KINDS[kind]
-    found = fit(tmp_path, data=make(2 * STEPS * BATCH, BAD_SAMPLES), guard=guard_settings(), **arguments)  # fmt: skip
+    found = fit(
+        tmp_path, data=make(2 * STEPS * BATCH, BAD_SAMPLES), guard=guard_settings(), **arguments
+    )
     (action,) = found.trainer.guard.actions
     assert action["remedy"] == "roll-back+skip-data"
     assert found.trainer.guard.skipped_samples == ((BAD_SAMPLES[0], BAD_SAMPLES[-1]),)

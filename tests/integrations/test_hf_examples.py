@@ -28,9 +28,14 @@ def test_an_example_recovers(
     script = ROOT / "examples" / name
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, script, option, tmp_path / "out"], cwd=tmp_path, env=env, timeout=1500,
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, script, option, tmp_path / "out"],
+        cwd=tmp_path,
+        env=env,
+        timeout=1500,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert told in done.stderr
     found = re.search(r"validation loss ([\d.]+) after 240 steps", done.stdout)
     assert found is not None

@@ -1,4 +1,7 @@
-"""Hugging Face's Trainer killed and resumed, and on two ranks under torchrun: DDP and FSDP2 on gloo."""
+"""Hugging Face's Trainer killed and resumed, and on two ranks under torchrun.
+
+DDP and FSDP2 on gloo.
+"""
 
 import os
 import subprocess
@@ -26,8 +29,15 @@ def launch(folder: Path, *names: str, ranks: int = 1) -> int:
     if ranks > 1:
         run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *run]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # fmt: skip
-    return subprocess.run([sys.executable, *run], cwd=folder, env=env, timeout=1500, check=False, capture_output=True).returncode  # fmt: skip
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    return subprocess.run(
+        [sys.executable, *run], cwd=folder, env=env, timeout=1500, check=False, capture_output=True
+    ).returncode
 
 
 def outcome(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:
@@ -36,7 +46,8 @@ def outcome(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:
 
 
 def same_end(folder: Path, straight: str, broken: str, since: int, rank: int = 0) -> bool:
-    """Whether a resumed run's losses from a step on and its weights are those of the straight one."""
+    """Whether a resumed run's losses from a step on and its weights are those of the straight
+    one."""
     a, b = outcome(folder, straight, rank), outcome(folder, broken, rank)
     assert min(b["losses"]) == since + 1
     expected = {s: loss for s, loss in a["losses"].items() if s > since}
@@ -83,4 +94,6 @@ def test_two_ranks_observe_recover_and_resume(tmp_path: Path, layout: str) -> No
     rows = rows_of(tmp_path / "data")
     assert [r["step"] for r in rows if r["skipped"]] == [101]  # on all ranks for the NaN of one
     assert events_of(tmp_path / "data" / "trimtab", "fault") == []
-    assert [outcome(tmp_path, "lr", rank)["actions"] for rank in range(2)] == [["roll-back+lower-lr"]] * 2  # fmt: skip
+    assert [outcome(tmp_path, "lr", rank)["actions"] for rank in range(2)] == [
+        ["roll-back+lower-lr"]
+    ] * 2

@@ -1,4 +1,7 @@
-"""What a Trainer brings besides a plain model: LoRA, losses of its own, a scaler, a callback alone, two epochs."""
+"""What a Trainer brings besides a plain model.
+
+LoRA, losses of its own, a scaler, a callback alone, two epochs.
+"""
 
 import json
 import math
@@ -59,9 +62,12 @@ class GuardedTuned(GuardMixin, Tuned):
 def test_a_loss_of_its_own_and_further_signals(tmp_path: Path) -> None:
     plain = fit(tmp_path / "plain", base=Tuned, max_steps=8, num_samples=64)
     guarded = fit(
-        tmp_path / "guarded", base=GuardedTuned, guard=guard_settings("observe"), max_steps=8,
+        tmp_path / "guarded",
+        base=GuardedTuned,
+        guard=guard_settings("observe"),
+        max_steps=8,
         num_samples=64,
-    )  # fmt: skip
+    )
     assert guarded.log.logs == plain.log.logs
     rows = rows_of(guarded.out)
     kls = [logs["objective/kl"] for _, logs in plain.log.logs if "loss" in logs]
@@ -75,24 +81,35 @@ def test_lora_trains_the_adapter_and_goes_back_with_it(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
 
     def adapted() -> Any:
-        config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
+        config = peft.LoraConfig(
+            r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True
+        )
         with quiet():
             return peft.get_peft_model(gpt2(), config)
 
     plain = fit(tmp_path / "plain", model=adapted(), max_steps=12, num_samples=128)
     guarded = fit(
-        tmp_path / "guarded", model=adapted(), guard=guard_settings("observe"), max_steps=12,
-        num_samples=128, save_strategy="steps", save_steps=6,
-    )  # fmt: skip
+        tmp_path / "guarded",
+        model=adapted(),
+        guard=guard_settings("observe"),
+        max_steps=12,
+        num_samples=128,
+        save_strategy="steps",
+        save_steps=6,
+    )
     assert guarded.log.logs == plain.log.logs
     assert differences(plain.weights, guarded.weights) == []
     frozen = {k: v for k, v in gpt2().state_dict().items() if "c_proj" in k}
     kept = {k.removeprefix("base_model.model."): v for k, v in guarded.weights.items()}
     assert all(torch.equal(v, kept[k]) for k, v in frozen.items())
     resumed = fit(
-        tmp_path / "guarded", model=adapted(), guard=guard_settings("observe"), max_steps=14,
-        num_samples=128, resume=str(tmp_path / "guarded" / "checkpoint-6"),
-    )  # fmt: skip
+        tmp_path / "guarded",
+        model=adapted(),
+        guard=guard_settings("observe"),
+        max_steps=14,
+        num_samples=128,
+        resume=str(tmp_path / "guarded" / "checkpoint-6"),
+    )
     after = fit(tmp_path / "more", model=adapted(), max_steps=14, num_samples=128)
     assert resumed.log.by_step() == {s: x for s, x in after.log.by_step().items() if s > 6}
 
@@ -104,7 +121,9 @@ def test_an_adapter_goes_back_from_bad_data_over_a_base_that_stays_as_it_was(
     peft = pytest.importorskip("peft")
     base = fit(tmp_path / "base", max_steps=120).trainer.model
     frozen = {k: v.clone() for k, v in base.state_dict().items()}
-    config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True)  # fmt: skip
+    config = peft.LoraConfig(
+        r=4, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM", fan_in_fan_out=True
+    )
     with quiet():
         model = peft.get_peft_model(base, config)
     found = fit(tmp_path, model=model, guard=guard_settings(), fault="data")
@@ -112,7 +131,10 @@ def test_an_adapter_goes_back_from_bad_data_over_a_base_that_stays_as_it_was(
     assert [a["remedy"] for a in guard.actions] == ["roll-back+skip-data"]
     assert guard.skipped_samples == ((BAD_SAMPLES[0], BAD_SAMPLES[-1]),)
     assert found.trainer.state.global_step == STEPS
-    kept = {k.removeprefix("base_model.model.").replace(".base_layer", ""): v for k, v in found.weights.items()}  # fmt: skip
+    kept = {
+        k.removeprefix("base_model.model.").replace(".base_layer", ""): v
+        for k, v in found.weights.items()
+    }
     assert all(torch.equal(v, kept[k]) for k, v in frozen.items())
     assert any("lora_B" in k and bool(v.any()) for k, v in kept.items())
     assert events_of(tmp_path / "trimtab", "fault") == []
@@ -141,9 +163,14 @@ def test_a_healthy_checkpoint_outlives_the_limit_while_the_newer_ones_are_in_dou
     """Three are kept, one of every fifth step; the data are bad from step 160 to 171."""
     folders = Folders()
     found = fit(
-        tmp_path, guard=guard_settings(), fault="data", callbacks=(folders,),
-        save_strategy="steps", save_steps=5, save_total_limit=3,
-    )  # fmt: skip
+        tmp_path,
+        guard=guard_settings(),
+        fault="data",
+        callbacks=(folders,),
+        save_strategy="steps",
+        save_steps=5,
+        save_total_limit=3,
+    )
     (action,) = found.trainer.guard.actions
     assert action["remedy"] == "roll-back+skip-data"
     to_step = action["values"]["to_step"]
@@ -204,9 +231,14 @@ def test_settings_that_a_resume_would_undo_are_an_error_that_names_them(
     path = None if resume is None else str(tmp_path / "checkpoint-3")
     with pytest.raises(ActError, match=r"betas=\(0\.9, 0\.999\), now with \(0\.5, 0\.9\)"):
         fit(
-            tmp_path, base=LowerBeta, guard=guard_settings("observe"), max_steps=8, num_samples=64,
-            resume=path, **saves,
-        )  # fmt: skip
+            tmp_path,
+            base=LowerBeta,
+            guard=guard_settings("observe"),
+            max_steps=8,
+            num_samples=64,
+            resume=path,
+            **saves,
+        )
 
 
 def test_a_run_that_went_on_from_an_unguarded_checkpoint_can_be_resumed_again(
@@ -246,7 +278,13 @@ def test_the_scale_of_the_loss_goes_on_and_only_a_request_resets_it(tmp_path: Pa
             trainer = self
 
     shape["base"] = Asking
-    fit(tmp_path / "run", guard=guard_settings("observe"), max_steps=26, callbacks=(Reset(),), **shape)  # fmt: skip
+    fit(
+        tmp_path / "run",
+        guard=guard_settings("observe"),
+        max_steps=26,
+        callbacks=(Reset(),),
+        **shape,
+    )
     assert rows_of(tmp_path / "run", "1.2")[0]["loss_scale"] == 2.0**10
 
 
@@ -280,11 +318,19 @@ def test_going_back_into_the_epoch_before_where_its_last_step_is_a_shorter_one(
 
     marks = Marks()
     found = fit(
-        tmp_path, base=Broken, guard=guard_settings(snapshot_every_steps=4), callbacks=(marks,),
-        max_steps=-1, num_train_epochs=14, num_samples=22 * 4, per_device_train_batch_size=4,
-        gradient_accumulation_steps=3, own_schedule=False, learning_rate=1e-3,
+        tmp_path,
+        base=Broken,
+        guard=guard_settings(snapshot_every_steps=4),
+        callbacks=(marks,),
+        max_steps=-1,
+        num_train_epochs=14,
+        num_samples=22 * 4,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=3,
+        own_schedule=False,
+        learning_rate=1e-3,
         lr_scheduler_type="constant",
-    )  # fmt: skip
+    )
     state, guard = found.trainer.state, found.trainer.guard
     assert state.global_step == state.max_steps == 14 * 8
     assert any("roll-back" in a["remedy"] for a in guard.actions)
@@ -309,7 +355,9 @@ def test_the_callback_alone_ends_a_run_that_its_checkpoints_can_go_on_from(tmp_p
     kept = {p.name: read_stamp(p).grade for p in tmp_path.glob("checkpoint-*") if p.is_dir()}  # type: ignore[union-attr]
     assert kept["checkpoint-138"] == "healthy"
     assert set(kept.values()) == {"healthy"}
-    assert {read_stamp(p).grade for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()} == {"poisoned"}  # type: ignore[union-attr]  # fmt: skip
+    assert {
+        read_stamp(p).grade for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()
+    } == {"poisoned"}  # type: ignore[union-attr]
     assert found.trainer.args.save_total_limit == 2
     assert [r["loss"] for r in rows_of(tmp_path)] == list(found.log.by_step().values())
     assert events_of(tmp_path / "trimtab", "fault") == []
@@ -333,14 +381,17 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape: dict[str, Any] = {
-        "max_steps": -1, "num_train_epochs": 2, "gradient_accumulation_steps": 3, "num_samples": 56,
-    }  # fmt: skip
+        "max_steps": -1,
+        "num_train_epochs": 2,
+        "gradient_accumulation_steps": 3,
+        "num_samples": 56,
+    }
     plain = fit(tmp_path / "plain", **shape)
 
     def broken(_trainer: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("trimtab.integrations.hf_trainer.Place", broken)
+    monkeypatch.setattr("trimtab.integrations.huggingface.trainer.Place", broken)
     found = fit(tmp_path / "found", guard=guard_settings(), **shape)
     assert found.log.logs == plain.log.logs
     assert found.trainer.guard is None
@@ -352,9 +403,12 @@ def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shape: dict[str, Any] = {
-        "num_samples": 3 * 8, "max_steps": 8, "save_strategy": "steps", "save_steps": 5,
+        "num_samples": 3 * 8,
+        "max_steps": 8,
+        "save_strategy": "steps",
+        "save_steps": 5,
         "train_sampling_strategy": "random",
-    }  # fmt: skip
+    }
     plain = fit(tmp_path / "plain", **shape)
     fit(tmp_path, guard=guard_settings("observe"), **shape)
     companion = tmp_path / "checkpoint-5" / "trimtab.pt"
@@ -365,7 +419,9 @@ def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
     elif fault == "none":
         companion.unlink()
     else:
-        monkeypatch.setattr("trimtab.integrations.hf_trainer.Place", lambda _trainer: 1 // 0)
+        monkeypatch.setattr(
+            "trimtab.integrations.huggingface.trainer.Place", lambda _trainer: 1 // 0
+        )
     lines: list[str] = []
     settings = replace(guard_settings("observe"), say=lines.append)
     found = fit(tmp_path, guard=settings, resume=str(tmp_path / "checkpoint-5"), **shape)
@@ -409,7 +465,10 @@ def test_the_mean_loss_after_a_resume_is_that_of_the_steps_since_and_gradients_a
     tmp_path: Path,
 ) -> None:
     shape: dict[str, Any] = {"num_samples": 80, "max_steps": 12, "logging_steps": 4}
-    guard, ends = guard_settings("observe", checkpoint_every_steps=6), (Ends(9), Ends(), Ends(), Ends())  # fmt: skip
+    guard, ends = (
+        guard_settings("observe", checkpoint_every_steps=6),
+        (Ends(9), Ends(), Ends(), Ends()),
+    )
     plain = fit(tmp_path / "plain", callbacks=(ends[3],), **{**shape, "logging_steps": 1})
     with pytest.raises(RuntimeError, match="cut"):
         fit(tmp_path / "g", guard=guard, callbacks=(ends[0],), **shape)
@@ -436,9 +495,21 @@ def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> N
     marks = Marks()
     guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50)
     found = fit(
-        tmp_path, base=Broken, guard=guard, max_steps=26, num_samples=100, save_strategy="steps",
-        save_steps=6, callbacks=(marks,),
-    )  # fmt: skip
+        tmp_path,
+        base=Broken,
+        guard=guard,
+        max_steps=26,
+        num_samples=100,
+        save_strategy="steps",
+        save_steps=6,
+        callbacks=(marks,),
+    )
     assert 0 in marks.steps
     assert 0 not in {step for step, _ in found.log.logs}
-    assert {int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*") if p.is_dir()} == {6, 12, 18, 24, 26}  # fmt: skip
+    assert {int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*") if p.is_dir()} == {
+        6,
+        12,
+        18,
+        24,
+        26,
+    }

@@ -1,4 +1,7 @@
-"""The guard in Hugging Face's real Trainer: nothing changed while it observes, faults recovered in act."""
+"""The guard in Hugging Face's real Trainer.
+
+Nothing changed while it observes, faults recovered in act.
+"""
 
 import math
 from pathlib import Path
@@ -33,7 +36,8 @@ pytestmark = pytest.mark.torch
 
 
 def same(a: Fit, b: Fit) -> bool:
-    """Whether two trainings logged the same figures and ended with the same weights, bit for bit."""
+    """Whether two trainings logged the same figures and ended with the same weights, bit for
+    bit."""
     return a.log.logs == b.log.logs and not differences(a.weights, b.weights)
 
 
@@ -42,18 +46,32 @@ def same(a: Fit, b: Fit) -> bool:
     [
         {"max_steps": 12, "num_samples": 64},
         pytest.param(
-            {"max_steps": -1, "num_train_epochs": 3, "gradient_accumulation_steps": 3,
-             "num_samples": 83, "eval_strategy": "epoch", "eval_windows": 20,
-             "train_sampling_strategy": "random", "own_schedule": False},
-            marks=pytest.mark.slow, id="epochs that end in a shorter step, evaluation between",
+            {
+                "max_steps": -1,
+                "num_train_epochs": 3,
+                "gradient_accumulation_steps": 3,
+                "num_samples": 83,
+                "eval_strategy": "epoch",
+                "eval_windows": 20,
+                "train_sampling_strategy": "random",
+                "own_schedule": False,
+            },
+            marks=pytest.mark.slow,
+            id="epochs that end in a shorter step, evaluation between",
         ),
         pytest.param({"max_steps": 20, "bf16": True, "num_samples": 400}, marks=pytest.mark.slow),
         pytest.param(
-            {"max_steps": 20, "max_grad_norm": 0.0, "lr_scheduler_type": "cosine",
-             "own_schedule": False, "num_samples": 400}, marks=pytest.mark.slow,
+            {
+                "max_steps": 20,
+                "max_grad_norm": 0.0,
+                "lr_scheduler_type": "cosine",
+                "own_schedule": False,
+                "num_samples": 400,
+            },
+            marks=pytest.mark.slow,
         ),
     ],
-)  # fmt: skip
+)
 def test_observe_is_bitwise_the_trainer_without_it(tmp_path: Path, arguments: Any) -> None:
     plain = fit(tmp_path / "plain", **arguments)
     guarded = fit(tmp_path / "guarded", guard=guard_settings("observe"), **arguments)
@@ -78,10 +96,15 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_bad_data_is_left_out(tmp_path: Path, sound: float, accumulate: int) -> None:
     found = fit(
-        tmp_path, guard=guard_settings(), fault="data", gradient_accumulation_steps=accumulate,
-        per_device_train_batch_size=BATCH // accumulate, save_strategy="steps", save_steps=7,
+        tmp_path,
+        guard=guard_settings(),
+        fault="data",
+        gradient_accumulation_steps=accumulate,
+        per_device_train_batch_size=BATCH // accumulate,
+        save_strategy="steps",
+        save_steps=7,
         save_total_limit=3,
-    )  # fmt: skip
+    )
     guard: Guard = found.trainer.guard
     (action,) = guard.actions
     assert action["remedy"] == "roll-back+skip-data"
@@ -97,7 +120,11 @@ def test_bad_data_is_left_out(tmp_path: Path, sound: float, accumulate: int) -> 
     assert events_of(tmp_path / "trimtab", "fault") == []
     # the Trainer's own checkpoints: what was given up lies aside, the others are whole and graded
     to_step = action["values"]["to_step"]  # type: ignore[index]
-    aside = {int(p.name.split("-")[1]): p for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()}  # fmt: skip
+    aside = {
+        int(p.name.split("-")[1]): p
+        for p in (tmp_path / "aside").glob("checkpoint-*")
+        if p.is_dir()
+    }
     assert aside
     assert min(aside) > to_step
     grades = {step: read_stamp(p).grade for step, p in aside.items()}  # type: ignore[union-attr]

@@ -42,8 +42,8 @@ from tests.integrations.lightning_lab import (
 from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
-from trimtab.integrations.lightning import GuardCallback
-from trimtab.integrations.lightning_parts import check_strategy
+from trimtab.integrations.lightning.callback import GuardCallback
+from trimtab.integrations.lightning.trainer_parts import check_strategy
 from trimtab.integrations.packages import Package
 from trimtab.lab.text import Text
 
@@ -108,7 +108,9 @@ def settings_of(name: str) -> dict[str, Any]:
     return settings
 
 
-@pytest.mark.parametrize("name", [n if n == "plain" else pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", [n if n == "plain" else pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS]
+)
 @pytest.mark.parametrize("mode", ["observe", "act"])
 def test_a_healthy_run_is_bit_for_bit_the_one_without_a_guard(
     tmp_path: Path, name: str, mode: str
@@ -119,7 +121,10 @@ def test_a_healthy_run_is_bit_for_bit_the_one_without_a_guard(
     assert guarded_rows.rows == rows.rows
     assert len(rows.rows) >= 20
     assert same(plain, guarded)
-    assert (used.global_step, used.current_epoch) == (its_trainer.global_step, its_trainer.current_epoch)  # fmt: skip
+    assert (used.global_step, used.current_epoch) == (
+        its_trainer.global_step,
+        its_trainer.current_epoch,
+    )
     assert callback.guard is not None
     assert callback.guard.step_number == used.global_step
     assert events_of(tmp_path / "run", "fault") == []
@@ -215,10 +220,13 @@ def test_a_rollback_over_the_end_of_an_epoch_takes_lightnings_counters_back(
     assert [b for _, b in jumps] == [130, 130]  # to the first trial, which fails, and to the second
     grades = [read_stamp(p) for p in (tmp_path / "own").glob("*.ckpt")]
     assert sorted((g.step, g.grade) for g in grades if g is not None) == [
-        (48, "healthy"), (96, "healthy"), (144, "healthy"),
+        (48, "healthy"),
+        (96, "healthy"),
+        (144, "healthy"),
         (144, "poisoned"),  # saved after the onset; the healthy one on the trial that was kept
-        (192, "healthy"), (240, "healthy"),
-    ]  # fmt: skip
+        (192, "healthy"),
+        (240, "healthy"),
+    ]
     assert [verify_stamped(p) for p in (tmp_path / "own").glob("*.ckpt")] == [""] * len(grades)
 
 
@@ -335,7 +343,9 @@ def test_hooks_see_unscaled_gradients_before_they_are_clipped(tmp_path: Path) ->
 
     seen, plain = Norms(), Norms()
     run_tiny(plain, steps=5, gradient_clip_val=0.01, plugins=[fp16()])
-    run_tiny(seen, guard_callback(tmp_path / "run"), steps=5, gradient_clip_val=0.01, plugins=[fp16()])  # fmt: skip
+    run_tiny(
+        seen, guard_callback(tmp_path / "run"), steps=5, gradient_clip_val=0.01, plugins=[fp16()]
+    )
     assert seen.norms == plain.norms
     logged = [row["grad_norm"] for row in rows_of(tmp_path / "run")]
     assert logged == pytest.approx(seen.norms, rel=1e-5)
@@ -360,8 +370,10 @@ def test_the_trainers_own_loggers_get_signals_and_incidents(
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     theirs = MLFlowLogger("x", tracking_uri=(tmp_path / "ml").as_uri())
     loggers: list[Any] = [
-        TensorBoardLogger(tmp_path, "tb"), CSVLogger(tmp_path, "csv"), theirs,
-    ]  # fmt: skip
+        TensorBoardLogger(tmp_path, "tb"),
+        CSVLogger(tmp_path, "csv"),
+        theirs,
+    ]
     module = TinyModule(Job(12, spoil=nan_from_step_6))
     callback = guard_callback(tmp_path / "run", "observe")
     with quiet():
@@ -396,7 +408,14 @@ def run_stream(stream: str, *callbacks: Callback, **settings: Any) -> tuple[Tiny
     torch.manual_seed(3)
     module, recorder = TinyModule(Job(20, stream=stream, num_samples=4 * 40)), Recorder()
     with quiet():
-        used = trainer(recorder, *callbacks, max_steps=20, num_sanity_val_steps=0, gradient_clip_val=1.0, **settings)  # fmt: skip
+        used = trainer(
+            recorder,
+            *callbacks,
+            max_steps=20,
+            num_sanity_val_steps=0,
+            gradient_clip_val=1.0,
+            **settings,
+        )
         used.fit(module)
     return module, recorder
 

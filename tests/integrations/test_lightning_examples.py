@@ -1,4 +1,7 @@
-"""The examples for Lightning and Fabric run as they are, and the fault they plant is recovered from."""
+"""The examples for Lightning and Fabric run as they are.
+
+And the fault they plant is recovered from.
+"""
 
 import os
 import re
@@ -26,9 +29,13 @@ def run(name: str, *options: str, folder: Path) -> tuple[str, float]:
     paths = os.pathsep.join(str(p) for p in (ROOT / "src", os.environ.get("PYTHONPATH", "")) if p)
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / name), *options],
-        cwd=folder, text=True, capture_output=True, timeout=500, check=False,
+        cwd=folder,
+        text=True,
+        capture_output=True,
+        timeout=500,
+        check=False,
         env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     found = re.search(r"validation loss (\S+) after 240 steps", done.stdout)
     assert found is not None, done.stdout

@@ -43,7 +43,9 @@ CROWDS = {"alone": Crowd(1), "DDP": Crowd(2), "FSDP2": Crowd(2, sharded=True)}
 
 
 @pytest.fixture(scope="module", params=list(CROWDS.values()), ids=list(CROWDS))
-def unbroken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Crowd]:  # fmt: skip
+def unbroken(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Crowd]:
     """A guarded run that nobody disturbs, and the same without a guard."""
     folder, crowd = tmp_path_factory.mktemp("unbroken"), request.param
     go(folder, Job(STEPS, "plain", mode=None), crowd)
@@ -83,7 +85,10 @@ def test_killed_and_started_again_a_run_goes_on_bit_for_bit(
 def test_lightnings_own_checkpoint_goes_on_bit_for_bit_only_with_the_guard(
     tmp_path: Path, unbroken: tuple[Path, Crowd]
 ) -> None:
-    """Lightning saves no random states and no place in the data: with dropout, mid-epoch, it differs."""
+    """Lightning saves no random states and no place in the data.
+
+    With dropout, mid-epoch, it differs.
+    """
     reference, crowd = unbroken
     path = stopped_and_resumed(tmp_path / "with", "act", crowd)
     assert_goes_on(tmp_path / "with", reference, "resumed", crowd, first=33)

@@ -1,4 +1,5 @@
-"""The guard over megatron-core's real model, DDP, optimizer, scheduler and rerun machinery, on the CPU."""
+"""The guard over megatron-core's real model, DDP, optimizer, scheduler and rerun machinery, on the
+CPU."""
 
 import json
 import math
@@ -23,7 +24,7 @@ from tests.integrations.megatron_lab import (  # noqa: E402
     plain,
 )
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.megatron import CoreScheduler, MegatronGuard  # noqa: E402
+from trimtab.integrations.megatron.adapter import CoreScheduler, MegatronGuard  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -89,7 +90,9 @@ def test_a_killed_run_resumes_bit_equal(tmp_path: Path) -> None:
     parts, losses, _ = plain(steps=30)
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    code = subprocess.run([sys.executable, "-c", _KILLED, tmp_path / "run"], env=env, timeout=900, check=False).returncode  # fmt: skip
+    code = subprocess.run(
+        [sys.executable, "-c", _KILLED, tmp_path / "run"], env=env, timeout=900, check=False
+    ).returncode
     assert code == -9
     found, seen, _ = guarded(tmp_path / "run", steps=30)
     assert seen == dict(zip(range(11, 31), losses[10:], strict=True))
@@ -98,7 +101,17 @@ def test_a_killed_run_resumes_bit_equal(tmp_path: Path) -> None:
 
 def test_a_cut_rate_survives_its_scheduler_and_its_loading(tmp_path: Path) -> None:
     parts = Parts()
-    guard = MegatronGuard(parts.model, parts.optimizer, parts.scheduler, data=parts.data, increment=BATCH, steps=6, run=tmp_path, mode="observe", say=lambda _: None)  # fmt: skip
+    guard = MegatronGuard(
+        parts.model,
+        parts.optimizer,
+        parts.scheduler,
+        data=parts.data,
+        increment=BATCH,
+        steps=6,
+        run=tmp_path,
+        mode="observe",
+        say=lambda _: None,
+    )
     planned = []
     for batch in guard:
         if guard.step_number == 2:
@@ -137,7 +150,17 @@ def test_the_rerun_machine_runs_within_a_guarded_step(tmp_path: Path) -> None:
     _, losses, _ = plain(steps=6)
     initialize_rerun_state_machine(mode=RerunMode.DISABLED)
     machine, parts, seen, loss = get_rerun_state_machine(), Parts(), [], torch.zeros(())
-    guard = MegatronGuard(parts.model, parts.optimizer, parts.scheduler, data=parts.data, increment=BATCH, steps=6, run=tmp_path, mode="act", say=lambda _: None)  # fmt: skip
+    guard = MegatronGuard(
+        parts.model,
+        parts.optimizer,
+        parts.scheduler,
+        data=parts.data,
+        increment=BATCH,
+        steps=6,
+        run=tmp_path,
+        mode="act",
+        say=lambda _: None,
+    )
     try:
         for batch in guard:
             while machine.should_run_forward_backward(None):

@@ -1,7 +1,8 @@
 """The examples for torchtitan and Megatron as a user runs them; what is not here is stood in for.
 
-torchtitan's runs in its real Trainer, on the CPU (see `titan_lab`). Megatron-LM's trainer is not on PyPI and
-asks for CUDA: the hook file runs against a `megatron.training` of the same names and signature.
+torchtitan's runs in its real Trainer, on the CPU (see `titan_lab`). Megatron-LM's trainer is not on
+PyPI and asks for CUDA: the hook file runs against a `megatron.training` of the same names and
+signature.
 """
 
 import json
@@ -36,9 +37,14 @@ def test_torchtitans_example_recovers(tmp_path: Path) -> None:
     script = ROOT / "examples" / "torchtitan_llama.py"
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     done = subprocess.run(
-        [sys.executable, "-c", _ON_CPU, script, tmp_path / "out"], cwd=tmp_path, timeout=1500,
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", _ON_CPU, script, tmp_path / "out"],
+        cwd=tmp_path,
+        timeout=1500,
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert "roll-back+lower-lr: worked" in done.stderr
     files = (tmp_path / "out" / "trimtab" / "signals").glob("*.jsonl")
     rows = [json.loads(line) for f in files for line in f.read_text("utf-8").splitlines()]
@@ -53,7 +59,18 @@ def test_megatrons_hook_file_ends_a_run_from_its_log(
 ) -> None:
     seen: list[int] = []
 
-    def training_log(loss_dict: Any, total_loss_dict: Any, learning_rate: Any, iteration: int, loss_scale: Any, report_memory_flag: Any, skipped_iter: int, grad_norm: Any, params_norm: Any, num_zeros_in_grad: Any) -> bool:  # fmt: skip
+    def training_log(
+        loss_dict: Any,
+        total_loss_dict: Any,
+        learning_rate: Any,
+        iteration: int,
+        loss_scale: Any,
+        report_memory_flag: Any,
+        skipped_iter: int,
+        grad_norm: Any,
+        params_norm: Any,
+        num_zeros_in_grad: Any,
+    ) -> bool:
         seen.append(iteration)
         return False
 
@@ -67,7 +84,9 @@ def test_megatrons_hook_file_ends_a_run_from_its_log(
     def train() -> None:
         for i in range(1, 400):
             loss = 3.0 + 1e-3 * (i % 7) + (2.0 if i > 300 else 0.0)
-            assert not own.training_log({"lm loss": torch.tensor(loss)}, {}, 3e-4, i, 1.0, False, 0, 0.5, None, None)  # fmt: skip
+            assert not own.training_log(
+                {"lm loss": torch.tensor(loss)}, {}, 3e-4, i, 1.0, False, 0, 0.5, None, None
+            )
 
     with pytest.raises(SystemExit) as ended:
         train()

@@ -1,4 +1,7 @@
-"""Megatron's own trainer watched: stopped with a verdict, and started again with arguments that fit it."""
+"""Megatron's own trainer watched.
+
+Stopped with a verdict, and started again with arguments that fit it.
+"""
 
 import json
 import math
@@ -10,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from trimtab.errors import ReadError  # noqa: E402
-from trimtab.integrations.megatron_watch import (  # noqa: E402
+from trimtab.integrations.megatron.watch import (  # noqa: E402
     MegatronWatch,
     main,
     restart_arguments,
@@ -22,7 +25,10 @@ STEPS = 600
 
 
 def train(root: Path, fault: str = "", mode: str = "act") -> tuple[int, MegatronWatch]:
-    """Feed what a run would have logged; return the iteration it was ended at, 0 where it was not."""
+    """Feed what a run would have logged.
+
+    Return the iteration it was ended at, 0 where it was not.
+    """
     rng = np.random.default_rng(0)
     saves = root / "ckpts"
     said: list[str] = []
@@ -87,7 +93,10 @@ def test_a_killed_run_goes_on_from_its_newest_checkpoint(tmp_path: Path) -> None
     watch = MegatronWatch(tmp_path / "run", checkpoints=tmp_path / "ckpts", mode="act")
     assert not watch.step(1, loss=7.0, grad_norm=None, skipped=True)
     assert verdict(tmp_path)["state"] == "running"
-    assert restart_arguments(tmp_path / "run", tmp_path / "ckpts") == ["--load", str(tmp_path / "ckpts")]  # fmt: skip
+    assert restart_arguments(tmp_path / "run", tmp_path / "ckpts") == [
+        "--load",
+        str(tmp_path / "ckpts"),
+    ]
     watch.close()
 
 

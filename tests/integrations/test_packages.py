@@ -18,11 +18,15 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("installed", "word"),
     [
-        ("2.1.7", "tested"), ("2.3", "tested"), ("2.13.0+cpu", "newer than tested"),
-        ("1.99", "older than tested"), ("3.0rc1", "newer than tested"), ("nightly", "unknown version"),
+        ("2.1.7", "tested"),
+        ("2.3", "tested"),
+        ("2.13.0+cpu", "newer than tested"),
+        ("1.99", "older than tested"),
+        ("3.0rc1", "newer than tested"),
+        ("nightly", "unknown version"),
         ("", "not installed"),
     ],
-)  # fmt: skip
+)
 def test_a_version_against_the_tested_range(installed: str, word: str) -> None:
     package = Package(name="x", serves="y", lowest=(2, 1), highest=(2, 3))
     assert State(package, installed).word == word
@@ -33,7 +37,10 @@ def test_outside_the_range_there_is_one_warning(monkeypatch: pytest.MonkeyPatch)
     theirs = Package(name="pytest", serves="a test", lowest=(0, 1), highest=(0, 2))
     monkeypatch.setattr(packages, "PACKAGES", (theirs,))
     monkeypatch.setattr(packages, "_TOLD", set())
-    with pytest.warns(UserWarning, match=rf"pytest {version('pytest')} is newer than tested \(tested: 0\.1 to 0\.2\)"):  # fmt: skip
+    with pytest.warns(
+        UserWarning,
+        match=rf"pytest {version('pytest')} is newer than tested \(tested: 0\.1 to 0\.2\)",
+    ):
         warn_of_version("pytest")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,4 +1,7 @@
-"""The guard in torchtitan's real Trainer, on the CPU: bitwise while it observes, faults recovered in act."""
+"""The guard in torchtitan's real Trainer, on the CPU.
+
+Bitwise while it observes, faults recovered in act.
+"""
 
 import dataclasses
 import math
@@ -15,7 +18,7 @@ pytest.importorskip("triton", reason="torchtitan 0.3 imports triton on any machi
 from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.titan_lab import BAD_STEPS, BATCH, STEPS, Fit, config, fit  # noqa: E402
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.torchtitan import GuardConfig, guarded  # noqa: E402
+from trimtab.integrations.torchtitan.trainer import GuardConfig, guarded  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -114,7 +117,7 @@ def test_a_fault_of_ours_before_the_first_step_leaves_the_trainer_alone(
     def broken(*_: Any, **__: Any) -> None:
         raise AttributeError("renamed")
 
-    monkeypatch.setattr("trimtab.integrations.torchtitan.Stream", broken)
+    monkeypatch.setattr("trimtab.integrations.torchtitan.trainer.Stream", broken)
     found = fit(tmp_path / "guarded", steps=5, guard="act")
     assert found.trainer.guard is None
     assert found.logs == plain.logs

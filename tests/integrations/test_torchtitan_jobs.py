@@ -1,4 +1,7 @@
-"""torchtitan's Trainer killed and resumed, and on two ranks under torchrun: FSDP2 and tensor parallel on gloo."""
+"""torchtitan's Trainer killed and resumed, and on two ranks under torchrun.
+
+FSDP2 and tensor parallel on gloo.
+"""
 
 import os
 import subprocess
@@ -26,7 +29,9 @@ def launch(folder: Path, *names: str, ranks: int = 1, tp: int = 1) -> int:
         run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *run]
     path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run([sys.executable, *run], cwd=folder, env=env, timeout=1500, check=False, capture_output=True).returncode  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *run], cwd=folder, env=env, timeout=1500, check=False, capture_output=True
+    ).returncode
 
 
 def outcome(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:
@@ -35,7 +40,8 @@ def outcome(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:
 
 
 def same_end(folder: Path, broken: str, rank: int = 0) -> bool:
-    """Whether a resumed run's losses from step 11 on and its weights are those of the straight one."""
+    """Whether a resumed run's losses from step 11 on and its weights are those of the straight
+    one."""
     a, b = outcome(folder, "straight", rank), outcome(folder, broken, rank)
     assert min(b["losses"]) == 11
     expected = {s: loss for s, loss in a["losses"].items() if s > 10}

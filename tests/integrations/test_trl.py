@@ -1,4 +1,7 @@
-"""TRL's trainers, guarded by the mixin: SFT with a loss of its own, and GRPO, which makes its own data."""
+"""TRL's trainers, guarded by the mixin.
+
+SFT with a loss of its own, and GRPO, which makes its own data.
+"""
 
 import math
 from collections.abc import Iterator
@@ -56,10 +59,15 @@ def model() -> Any:
     torch.manual_seed(0)
     return GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=256, n_positions=CONTEXT + 1, n_embd=32, n_layer=1, n_head=2,
-            bos_token_id=0, eos_token_id=0,
+            vocab_size=256,
+            n_positions=CONTEXT + 1,
+            n_embd=32,
+            n_layer=1,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
         )
-    )  # fmt: skip
+    )
 
 
 def lines(num: int, bad: range = range(0), *, length: int = CONTEXT) -> list[str]:
@@ -94,22 +102,41 @@ class GuardedSFT(GuardMixin, OwnLoss):
 
 
 def sft(
-    out: Path, kind: type, *, steps: int, bad: range = range(0), nan: tuple[int, ...] = (),
+    out: Path,
+    kind: type,
+    *,
+    steps: int,
+    bad: range = range(0),
+    nan: tuple[int, ...] = (),
     **guard: Any,
-) -> Fit:  # fmt: skip
+) -> Fit:
     log = Losses()
     rows = range((bad.start - 1) * BATCH, (bad.stop - 1) * BATCH) if bad else range(0)
     trainer = kind(
-        model=model(), processing_class=tokenizer(),
+        model=model(),
+        processing_class=tokenizer(),
         train_dataset=datasets.Dataset.from_dict({"text": lines(2 * steps * BATCH, rows)}),
-        callbacks=[log], **guard,
+        callbacks=[log],
+        **guard,
         args=trl.SFTConfig(
-            output_dir=str(out), max_steps=steps, per_device_train_batch_size=BATCH, bf16=False,
-            logging_steps=1, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
-            learning_rate=PEAK_LR, warmup_steps=20, lr_scheduler_type="constant_with_warmup", seed=1,
-            max_length=CONTEXT + 1, train_sampling_strategy="sequential", gradient_checkpointing=False,
+            output_dir=str(out),
+            max_steps=steps,
+            per_device_train_batch_size=BATCH,
+            bf16=False,
+            logging_steps=1,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            learning_rate=PEAK_LR,
+            warmup_steps=20,
+            lr_scheduler_type="constant_with_warmup",
+            seed=1,
+            max_length=CONTEXT + 1,
+            train_sampling_strategy="sequential",
+            gradient_checkpointing=False,
         ),
-    )  # fmt: skip
+    )
     trainer.nan_steps = nan
     trainer.train()
     return Fit(trainer, log, out)
@@ -131,14 +158,19 @@ def test_sft_goes_back_from_bad_data_and_leaves_out_a_nan(tmp_path: Path) -> Non
     found = sft(tmp_path, GuardedSFT, steps=240, bad=BAD_STEPS, nan=(101,), guard=guard_settings())
     guard = found.trainer.guard
     assert [a["remedy"] for a in guard.actions] == ["skip-update", "roll-back+skip-data"]
-    assert guard.skipped_samples == (((BAD_STEPS.start - 1) * BATCH, (BAD_STEPS.stop - 1) * BATCH - 1),)  # fmt: skip
+    assert guard.skipped_samples == (
+        ((BAD_STEPS.start - 1) * BATCH, (BAD_STEPS.stop - 1) * BATCH - 1),
+    )
     assert found.trainer.state.global_step == 240
     assert np.mean(list(found.log.by_step().values())[-20:]) < 2.7
     assert events_of(tmp_path / "trimtab", "fault") == []
 
 
 class Spoiled(trl.GRPOTrainer):  # type: ignore[misc, name-defined]
-    """GRPO whose loss is NaN the first time that some steps are done, and whose KL and reward go into the row of their step."""
+    """GRPO whose loss is NaN the first time that some steps are done.
+
+    And whose KL and reward go into the row of their step.
+    """
 
     guard: Any = None
     nan_steps: tuple[int, ...] = ()
@@ -167,15 +199,33 @@ def grpo(out: Path, kind: type, *, steps: int, nan: tuple[int, ...] = (), **guar
     log, base = Losses(), out.parent / "base"
     model().save_pretrained(base)  # the reference model is loaded from where the model came from
     trainer = kind(
-        model=GPT2LMHeadModel.from_pretrained(base), processing_class=tokenizer(), reward_funcs=share_of_e, callbacks=[log],
-        train_dataset=datasets.Dataset.from_dict({"prompt": lines(16, length=8)}), **guard,
+        model=GPT2LMHeadModel.from_pretrained(base),
+        processing_class=tokenizer(),
+        reward_funcs=share_of_e,
+        callbacks=[log],
+        train_dataset=datasets.Dataset.from_dict({"prompt": lines(16, length=8)}),
+        **guard,
         args=trl.GRPOConfig(
-            output_dir=str(out), max_steps=steps, per_device_train_batch_size=4, num_generations=4,
-            steps_per_generation=2, num_iterations=2, max_completion_length=8, beta=0.05, bf16=False,
-            logging_steps=1, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
-            learning_rate=1e-3, lr_scheduler_type="constant", seed=1, gradient_checkpointing=False,
+            output_dir=str(out),
+            max_steps=steps,
+            per_device_train_batch_size=4,
+            num_generations=4,
+            steps_per_generation=2,
+            num_iterations=2,
+            max_completion_length=8,
+            beta=0.05,
+            bf16=False,
+            logging_steps=1,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            learning_rate=1e-3,
+            lr_scheduler_type="constant",
+            seed=1,
+            gradient_checkpointing=False,
         ),
-    )  # fmt: skip
+    )
     trainer.nan_steps = nan
     trainer.train()
     return Fit(trainer, log, out)
@@ -208,9 +258,12 @@ def test_grpo_goes_on_bit_equal_with_the_completions_it_had(tmp_path: Path) -> N
 
 def test_grpo_leaves_out_steps_whose_loss_is_lost(tmp_path: Path) -> None:
     found = grpo(
-        tmp_path, GuardedGRPO, steps=80, nan=(40, 41, 42),
+        tmp_path,
+        GuardedGRPO,
+        steps=80,
+        nan=(40, 41, 42),
         guard=guard_settings(snapshot_every_steps=5),
-    )  # fmt: skip
+    )
     guard = found.trainer.guard
     assert [a["remedy"] for a in guard.actions][-1] == "skip-update"
     assert found.trainer.state.global_step == 80

@@ -2,7 +2,8 @@
 
     python -m tests.integrations.titan_jobs FOLDER TP NAME [NAME ...]
 
-What a job gives is in FOLDER/NAME-RANK.pt: logged losses as hexadecimal floats, weights whole, actions.
+What a job gives is in FOLDER/NAME-RANK.pt: logged losses as hexadecimal floats, weights whole,
+actions.
 """
 
 import logging
@@ -63,9 +64,15 @@ def train(folder: Path, tp: int, name: str, job: Job) -> None:
             trainer.forward_backward_step = killed
 
     found = fit(
-        folder / job.out, steps=job.steps, guard=job.guard, fault=job.fault, policy=job.policy, tp=tp,
-        before=before, checkpoint=job.checkpoint,
-    )  # fmt: skip
+        folder / job.out,
+        steps=job.steps,
+        guard=job.guard,
+        fault=job.fault,
+        policy=job.policy,
+        tp=tp,
+        before=before,
+        checkpoint=job.checkpoint,
+    )
     guard = getattr(found.trainer, "guard", None)
     out = {
         "losses": found.losses,

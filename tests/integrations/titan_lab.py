@@ -1,8 +1,9 @@
 """torchtitan's real Trainer on the CPU: a tiny Llama on real text over gloo, with faults to plant.
 
-torchtitan 0.3 asks its device for names and memory, which `torch.cpu` does not tell, and asks torch for
-`torch.distributed.set_timeout`, which torch 2.13 does not have: `on_cpu` stands in for both. Flex attention
-is not run (it has no backward pass on the CPU): the model takes torchtitan's `ScaledDotProductAttention`.
+torchtitan 0.3 asks its device for names and memory, which `torch.cpu` does not tell, and asks torch
+for `torch.distributed.set_timeout`, which torch 2.13 does not have: `on_cpu` stands in for both.
+Flex attention is not run (it has no backward pass on the CPU): the model takes torchtitan's
+`ScaledDotProductAttention`.
 """
 
 import gc
@@ -39,10 +40,16 @@ def on_cpu() -> None:
 
     tools.device_type = "cpu"
     tools.device_module = SimpleNamespace(
-        set_device=_nothing, device_count=lambda: 1, current_device=lambda: 0, synchronize=_nothing,
-        get_device_name=lambda *_: "CPU", get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 30),
-        reset_peak_memory_stats=_nothing, empty_cache=_nothing, memory_stats=lambda *_: {},
-    )  # fmt: skip
+        set_device=_nothing,
+        device_count=lambda: 1,
+        current_device=lambda: 0,
+        synchronize=_nothing,
+        get_device_name=lambda *_: "CPU",
+        get_device_properties=lambda *_: SimpleNamespace(total_memory=1 << 30),
+        reset_peak_memory_stats=_nothing,
+        empty_cache=_nothing,
+        memory_stats=lambda *_: {},
+    )
     tools.get_local_device = lambda: torch.device("cpu")
     tools.get_peak_flops = lambda _name: 1e12  # it would ask lspci
     import torchtitan.distributed.utils as distributed
@@ -67,7 +74,7 @@ with warnings.catch_warnings():
     from torchtitan.protocols.model_spec import ModelSpec
     from torchtitan.trainer import Trainer
 
-from trimtab.integrations.torchtitan import guarded  # noqa: E402
+from trimtab.integrations.torchtitan.trainer import guarded  # noqa: E402
 
 CONTEXT = 32
 STEPS = 240
@@ -85,7 +92,10 @@ def text() -> Text:
 
 
 class Windows(torch.utils.data.IterableDataset[Any]):
-    """This rank's share of an endless stream of windows of real text; those of `bad` are random bytes."""
+    """This rank's share of an endless stream of windows of real text.
+
+    Those of `bad` are random bytes.
+    """
 
     def __init__(self, rank: int, world: int, bad: range) -> None:
         self.number, self.world, self.bad = rank, world, bad
@@ -116,7 +126,9 @@ class Loader(ParallelAwareDataloader):  # type: ignore[misc]
     class Config(ParallelAwareDataloader.Config):  # type: ignore[misc]
         bad: tuple[int, int] = (0, 0)
 
-    def __init__(self, config: Any, *, dp_rank: int, dp_world_size: int, local_batch_size: int, **_: Any) -> None:  # fmt: skip
+    def __init__(
+        self, config: Any, *, dp_rank: int, dp_world_size: int, local_batch_size: int, **_: Any
+    ) -> None:
         windows = Windows(dp_rank, dp_world_size, range(*config.bad))
         super().__init__(windows, dp_rank, dp_world_size, batch_size=local_batch_size)
 
@@ -154,32 +166,62 @@ def _model() -> Any:
     """torchtitan's Llama 3, small: one layer, 32 wide, 256 letters."""
     norm = {"weight": nn.init.ones_}
     rope = ComplexRoPE.Config(dim=16, max_seq_len=64, theta=10000, scaling="none")
-    layers = _build_llama3_layers(n_layers=1, dim=32, n_heads=2, hidden_dim=64, rope=rope, attn_backend="flex")  # fmt: skip
+    layers = _build_llama3_layers(
+        n_layers=1, dim=32, n_heads=2, hidden_dim=64, rope=rope, attn_backend="flex"
+    )
     for layer in layers:
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
     return Llama3Model.Config(
-        dim=32, vocab_size=256, layers=layers,
-        tok_embeddings=Embedding.Config(num_embeddings=256, embedding_dim=32, param_init={"weight": partial(nn.init.normal_, std=0.5)}),
+        dim=32,
+        vocab_size=256,
+        layers=layers,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=256,
+            embedding_dim=32,
+            param_init={"weight": partial(nn.init.normal_, std=0.5)},
+        ),
         norm=RMSNorm.Config(normalized_shape=32, param_init=norm),
-        lm_head=Linear.Config(in_features=32, out_features=256, param_init={"weight": partial(nn.init.normal_, std=0.02)}),
-    )  # fmt: skip
+        lm_head=Linear.Config(
+            in_features=32,
+            out_features=256,
+            param_init={"weight": partial(nn.init.normal_, std=0.02)},
+        ),
+    )
 
 
-def config(dump: Path, *, steps: int = STEPS, fault: str = "", tp: int = 1, accumulate: int = 1, **changes: Any) -> Any:  # fmt: skip
+def config(
+    dump: Path,
+    *,
+    steps: int = STEPS,
+    fault: str = "",
+    tp: int = 1,
+    accumulate: int = 1,
+    **changes: Any,
+) -> Any:
     """What a registry would give: torchtitan's `Trainer.Config`."""
     dealt = int(os.environ.get("WORLD_SIZE", "1")) // tp
     bad = (BAD_STEPS[0], BAD_STEPS[-1] + 1) if fault == "data" else (0, 0)
     own = {
         "model_spec": ModelSpec(
-            name="llama3", flavor="tiny", model=_model(), parallelize_fn=_parallelize, pipelining_fn=None,
-            post_optimizer_build_fn=None, state_dict_adapter=None,
+            name="llama3",
+            flavor="tiny",
+            model=_model(),
+            parallelize_fn=_parallelize,
+            pipelining_fn=None,
+            post_optimizer_build_fn=None,
+            state_dict_adapter=None,
         ),
         "loss": CrossEntropyLoss.Config(global_vocab_size=256),
         "optimizer": default_adamw(lr=PEAK_LR),
         "lr_scheduler": LRSchedulersContainer.Config(warmup_steps=20, decay_ratio=0.1),
         "training": TrainingConfig(
-            local_batch_size=BATCH // dealt // accumulate, global_batch_size=BATCH, seq_len=CONTEXT, steps=steps,
-            disable_cuda_graphs=True, mixed_precision_param="float32", mixed_precision_reduce="float32",
+            local_batch_size=BATCH // dealt // accumulate,
+            global_batch_size=BATCH,
+            seq_len=CONTEXT,
+            steps=steps,
+            disable_cuda_graphs=True,
+            mixed_precision_param="float32",
+            mixed_precision_reduce="float32",
         ),
         "tokenizer": Letters.Config(),
         "dataloader": Loader.Config(bad=bad),
@@ -189,7 +231,7 @@ def config(dump: Path, *, steps: int = STEPS, fault: str = "", tp: int = 1, accu
         "debug": DebugConfig(seed=1),
         "activation_checkpoint": None,
         "dump_folder": str(dump),
-    }  # fmt: skip
+    }
     return Trainer.Config(**{**own, **changes})
 
 
@@ -210,10 +252,14 @@ class Fit:
     def look(self) -> None:
         """Gather weights and validation loss; all ranks must call."""
         state = self.trainer.model_parts[0].state_dict()
-        self.weights = {k: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for k, v in state.items()}  # fmt: skip
+        self.weights = {
+            k: (v.full_tensor() if isinstance(v, DTensor) else v).clone() for k, v in state.items()
+        }
         held_out, rng = text().validation, np.random.default_rng(0)
         starts = rng.integers(0, len(held_out) - CONTEXT - 1, 512)
-        rows = torch.stack([torch.from_numpy(held_out[s : s + CONTEXT + 1].astype(np.int64)) for s in starts])  # fmt: skip
+        rows = torch.stack(
+            [torch.from_numpy(held_out[s : s + CONTEXT + 1].astype(np.int64)) for s in starts]
+        )
         positions = torch.arange(CONTEXT).expand(512, CONTEXT)
         trainer = self.trainer
         with torch.no_grad(), trainer.train_context():
@@ -247,7 +293,9 @@ def plant(trainer: Any, fault: str) -> None:
     if fault == "lr":
         for scheduler in trainer.lr_schedulers.schedulers:
             own = scheduler.lr_lambdas[0]
-            scheduler.lr_lambdas = [lambda done, own=own: own(done) * (LR_FACTOR if done + 1 >= LR_STEP else 1.0)]  # fmt: skip
+            scheduler.lr_lambdas = [
+                lambda done, own=own: own(done) * (LR_FACTOR if done + 1 >= LR_STEP else 1.0)
+            ]
     if fault == "nan":
         forward = trainer.forward_backward_step
         last = dist.get_rank() == dist.get_world_size() - 1
@@ -262,7 +310,15 @@ def plant(trainer: Any, fault: str) -> None:
         trainer.forward_backward_step = spoiled
 
 
-def fit(out: Path, *, guard: str = "", fault: str = "", policy: dict[str, Any] | None = None, before: Any = None, **changes: Any) -> Fit:  # fmt: skip
+def fit(
+    out: Path,
+    *,
+    guard: str = "",
+    fault: str = "",
+    policy: dict[str, Any] | None = None,
+    before: Any = None,
+    **changes: Any,
+) -> Fit:
     """Train with torchtitan's real Trainer; with `guard`, its mode, with the guarded one."""
     with warnings.catch_warnings(), process_group():
         warnings.simplefilter("ignore")

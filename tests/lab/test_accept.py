@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks import accept as table
+from benchmarks.accept import Row, accept, judge, summarise
 from tests.guard.small_lab import SOUND, bad_data, bad_lr
 from trimtab.errors import ConfigError
-from trimtab.lab import accept as table
 from trimtab.lab import run
-from trimtab.lab.accept import Row, accept, judge, summarise
 from trimtab.lab.scenarios import get_scenario
 
 pytestmark = pytest.mark.torch
@@ -42,9 +42,16 @@ def test_verdict_by_kind_of_fault(scenario: Any, off: float, act: float, verdict
 
 def _row(**changes: Any) -> Row:
     row = Row(
-        scenario="a", expect="recovers", seed=0, reference_loss=2.0, off_loss=3.0, act_loss=2.0,
-        wasted_steps=0.1, actions=(), verdict="ok",
-    )  # fmt: skip
+        scenario="a",
+        expect="recovers",
+        seed=0,
+        reference_loss=2.0,
+        off_loss=3.0,
+        act_loss=2.0,
+        wasted_steps=0.1,
+        actions=(),
+        verdict="ok",
+    )
     return dataclasses.replace(row, **changes)
 
 
@@ -84,8 +91,14 @@ def test_guarded_runs_are_judged_and_the_others_kept(
     scenarios = [
         dataclasses.replace(SOUND, **short),
         dataclasses.replace(bad_data(90, 12), name="data", **short),
-        dataclasses.replace(bad_data(90, 12), name="mild", corruption=None, lr_fault=bad_lr(1, 1.01).lr_fault, **short),
-    ]  # fmt: skip
+        dataclasses.replace(
+            bad_data(90, 12),
+            name="mild",
+            corruption=None,
+            lr_fault=bad_lr(1, 1.01).lr_fault,
+            **short,
+        ),
+    ]
     plain = run.run_unguarded
     seen: list[str] = []
 

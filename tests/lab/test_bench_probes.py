@@ -7,7 +7,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_a_ratio_is_that_of_ten_steps_so_that_what_is_rare_counts() -> None:
-    from trimtab.lab.bench import block_ratios, interval
+    from benchmarks.guard_cost import block_ratios, interval
 
     plain = [1.0] * 40
     guarded = [1.5 if i % 10 == 9 else 1.0 for i in range(40)]
@@ -21,17 +21,22 @@ def test_a_ratio_is_that_of_ten_steps_so_that_what_is_rare_counts() -> None:
 
 
 def test_a_missing_peer_is_a_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trimtab.lab import bench_probes
+    from benchmarks import probe_cost
 
-    monkeypatch.setattr(bench_probes, "is_installed", lambda package: not package)
-    monkeypatch.setattr(bench_probes, "PROBES", ("hidden", "attention"))
-    monkeypatch.setattr(bench_probes, "_variants", lambda: {"guard, no probes": ("hidden",), "attention": ()})  # fmt: skip
+    monkeypatch.setattr(probe_cost, "is_installed", lambda package: not package)
+    monkeypatch.setattr(probe_cost, "PROBES", ("hidden", "attention"))
+    monkeypatch.setattr(
+        probe_cost, "_variants", lambda: {"guard, no probes": ("hidden",), "attention": ()}
+    )
     lines: list[str] = []
-    found = bench_probes.run_probe_bench(rounds=4, say=lines.append)
+    found = probe_cost.run_probe_bench(rounds=4, say=lines.append)
     missing = [line for line in lines if "not installed" in line]
     assert len(missing) == 2
     named = {row["variant"]: row for row in found["probes"]}
-    assert named["trainscope, its defaults"] == {"variant": "trainscope, its defaults", "installed": False}  # fmt: skip
+    assert named["trainscope, its defaults"] == {
+        "variant": "trainscope, its defaults",
+        "installed": False,
+    }
     for name in ("attention", "OLMo-core SkipStep + StabilityMonitor (re-implemented)"):
         assert named[name]["low"] <= named[name]["share"] <= named[name]["high"]
         assert any(name in line and "%" in line for line in lines)
@@ -39,7 +44,7 @@ def test_a_missing_peer_is_a_line_and_no_failure(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_reduction_is_timed_on_one_two_and_four_ranks() -> None:
-    from trimtab.lab.bench_ranks import run_rank_bench
+    from benchmarks.rank_cost import run_rank_bench
 
     lines: list[str] = []
     found = run_rank_bench(say=lines.append)["reduction"]

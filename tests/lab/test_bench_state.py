@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from trimtab.lab import bench_state
-from trimtab.lab.bench_state import StateCost, measure_state, run_state_bench
+from benchmarks import state_cost
+from benchmarks.state_cost import StateCost, measure_state, run_state_bench
 from trimtab.lab.config import ModelConfig
 
 pytestmark = pytest.mark.torch
@@ -15,7 +15,7 @@ def test_each_figure_is_a_time_and_the_sizes_are_those_of_the_model(
 ) -> None:
     torch.set_num_threads(1)
     small = ModelConfig(width=16, num_layers=1, num_heads=2, context_tokens=16)
-    monkeypatch.setattr(bench_state, "SIZES", {"small": (small, 2)})
+    monkeypatch.setattr(state_cost, "SIZES", {"small": (small, 2)})
     said: list[str] = []
     document = run_state_bench(rounds=1, ranks=(1,), say=said.append)
     (row,) = document["state"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import trainer_cost
+from benchmarks.peer_monitors import is_installed
+from benchmarks.trainer_loops import LOOPS, Loop, Place
 from tests.guard.tiny import events_of, rows_of
-from trimtab.lab import bench_trainers
-from trimtab.lab.bench_loops import LOOPS, Loop, Place
-from trimtab.lab.bench_peers import is_installed
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.interleave import Paced, time_in_turns
 from trimtab.lab.scenarios import Scenario
@@ -56,9 +56,15 @@ def test_the_guard_of_each_trainer_guards(tmp_path: Path, loop: Loop) -> None:
     for package in loop.packages:
         pytest.importorskip(package)
     scenario = Scenario(
-        name="test", title="", expect="untouched", expected_minutes=1.0, model=SMALL, batch_size=2,
-        warmup_steps=10, steps=40,
-    )  # fmt: skip
+        name="test",
+        title="",
+        expect="untouched",
+        expected_minutes=1.0,
+        model=SMALL,
+        batch_size=2,
+        warmup_steps=10,
+        steps=40,
+    )
     parts = build(scenario, 0, load_text(None))
     paced = Paced(
         lambda pause: loop.train(Place(parts=parts, folder=tmp_path, pause=pause, mode="act"))
@@ -72,10 +78,10 @@ def test_the_guard_of_each_trainer_guards(tmp_path: Path, loop: Loop) -> None:
 
 @pytest.mark.slow
 def test_every_trainer_and_what_watches_it_has_a_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = dataclasses.replace(bench_trainers.SIZES[0], model=SMALL, batch_size=2)
-    monkeypatch.setattr(bench_trainers, "SIZES", (size,))
+    size = dataclasses.replace(trainer_cost.SIZES[0], model=SMALL, batch_size=2)
+    monkeypatch.setattr(trainer_cost, "SIZES", (size,))
     lines: list[str] = []
-    rows = bench_trainers.run_trainer_bench(rounds=10, say=lines.append)["trainers"]
+    rows = trainer_cost.run_trainer_bench(rounds=10, say=lines.append)["trainers"]
     for loop in LOOPS:
         found = [row for row in rows if row["trainer"] == loop.name]
         if not all(map(is_installed, loop.packages)):
@@ -90,8 +96,8 @@ def test_every_trainer_and_what_watches_it_has_a_figure(monkeypatch: pytest.Monk
 
 def test_a_trainer_that_is_not_installed_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = Loop(name="Other", packages=("no_such_package",), train=lambda _: None, beside={})
-    monkeypatch.setattr(bench_trainers, "LOOPS", (missing,))
+    monkeypatch.setattr(trainer_cost, "LOOPS", (missing,))
     lines: list[str] = []
-    rows = bench_trainers.run_trainer_bench(rounds=10, say=lines.append)["trainers"]
-    assert [row["installed"] for row in rows] == [False] * len(bench_trainers.SIZES)
+    rows = trainer_cost.run_trainer_bench(rounds=10, say=lines.append)["trainers"]
+    assert [row["installed"] for row in rows] == [False] * len(trainer_cost.SIZES)
     assert sum("no_such_package not installed" in line for line in lines) == len(rows)

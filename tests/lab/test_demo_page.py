@@ -1,4 +1,7 @@
-"""The demo's page: its figures, what it marks and where, and that nothing in it can act or be fetched."""
+"""The demo's page: its figures, what it marks and where.
+
+And that nothing in it can act or be fetched.
+"""
 
 import base64
 import hashlib
@@ -12,6 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.timeline import deeds_of
 from trimtab.chronicle.journal import Event
 from trimtab.lab.demo import ScenarioOutcome
 from trimtab.lab.demo_page import render_demo
@@ -19,10 +25,8 @@ from trimtab.lab.run import LabResult
 from trimtab.lab.scenarios import get_scenario
 from trimtab.lab.text import Text
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.report.account import RunAccount
-from trimtab.report.assemble import make_account
-from trimtab.report.compare import Curve, render_comparison, running_median
-from trimtab.report.deeds import deeds_of
+from trimtab.report.compare import Curve, render_comparison
+from trimtab.signals.robust import running_median
 from trimtab.testing.tr8_104b import as_record
 
 pytestmark = pytest.mark.torch
@@ -97,11 +101,25 @@ def guarded_events() -> tuple[Event, ...]:
         event("attempt", BASE, "1.1", number="1.1", parent="1.0", parent_step=BASE, trial=True),
         event("outcome", BASE + 30, "1.1", remedy="trial: LR x 0.5", verdict="did not", trial=True),
         event("attempt", BASE, "1.2", number="1.2", parent="1.0", parent_step=BASE, trial=True),
-        event("outcome", HELD, "1.2", remedy="trial: without samples 17584-18383", verdict="worked", trial=True),
-        event("action", HELD, "1.2", remedy="roll-back+skip-data", values={"to_step": BASE}, kept_attempt="1.2"),
+        event(
+            "outcome",
+            HELD,
+            "1.2",
+            remedy="trial: without samples 17584-18383",
+            verdict="worked",
+            trial=True,
+        ),
+        event(
+            "action",
+            HELD,
+            "1.2",
+            remedy="roll-back+skip-data",
+            values={"to_step": BASE},
+            kept_attempt="1.2",
+        ),
         event("incident", HELD, "1.2", state="explained", **found, causes=causes),
         event("outcome", CHECKED, "1.2", remedy="roll-back+skip-data", verdict="worked"),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -112,18 +130,33 @@ def account() -> RunAccount:
 @pytest.fixture(scope="module")
 def outcome(account: RunAccount) -> ScenarioOutcome:
     base = LabResult(
-        scenario="bad-data-late", seed=7, guard="off", final_loss=1.68, reference_loss=1.6,
-        wasted_steps=0.0, incidents=0, actions=(), wall_s=1.0, losses=losses(fault=True),
-    )  # fmt: skip
+        scenario="bad-data-late",
+        seed=7,
+        guard="off",
+        final_loss=1.68,
+        reference_loss=1.6,
+        wasted_steps=0.0,
+        incidents=0,
+        actions=(),
+        wall_s=1.0,
+        losses=losses(fault=True),
+    )
     done = {
-        "step": NOTICED, "remedy": "roll-back+skip-data", "why": HOSTILE,
+        "step": NOTICED,
+        "remedy": "roll-back+skip-data",
+        "why": HOSTILE,
         "values": {"to_step": BASE, "skip_samples": [17584, 18383], "lr_factor": 1.0},
-    }  # fmt: skip
+    }
     return ScenarioOutcome(
-        scenario=get_scenario("bad-data-late"), twin_losses=losses(fault=False), off=base,
-        act=replace(base, guard="act", final_loss=1.604, wasted_steps=0.048, incidents=1, actions=(done,)),
-        account=account, run="bad-data-late",
-    )  # fmt: skip
+        scenario=get_scenario("bad-data-late"),
+        twin_losses=losses(fault=False),
+        off=base,
+        act=replace(
+            base, guard="act", final_loss=1.604, wasted_steps=0.048, incidents=1, actions=(done,)
+        ),
+        account=account,
+        run="bad-data-late",
+    )
 
 
 CORPUS = Text(
@@ -156,8 +189,11 @@ def test_nothing_in_the_page_can_act_or_be_fetched(page: str) -> None:
     assert not {"script", "img", "link", "iframe", "object"} & set(seen.tags)
     assert not {a for a in seen.attributes if a.startswith("on") or a == "style"}
     assert set(seen.links) == {
-        "#bad-data-late", "bad-data-late/report.html", "#bad-data-shuffle", "bad-data-shuffle/report.html",
-    }  # fmt: skip
+        "#bad-data-late",
+        "bad-data-late/report.html",
+        "#bad-data-shuffle",
+        "bad-data-shuffle/report.html",
+    }
     assert [i for i, count in seen.ids.items() if count > 1] == []
     assert HOSTILE not in page
     style = page.split("<style>")[1].split("</style>")[0]
@@ -178,7 +214,9 @@ def test_the_sentence_and_the_table_hold_the_figures(page: str) -> None:
 
 
 def test_a_diverged_run_is_told_as_such(outcome: ScenarioOutcome) -> None:
-    lost = replace(outcome.off, final_loss=math.nan, losses=(*losses(fault=True)[:1150], *[math.nan] * 50))  # fmt: skip
+    lost = replace(
+        outcome.off, final_loss=math.nan, losses=(*losses(fault=True)[:1150], *[math.nan] * 50)
+    )
     text = render_demo([replace(outcome, off=lost)], make_account(as_record()), text=CORPUS, seed=7)
     assert "ends in divergence, with it 0.25% above" in text
     assert '<span class="bad-end">diverged</span>' in text

@@ -70,7 +70,9 @@ def test_gradients_may_be_damaged_several_steps_in_a_row(
         for p in model.parameters():
             p.grad = torch.ones_like(p)
         planter.on_gradients(step)
-        broken.append([bool(p.grad.isnan().all()) for p in model.parameters() if p.grad is not None])  # fmt: skip
+        broken.append(
+            [bool(p.grad.isnan().all()) for p in model.parameters() if p.grad is not None]
+        )
     assert broken == [[False] * 2, [True] * 2, [True] * 2, [False] * 2, [False] * 2]
 
 

@@ -1,11 +1,11 @@
 import numpy as np
 
-from trimtab.peers.alarms import find_alarms
-from trimtab.peers.norm_rules import StabilityGuard
-from trimtab.peers.ratio_rules import InternEvo
-from trimtab.peers.recovery_rules import Continuity, FiniteCheck, Soup
-from trimtab.peers.sigma_rules import SkipStep
-from trimtab.peers.windows import mean, median_and_spread, sample_std, trailing
+from benchmarks.peers.alarms import find_alarms
+from benchmarks.peers.norm_rules import StabilityGuard
+from benchmarks.peers.ratio_rules import InternEvo
+from benchmarks.peers.recovery_rules import Continuity, FiniteCheck, Soup
+from benchmarks.peers.sigma_rules import SkipStep
+from benchmarks.peers.windows import mean, median_and_spread, sample_std, trailing
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.testing.curves import record_of
 
@@ -28,8 +28,10 @@ def test_the_kind_says_what_was_marked() -> None:
     loss[70], norm[90], loss[110] = 9.0, 50.0, float("nan")
     alarms = find_alarms(SkipStep(), run_of(loss, grad_norm=norm)) or ()
     assert [(a.kind, a.onset_row) for a in alarms] == [
-        ("spike", 70), ("grad-spike", 90), ("non-finite", 110),
-    ]  # fmt: skip
+        ("spike", 70),
+        ("grad-spike", 90),
+        ("non-finite", 110),
+    ]
 
 
 def test_a_log_without_the_signal_gives_no_answer() -> None:

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trimtab.peers.contract import GRAD, LOSS, RESUME, Floats, Marks, Peer, Stream
-from trimtab.peers.norm_rules import AxLearn, Cosmos, MindFormers, StabilityGuard, ZClip
-from trimtab.peers.ratio_rules import (
+from benchmarks.peers.contract import GRAD, LOSS, RESUME, Floats, Marks, Peer, Stream
+from benchmarks.peers.norm_rules import AxLearn, Cosmos, MindFormers, StabilityGuard, ZClip
+from benchmarks.peers.ratio_rules import (
     Entrenar,
     FlagScale,
     InternEvo,
@@ -17,15 +17,15 @@ from trimtab.peers.ratio_rules import (
     MegatronLarge,
     Metaseq,
 )
-from trimtab.peers.recovery_rules import Continuity, FiniteCheck, LadderSpike, Soup
-from trimtab.peers.sigma_rules import (
+from benchmarks.peers.recovery_rules import Continuity, FiniteCheck, LadderSpike, Soup
+from benchmarks.peers.sigma_rules import (
     LevanterSkip,
     LevanterUpdateClip,
     SkipStep,
     StabilityMonitor,
 )
-from trimtab.peers.table import PEERS
-from trimtab.peers.trainscope import (
+from benchmarks.peers.table import PEERS
+from benchmarks.peers.trainscope import (
     Crossing,
     Cusum,
     Explosion,
@@ -155,11 +155,19 @@ def test_false_marks_on_the_clean_curve(rule: Peer, count: float, share: float) 
 @pytest.mark.parametrize(
     "rule",
     [
-        Cusum(upward_only=True), SkipStep(), KillLossSpike(), Lightning(), LadderSpike(), Metaseq(),
-        FlagScale(), InternEvo(), MegatronLarge(), FrozenCusum(upward_only=True),
+        Cusum(upward_only=True),
+        SkipStep(),
+        KillLossSpike(),
+        Lightning(),
+        LadderSpike(),
+        Metaseq(),
+        FlagScale(),
+        InternEvo(),
+        MegatronLarge(),
+        FrozenCusum(upward_only=True),
     ],
     ids=lambda x: x.name,
-)  # fmt: skip
+)
 def test_silent_on_the_clean_curve(rule: Peer) -> None:
     assert marks_per_clean_run(rule) == 0
 

@@ -27,8 +27,13 @@ from trimtab.plan.policy import Policy
 ACT = Policy(mode="act", bisect="never")
 """The cheap path alone; test_trials.py has the rest."""
 BAD = DataProbe(
-    num_batches=40, num_outliers=5, first_sample=1000, last_sample=1039, median_loss=3.0, worst_loss=9.0
-)  # fmt: skip
+    num_batches=40,
+    num_outliers=5,
+    first_sample=1000,
+    last_sample=1039,
+    median_loss=3.0,
+    worst_loss=9.0,
+)
 CLEAN = DataProbe(num_batches=40, num_outliers=0, median_loss=3.0, worst_loss=3.2)
 
 
@@ -46,9 +51,15 @@ def situation(**changes: object) -> Situation:
 
 def outcome(trial: Trial, *, held: bool, loss: float = 3.0) -> TrialResult:
     return TrialResult(
-        name=trial.name, held=held, loss=loss, expected_loss=3.0, steps=48,
-        skipped=trial.skip is not None, lr_factor=trial.lr_factor, lr_limit=trial.lr_limit,
-    )  # fmt: skip
+        name=trial.name,
+        held=held,
+        loss=loss,
+        expected_loss=3.0,
+        steps=48,
+        skipped=trial.skip is not None,
+        lr_factor=trial.lr_factor,
+        lr_limit=trial.lr_limit,
+    )
 
 
 def play(
@@ -223,9 +234,14 @@ def test_a_nan_does_not_wait_for_the_cool_down() -> None:
     losses=st.lists(st.floats(allow_nan=True), min_size=8, max_size=8),
 )
 def test_in_any_situation_it_ends_and_never_raises_a_rate(
-    lr_now: float, lr_restore: float, probe: DataProbe | None, window: tuple[int, int] | None,
-    nonfinite: bool, held: list[bool], losses: list[float],
-) -> None:  # fmt: skip
+    lr_now: float,
+    lr_restore: float,
+    probe: DataProbe | None,
+    window: tuple[int, int] | None,
+    nonfinite: bool,
+    held: list[bool],
+    losses: list[float],
+) -> None:
     verdicts = iter(zip(held, losses, strict=True))
     s = situation(
         lr_now=lr_now, lr_restore=lr_restore, probe=probe, window=window, nonfinite=nonfinite
@@ -257,7 +273,10 @@ def test_a_rate_that_was_still_rising_is_held_and_not_only_scaled() -> None:
     assert all(t.lr_factor == 1.0 and t.arms == ("lower-lr",) for t in cuts)
     assert isinstance(step, Commit)
     assert step.trial.name == "LR held at 0.00025"
-    assert step.reason.endswith("LR held at 0.0001 was not better by 0.2% (3)") or "failed" in step.reason  # fmt: skip
+    assert (
+        step.reason.endswith("LR held at 0.0001 was not better by 0.2% (3)")
+        or "failed" in step.reason
+    )
 
 
 def test_a_rising_rate_is_held_at_first_where_it_rose_from() -> None:

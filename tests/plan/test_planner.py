@@ -22,13 +22,29 @@ def tr8(**facts: float) -> RunRecord:
 
 
 FIRST = Incident(
-    kind="unrecovered-spike", attempt="1.0", severity="critical", onset_row=1, onset=7010,
-    peak_row=1, peak=7010, signals=("loss",), headline="",
-)  # fmt: skip
+    kind="unrecovered-spike",
+    attempt="1.0",
+    severity="critical",
+    onset_row=1,
+    onset=7010,
+    peak_row=1,
+    peak=7010,
+    signals=("loss",),
+    headline="",
+)
 SECOND = Incident(
-    kind="unrecovered-spike", attempt="2.0", severity="critical", precursor_row=3, precursor=6900,
-    onset_row=5, onset=6920, peak_row=7, peak=6940, signals=("loss", "grad_norm"), headline="",
-)  # fmt: skip
+    kind="unrecovered-spike",
+    attempt="2.0",
+    severity="critical",
+    precursor_row=3,
+    precursor=6900,
+    onset_row=5,
+    onset=6920,
+    peak_row=7,
+    peak=6940,
+    signals=("loss", "grad_norm"),
+    headline="",
+)
 
 
 def plan_tr8(checkpoints: list[CheckpointInfo] | None = None, **facts: float) -> Plan:
@@ -110,9 +126,16 @@ def run_with_jump(norm: float = 0.2) -> tuple[RunRecord, Incident]:
             },
         )
     found = Incident(
-        kind="divergence", attempt="1.0", severity="critical", onset_row=294, onset=295,
-        peak_row=298, peak=299, signals=("loss",), headline="",
-    )  # fmt: skip
+        kind="divergence",
+        attempt="1.0",
+        severity="critical",
+        onset_row=294,
+        onset=295,
+        peak_row=298,
+        peak=299,
+        signals=("loss",),
+        headline="",
+    )
     return builder.build(), found
 
 
@@ -136,8 +159,11 @@ def test_data_is_left_out_where_it_is_suspected() -> None:
     plan = make_plan(record, found, led_by("bad-data-window", 0.5, ("learning-rate-too-high", 0.2)))
     skip = step_of(plan, "skip-data")
     assert skip.values == {
-        "first_step": 295, "last_step": 299, "first_sample": 8 * 294, "last_sample": 8 * 299 - 1
-    }  # fmt: skip
+        "first_step": 295,
+        "last_step": 299,
+        "first_sample": 8 * 294,
+        "last_sample": 8 * 299 - 1,
+    }
     assert "lower-lr" in {r.remedy for r in plan.remedies}  # the second suspect's first remedy
     clear = make_plan(
         record, found, led_by("learning-rate-too-high", 0.7, ("bad-data-window", 0.05))
@@ -154,9 +180,16 @@ def test_a_benign_spike_is_left_alone() -> None:
 def test_a_slowdown_does_not_cost_any_training() -> None:
     record, _ = run_with_jump()
     slow = Incident(
-        kind="slowdown", attempt="1.0", severity="warning", onset_row=200, onset=201, peak_row=220,
-        peak=221, signals=("step_time_s",), headline="",
-    )  # fmt: skip
+        kind="slowdown",
+        attempt="1.0",
+        severity="warning",
+        onset_row=200,
+        onset=201,
+        peak_row=220,
+        peak=221,
+        signals=("step_time_s",),
+        headline="",
+    )
     plan = make_plan(record, slow, diagnose(record, slow))
     proposed = {r.remedy for r in plan.remedies}
     assert proposed == {
@@ -204,9 +237,18 @@ def test_what_healed_long_ago_is_gone_back_for_last(rows_after: int, first: str)
     for step in range(1, 205 + rows_after):
         builder.add(step, {"loss": 5.0 if 200 <= step <= 203 else 2.0, "grad_norm": 0.4})
     spike = Incident(
-        kind="spike", attempt="1.0", severity="warning", onset_row=199, onset=200, peak_row=200,
-        peak=201, end_row=203, end=204, signals=("loss",), headline="",
-    )  # fmt: skip
+        kind="spike",
+        attempt="1.0",
+        severity="warning",
+        onset_row=199,
+        onset=200,
+        peak_row=200,
+        peak=201,
+        end_row=203,
+        end=204,
+        signals=("loss",),
+        headline="",
+    )
     plan = make_plan(builder.build(), spike, led_by("bad-data-window"))
     named = [r.remedy for r in plan.remedies]
     assert named[0] == first

@@ -83,8 +83,11 @@ def test_order_by_cost_and_prior_and_its_editing() -> None:
     mine = edited({"beta2": {"cost": 0.1, "prior": 0.9}})
     assert next(h.id for h in in_cost_order(mine)) == "beta2"
     wrong: list[dict[str, dict[str, float]]] = [
-        {"x": {}}, {"data": {"prior": 2.0}}, {"data": {"cost": 0}}, {"data": {"c": 1.0}},
-    ]  # fmt: skip
+        {"x": {}},
+        {"data": {"prior": 2.0}},
+        {"data": {"cost": 0}},
+        {"data": {"c": 1.0}},
+    ]
     for table in wrong:
         with pytest.raises(ConfigError):
             edited(table)
@@ -125,7 +128,9 @@ def test_more_than_one_change_warns_and_one_does_not() -> None:
 @pytest.mark.covers("S85")
 def test_another_optimizer_at_the_same_rate_is_told() -> None:
     parent = {"optimizer": "adam", "lr": "1e-4"}
-    assert [x.id for x in change_set(parent, {**parent, "optimizer": "sgd"}).lints] == ["optimizer-without-lr"]  # fmt: skip
+    assert [x.id for x in change_set(parent, {**parent, "optimizer": "sgd"}).lints] == [
+        "optimizer-without-lr"
+    ]
     both = change_set(parent, {"optimizer": "sgd", "lr": "0.1"})
     assert [x.id for x in both.lints] == ["several-changes"]
 
@@ -155,13 +160,23 @@ def run_with_toggles() -> RunRecord:
     rng = np.random.default_rng(0)
     builder = RecordBuilder("run", "trimtab")
 
-    def attempt(number: str, settings: dict[str, str], level: float, norm: float, first: int) -> None:  # fmt: skip
+    def attempt(
+        number: str, settings: dict[str, str], level: float, norm: float, first: int
+    ) -> None:
         builder.start_attempt(
-            number=number, parent=None if first == 0 else "1.0",
-            parent_step=None if first == 0 else float(first), settings=settings,
-        )  # fmt: skip
+            number=number,
+            parent=None if first == 0 else "1.0",
+            parent_step=None if first == 0 else float(first),
+            settings=settings,
+        )
         for step in range(first + 1, first + 101):
-            builder.add(float(step), {"loss": level + 0.01 * rng.normal(), "grad_norm": norm * np.exp(0.1 * rng.normal())})  # fmt: skip
+            builder.add(
+                float(step),
+                {
+                    "loss": level + 0.01 * rng.normal(),
+                    "grad_norm": norm * np.exp(0.1 * rng.normal()),
+                },
+            )
 
     base = {"clip": "1.0", "weight_decay": "0.1"}
     attempt("1.0", base, 2.0, 0.5, 0)
@@ -224,15 +239,20 @@ def test_drastic_first_then_the_interval_is_halved() -> None:
 def test_the_deadline_triggers_the_published_settings() -> None:
     def advice(days: float, goodput: float) -> str:
         return plan_b(
-            days_left=days, tokens_left=250e9, tokens_per_day=8e9, goodput=goodput,
+            days_left=days,
+            tokens_left=250e9,
+            tokens_per_day=8e9,
+            goodput=goodput,
             plan_b_tokens=300e9,
-        ).advice  # fmt: skip
+        ).advice
 
     assert advice(60, 0.9) == "go on"
     assert advice(60, 0.4) == "switch"
     assert advice(60, 0.0) == "switch"
     assert advice(30, 0.4) == "too late"
-    found = plan_b(days_left=60, tokens_left=250e9, tokens_per_day=8e9, goodput=0.4, plan_b_tokens=300e9)  # fmt: skip
+    found = plan_b(
+        days_left=60, tokens_left=250e9, tokens_per_day=8e9, goodput=0.4, plan_b_tokens=300e9
+    )
     assert found.switch_within_days == pytest.approx(54 - 300 / 7.2)
     assert "adopt them within 12 days" in found.text
     with pytest.raises(ConfigError):

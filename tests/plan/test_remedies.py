@@ -70,13 +70,15 @@ def test_flags_belong_to_known_remedies() -> None:
         ("megatron", "init-std", {"std": "sqrt(2 / (5 x hidden size))"}, ""),
         ("megatron-deepspeed", "lower-lr", {"lr": 3e-5}, "--override-lr-scheduler --lr 3e-05"),
         (
-            "megatron-deepspeed", "skip-data", {"first_step": 8401.0, "last_step": 8800.0},
+            "megatron-deepspeed",
+            "skip-data",
+            {"first_step": 8401.0, "last_step": 8800.0},
             "--skip-train-iteration-range 8401-8800",
         ),
         ("hf-trainer-state", "lower-clip", {"clip": 0.3}, "--max_grad_norm 0.3"),
         ("csv", "lower-lr", {"lr": 3e-5}, ""),
     ],
-)  # fmt: skip
+)
 def test_flags(
     log_format: str, remedy: str, values: dict[str, float | str | bool | None], flags: str
 ) -> None:
@@ -84,9 +86,16 @@ def test_flags(
 
 
 KNOWN = {
-    "at": "3000", "earlier": "2000", "first": "3100", "last": "3200", "half_lr": "3e-05",
-    "old_lr": "6e-05", "parent": "1.0", "attempt": "1.1", "log": "train.log",
-}  # fmt: skip
+    "at": "3000",
+    "earlier": "2000",
+    "first": "3100",
+    "last": "3200",
+    "half_lr": "3e-05",
+    "old_lr": "6e-05",
+    "parent": "1.0",
+    "attempt": "1.1",
+    "log": "train.log",
+}
 
 
 @pytest.mark.parametrize("framework", ["", *sorted(REMEDY_FLAGS)])
@@ -111,11 +120,20 @@ def test_the_tables_name_only_what_exists() -> None:
 @pytest.mark.parametrize(
     ("name", "whose"),
     [
-        ("megatron", "megatron"), ("megatron-deepspeed", "megatron-deepspeed"), ("hf-stdout", "hf-trainer"),
-        ("hf-trainer-state", "hf-trainer"), ("fairseq", "metaseq"), ("metaseq", "metaseq"), ("torchtitan", "torchtitan"),
-        ("olmo", "olmo"), ("nanogpt", "nanogpt"), ("lightning", "lightning"), ("deepspeed", "deepspeed"), ("csv", ""),
+        ("megatron", "megatron"),
+        ("megatron-deepspeed", "megatron-deepspeed"),
+        ("hf-stdout", "hf-trainer"),
+        ("hf-trainer-state", "hf-trainer"),
+        ("fairseq", "metaseq"),
+        ("metaseq", "metaseq"),
+        ("torchtitan", "torchtitan"),
+        ("olmo", "olmo"),
+        ("nanogpt", "nanogpt"),
+        ("lightning", "lightning"),
+        ("deepspeed", "deepspeed"),
+        ("csv", ""),
     ],
-)  # fmt: skip
+)
 def test_dialects(name: str, whose: str) -> None:
     assert dialect(name) == whose
 

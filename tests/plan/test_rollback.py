@@ -112,10 +112,15 @@ def test_a_target_lies_before_the_first_sign_and_further_back_than_what_failed(
 @pytest.mark.parametrize(
     ("text", "step"),
     [
-        ("global_step6210", 6210), ("/ckpt/iter_0003000", 3000), ("step-00001200", 1200),
-        ("out/checkpoint-500", 500), ("3000", 3000), ("latest", None), ("", None),
+        ("global_step6210", 6210),
+        ("/ckpt/iter_0003000", 3000),
+        ("step-00001200", 1200),
+        ("out/checkpoint-500", 500),
+        ("3000", 3000),
+        ("latest", None),
+        ("", None),
     ],
-)  # fmt: skip
+)
 def test_parse_candidate(text: str, step: int | None) -> None:
     found = parse_candidate(text)
     assert (None if found is None else found.step) == step

@@ -1,4 +1,7 @@
-"""The skip list as a file: what is written is read, and what is no list is refused with the reason."""
+"""The skip list as a file: what is written is read.
+
+And what is no list is refused with the reason.
+"""
 
 import json
 from itertools import pairwise

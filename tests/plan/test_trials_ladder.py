@@ -10,14 +10,14 @@ import pytest
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.errors import ConfigError, PlanError
-from trimtab.plan.arms import ARMS, DEFAULT_ORDER, Trial
 from trimtab.plan.effects import effect_of
 from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Situation, next_step
 from trimtab.plan.memory import prefer, remedy_of, what_worked
 from trimtab.plan.plan import Plan
 from trimtab.plan.policy import Policy
-from trimtab.plan.readout import Row, read_out
 from trimtab.plan.remedy_table import REMEDIES, REMEDY_BY_ID
+from trimtab.plan.trial_results import Row, read_out
+from trimtab.plan.trials import ARMS, DEFAULT_ORDER, Trial
 
 CLEAN = DataProbe(num_batches=40, num_outliers=0, median_loss=3.0, worst_loss=3.2)
 WINDOW = (640, 703)
@@ -25,9 +25,18 @@ WINDOW = (640, 703)
 
 def situation(**changes: object) -> Situation:
     base = Situation(
-        kind="spike", nonfinite=False, lr_now=1e-3, lr_restore=1e-3, window=WINDOW, probe=CLEAN,
-        policy=Policy(mode="act"), clip=1.0, beta2=0.999, eps=1e-8, older_state=True,
-    )  # fmt: skip
+        kind="spike",
+        nonfinite=False,
+        lr_now=1e-3,
+        lr_restore=1e-3,
+        window=WINDOW,
+        probe=CLEAN,
+        policy=Policy(mode="act"),
+        clip=1.0,
+        beta2=0.999,
+        eps=1e-8,
+        older_state=True,
+    )
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -39,9 +48,14 @@ def play(s: Situation, held: Callable[[Trial], bool]) -> tuple[list[str], NextSt
         tried.append(step)
         assert len(tried) < 40
         result = TrialResult(
-            name=step.name, held=held(step), loss=3.0, expected_loss=3.0, steps=48,
-            skipped=step.skip is not None, lr_factor=step.lr_factor,
-        )  # fmt: skip
+            name=step.name,
+            held=held(step),
+            loss=3.0,
+            expected_loss=3.0,
+            steps=48,
+            skipped=step.skip is not None,
+            lr_factor=step.lr_factor,
+        )
         s = dataclasses.replace(s, trials=(*s.trials, result), trial_steps=s.trial_steps + 48)
     return ["+".join(t.arms) for t in tried], step
 
@@ -65,9 +79,16 @@ def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None
 def test_when_the_cheap_path_fails_the_rest_is_tried_in_the_policys_order() -> None:
     tried, step = play(situation(low_precision="bf16"), lambda t: False)
     assert list(dict.fromkeys(tried)) == [
-        "replay", "other-data", "lower-lr", "fp32", "other-state", "lower-clip", "adam-beta2",
-        "adam-eps", "optimizer-reset",
-    ]  # fmt: skip
+        "replay",
+        "other-data",
+        "lower-lr",
+        "fp32",
+        "other-state",
+        "lower-clip",
+        "adam-beta2",
+        "adam-eps",
+        "optimizer-reset",
+    ]
     assert isinstance(step, GoBack | GiveUp)
     never = situation(policy=Policy(mode="act", bisect="never"))
     assert set(play(never, lambda t: False)[0]) == {"other-data", "lower-lr"}
@@ -159,7 +180,9 @@ def test_what_worked_in_an_incident_of_the_kind_is_tried_and_proposed_first() ->
     assert play(situation(worked=worked["spike"]), lambda t: t.lr_factor < 1)[0][0] == "lower-lr"
     failed_since = [*told, told[0], told[1], ("outcome", {**told[3][1], "verdict": "did not"})]
     assert "spike" not in what_worked(failed_since)
-    plan = Plan(remedies=tuple(REMEDY_BY_ID[r].planned("x") for r in ("roll-back", "skip-data", "lower-lr")))  # fmt: skip
+    plan = Plan(
+        remedies=tuple(REMEDY_BY_ID[r].planned("x") for r in ("roll-back", "skip-data", "lower-lr"))
+    )
     first = prefer(plan, worked["spike"]).remedies
     assert [r.remedy for r in first] == ["lower-lr", "roll-back", "skip-data"]
     assert first[0].why == "worked in the last incident of this kind; x"
@@ -215,10 +238,14 @@ def row(arms: tuple[str, ...], *, held: bool) -> Row:
 @pytest.mark.parametrize(
     ("data", "state", "suspect"),
     [
-        (True, True, "both together"), (True, False, "bad data"), (False, True, "state"),
-        (False, False, "inconclusive"), (None, True, "inconclusive"), (True, None, "inconclusive"),
+        (True, True, "both together"),
+        (True, False, "bad data"),
+        (False, True, "state"),
+        (False, False, "inconclusive"),
+        (None, True, "inconclusive"),
+        (True, None, "inconclusive"),
     ],
-)  # fmt: skip
+)
 def test_data_and_state_make_four_cells(
     data: bool | None, state: bool | None, suspect: str
 ) -> None:
@@ -227,7 +254,11 @@ def test_data_and_state_make_four_cells(
     rows += [] if data is None else [row(("other-data",), held=data)]
     rows += [] if state is None else [row(("other-state",), held=state)]
     found = read_out(rows, recorded=recorded, repeat="bit-equal")
-    assert (found.cells.same, found.cells.other_data, found.cells.other_state) == (False, data, state)  # fmt: skip
+    assert (found.cells.same, found.cells.other_data, found.cells.other_state) == (
+        False,
+        data,
+        state,
+    )
     assert found.cells.suspect == suspect
     assert (suspect in found.verdict) or None in (data, state)
     well = read_out([row(("replay",), held=True)], recorded=recorded, repeat="different")
@@ -236,8 +267,10 @@ def test_data_and_state_make_four_cells(
 
 def test_what_data_and_state_say_is_a_plain_sentence() -> None:
     found = read_out([row(("other-data",), held=True)], recorded=row(("replay",), held=False))
-    assert found.verdict == (
-        "without this data it goes well, as it was, it fails: bad data; whether the state matters was not asked"
+    assert (
+        found.verdict
+        == "without this data it goes well, as it was, it fails: bad data; whether the state"
+        " matters was not asked"
     )
     assert found.as_json()["suspect"] == "inconclusive"
 
@@ -253,7 +286,10 @@ def test_the_row_without_a_change_is_there_even_where_nothing_was_replayed() -> 
 
 def test_rows_that_held_are_ranked_by_cost() -> None:
     recorded = row(("replay",), held=False)
-    rows = [row((a,), held=h) for a, h in (("fp32", True), ("adam-eps", False), ("lower-lr", True), ("other-data", True))]  # fmt: skip
+    rows = [
+        row((a,), held=h)
+        for a, h in (("fp32", True), ("adam-eps", False), ("lower-lr", True), ("other-data", True))
+    ]
     names = [r.name for r in read_out(rows, recorded=recorded).rows]
     assert names == ["replay", "other-data", "lower-lr", "fp32", "adam-eps"]
 

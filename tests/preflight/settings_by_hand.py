@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trimtab.preflight.settings import NAMES, Setting, Settings
+from trimtab.configs.settings import NAMES, Setting, Settings
 
 
 def make_settings(

@@ -9,11 +9,14 @@ import pytest
 
 from tests.preflight.settings_by_hand import make_settings
 from trimtab.cli import main
+from trimtab.configs.export import ARCHITECTURES, export, left_open
 from trimtab.errors import ConfigError
-from trimtab.preflight.export import ARCHITECTURES, export, left_open
 
 SHAPE: dict[str, Any] = {"hidden": 64, "layers": 2, "heads": 4, "vocab": 100, "seq": 32}
-MEGATRON = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --lr 1e-3 --vocab-size 100"
+MEGATRON = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32"
+    " --max-position-embeddings 32 --lr 1e-3 --vocab-size 100"
+)
 needs_hf = pytest.mark.skipif(find_spec("transformers") is None, reason="needs the hf extra")
 
 
@@ -61,8 +64,12 @@ def test_what_does_not_fit_is_named(
 
 @pytest.mark.parametrize(
     ("architecture", "stated"),
-    [("llama", {"kv_heads": 2}), ("gpt2", {"kv_heads": 4, "experts": 1}), ("qwen3", {"head_dim": 32})],
-)  # fmt: skip
+    [
+        ("llama", {"kv_heads": 2}),
+        ("gpt2", {"kv_heads": 4, "experts": 1}),
+        ("qwen3", {"head_dim": 32}),
+    ],
+)
 def test_what_fits_is_exported(architecture: str, stated: dict[str, Any]) -> None:
     config = export(make_settings(**SHAPE, **stated), architecture)
     assert config["model_type"] == architecture

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.preflight.settings_by_hand import make_settings
-from trimtab.preflight.lint import Finding, lint
-from trimtab.preflight.settings import UNEVEN, Settings
+from trimtab.config_rules.lint import Finding, lint
+from trimtab.configs.settings import UNEVEN, Settings
 
 
 def found(framework: str = "megatron", **values: Any) -> dict[str, Finding]:
@@ -22,11 +22,15 @@ def found(framework: str = "megatron", **values: Any) -> dict[str, Finding]:
         ("torchtitan", {"batch_samples": 511, "micro_batch": 2}, "error"),
         ("generic", {"batch_samples": 500, "micro_batch": 3}, "warning"),
         ("megatron", {"batch_samples": 512, "micro_batch": 1, "data_parallel": 64}, None),
-        ("deepspeed", {"batch_samples": 2048, "micro_batch": 4, "grad_accum": 8, "data_parallel": 64}, None),
+        (
+            "deepspeed",
+            {"batch_samples": 2048, "micro_batch": 4, "grad_accum": 8, "data_parallel": 64},
+            None,
+        ),
         ("generic", {"batch_samples": 500, "micro_batch": 5, "data_parallel": 64}, None),
         ("megatron", {"batch_samples": 512}, None),
     ],
-)  # fmt: skip
+)
 def test_batch(framework: str, values: dict[str, Any], severity: str | None) -> None:
     said = found(framework, **values).get("BATCH")
     assert (said.severity if said else None) == severity
@@ -54,8 +58,14 @@ def test_stages_that_the_file_divides_itself_are_left_alone() -> None:
 
 @pytest.mark.parametrize(
     ("framework", "position", "fires"),
-    [("megatron", "rope", True), ("nemo", "learned", True), ("nemo", "rope", False), ("generic", "rotary", False), ("generic", "learned_absolute", True)],
-)  # fmt: skip
+    [
+        ("megatron", "rope", True),
+        ("nemo", "learned", True),
+        ("nemo", "rope", False),
+        ("generic", "rotary", False),
+        ("generic", "learned_absolute", True),
+    ],
+)
 def test_positions_by_framework(framework: str, position: str, fires: bool) -> None:
     said = found(framework, seq=8192, max_positions=2048, position=position)
     assert ("POSITIONS" in said) == fires

@@ -6,23 +6,35 @@ from typing import Any
 import pytest
 
 from tests.preflight.settings_by_hand import make_settings
+from trimtab.config_rules.advice import advise, consider, menu, reach
+from trimtab.config_rules.lint import in_phase, lint, satisfied
+from trimtab.config_rules.presets import PRESETS, Preset, difference, find_preset
+from trimtab.config_rules.references import GPT3_LR, TABLES
+from trimtab.config_rules.rules import RULES
+from trimtab.config_rules.rules.shape import depth_risk
+from trimtab.config_rules.spelling import spell
+from trimtab.configs.facts import Facts, small_init, wide_init
+from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
 from trimtab.plan.remedy_table import REMEDIES
-from trimtab.preflight.advice import advise, consider, menu, reach
-from trimtab.preflight.facts import Facts, small_init, wide_init
-from trimtab.preflight.lint import in_phase, lint, satisfied
-from trimtab.preflight.presets import PRESETS, Preset, difference, find_preset
-from trimtab.preflight.references import GPT3_LR, TABLES
-from trimtab.preflight.rules import RULES
-from trimtab.preflight.rules.shape import depth_risk
-from trimtab.preflight.settings import Setting, Settings
-from trimtab.preflight.spelling import spell
 
 _BAD: dict[str, Any] = {
-    "hidden": 11600, "layers": 64, "heads": 80, "ffn": 46400, "init_std": 0.02, "dtype": "fp16", "beta2": 0.999, "eps": 1e-6,
-    "batch_tokens": 1.6e6, "lr": 6e-5, "clip": 3.0, "corpus_tokens": 100e9, "train_tokens": 300e9, "weight_decay": 1.0,
+    "hidden": 11600,
+    "layers": 64,
+    "heads": 80,
+    "ffn": 46400,
+    "init_std": 0.02,
+    "dtype": "fp16",
+    "beta2": 0.999,
+    "eps": 1e-6,
+    "batch_tokens": 1.6e6,
+    "lr": 6e-5,
+    "clip": 3.0,
+    "corpus_tokens": 100e9,
+    "train_tokens": 300e9,
+    "weight_decay": 1.0,
     "warmup_steps": 100,
-}  # fmt: skip
+}
 
 
 @pytest.mark.covers("S242")
@@ -97,11 +109,13 @@ def test_impossible_numbers_of_the_user_are_refused() -> None:
 @pytest.mark.parametrize(
     ("framework", "expected"),
     [
-        ("megatron", "--init-method-std 0.00587"), ("nemo", "model.init_method_std=0.00587"),
-        ("gpt-neox", 'init_method: "small_init"'), ("levanter", "model.initializer_range: 0.00587"),
+        ("megatron", "--init-method-std 0.00587"),
+        ("nemo", "model.init_method_std=0.00587"),
+        ("gpt-neox", 'init_method: "small_init"'),
+        ("levanter", "model.initializer_range: 0.00587"),
         ("something new", "set the init's standard deviation to 0.00587"),
     ],
-)  # fmt: skip
+)
 def test_the_framework_is_spoken_to_in_its_own_words(framework: str, expected: str) -> None:
     run = make_settings(framework, default=("init_std",), init_std=0.02)
     assert spell(run, {"init_std": 0.00587}) == expected
@@ -117,23 +131,105 @@ def test_a_config_is_answered_with_its_own_key() -> None:
 @pytest.mark.parametrize(
     ("path", "framework", "name", "setting", "change", "expected"),
     [
-        ("a.json", "deepspeed", "beta2", Setting(0.999, "stated", "optimizer.params.betas"), 0.95, "optimizer.params.betas: [0.9, 0.95]"),
-        ("a.sh", "metaseq", "beta2", Setting(0.98, "stated", "--adam-betas", None, "(0.9, 0.98)"), 0.95, "--adam-betas '(0.9, 0.95)'"),
-        ("a.sh", "x", "beta2", Setting(0.98, "stated", "--betas", None, "['0.9', '0.98']"), 0.95, "--betas 0.9 0.95"),
-        ("a.toml", "torchtitan", "dtype", Setting("fp16", "stated", "training.mixed_precision_param", None, "float16"), "bf16",
-         'training.mixed_precision_param = "bfloat16"'),
-        ("a.yaml", "olmo", "dtype", Setting("fp16", "stated", "precision", None, "amp_fp16"), "bf16", "precision: amp_bf16"),
-        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "net.dtype", None, "half"), "bf16", "net.dtype: bf16"),
-        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "trainer.precision", None, "16-mixed"), "bf16", "trainer.precision: bf16-mixed"),
-        ("a.yaml", "generic", "dtype", Setting("fp16", "stated", "run.fp16", None, "True"), "bf16", "run.bf16: true"),
-        ("a.toml", "torchtitan", "reduce_dtype", Setting("bf16", "stated", "training.mixed_precision_reduce", None, "bfloat16"), "fp32",
-         'training.mixed_precision_reduce = "float32"'),
-        ("a.sh", "hf-trainer", "weight_decay", Setting(0.0, "stated", "--weight_decay"), 0.1, "--weight_decay 0.1"),
+        (
+            "a.json",
+            "deepspeed",
+            "beta2",
+            Setting(0.999, "stated", "optimizer.params.betas"),
+            0.95,
+            "optimizer.params.betas: [0.9, 0.95]",
+        ),
+        (
+            "a.sh",
+            "metaseq",
+            "beta2",
+            Setting(0.98, "stated", "--adam-betas", None, "(0.9, 0.98)"),
+            0.95,
+            "--adam-betas '(0.9, 0.95)'",
+        ),
+        (
+            "a.sh",
+            "x",
+            "beta2",
+            Setting(0.98, "stated", "--betas", None, "['0.9', '0.98']"),
+            0.95,
+            "--betas 0.9 0.95",
+        ),
+        (
+            "a.toml",
+            "torchtitan",
+            "dtype",
+            Setting("fp16", "stated", "training.mixed_precision_param", None, "float16"),
+            "bf16",
+            'training.mixed_precision_param = "bfloat16"',
+        ),
+        (
+            "a.yaml",
+            "olmo",
+            "dtype",
+            Setting("fp16", "stated", "precision", None, "amp_fp16"),
+            "bf16",
+            "precision: amp_bf16",
+        ),
+        (
+            "a.yaml",
+            "generic",
+            "dtype",
+            Setting("fp16", "stated", "net.dtype", None, "half"),
+            "bf16",
+            "net.dtype: bf16",
+        ),
+        (
+            "a.yaml",
+            "generic",
+            "dtype",
+            Setting("fp16", "stated", "trainer.precision", None, "16-mixed"),
+            "bf16",
+            "trainer.precision: bf16-mixed",
+        ),
+        (
+            "a.yaml",
+            "generic",
+            "dtype",
+            Setting("fp16", "stated", "run.fp16", None, "True"),
+            "bf16",
+            "run.bf16: true",
+        ),
+        (
+            "a.toml",
+            "torchtitan",
+            "reduce_dtype",
+            Setting("bf16", "stated", "training.mixed_precision_reduce", None, "bfloat16"),
+            "fp32",
+            'training.mixed_precision_reduce = "float32"',
+        ),
+        (
+            "a.sh",
+            "hf-trainer",
+            "weight_decay",
+            Setting(0.0, "stated", "--weight_decay"),
+            0.1,
+            "--weight_decay 0.1",
+        ),
         ("a.py", "generic", "lr", Setting(6e-3, "stated", "LR"), 1.2e-4, "LR = 1.2e-4"),
-        ("a.yaml", "llm-foundry", "warmup_steps", Setting(100, "stated", "scheduler.t_warmup", None, "100ba"), 2000, "scheduler.t_warmup: 2000ba"),
-        ("a.toml", "torchtitan", "saves", Setting(False, "stated", "checkpoint.enable"), True, "checkpoint.enable = true"),
+        (
+            "a.yaml",
+            "llm-foundry",
+            "warmup_steps",
+            Setting(100, "stated", "scheduler.t_warmup", None, "100ba"),
+            2000,
+            "scheduler.t_warmup: 2000ba",
+        ),
+        (
+            "a.toml",
+            "torchtitan",
+            "saves",
+            Setting(False, "stated", "checkpoint.enable"),
+            True,
+            "checkpoint.enable = true",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_file_is_answered_in_its_own_key_unit_and_words(
     path: str, framework: str, name: str, setting: Setting, change: Any, expected: str
 ) -> None:

@@ -8,17 +8,44 @@ from typing import Any
 from rich.console import Console
 
 from tests.preflight.settings_by_hand import make_settings
-from trimtab.preflight.advice import reach
-from trimtab.preflight.budget import Machine, plan_config, plan_lines
-from trimtab.preflight.lint import lint
-from trimtab.preflight.presets import difference, find_preset
-from trimtab.preflight.settings import NAMES
-from trimtab.preflight.terminal import render_config, render_difference
+from trimtab.config_rules.advice import reach
+from trimtab.config_rules.budget import Machine, plan_config, plan_lines
+from trimtab.config_rules.lint import lint
+from trimtab.config_rules.presets import difference, find_preset
+from trimtab.config_rules.terminal import render_config, render_difference
+from trimtab.configs.settings import NAMES
 
 _ODD: tuple[Any, ...] = (
-    0, -1, 1, 1e-300, 1e300, 10**400, float("nan"), float("inf"), True, False, None, "", "auto", "${X}", "1.0e_8", "[red]x",
-    [1, 2], {"a": 1}, 0.5, 2048, 1e9, "fp16", "bf16", "adamw", "muon", "lora", 3e-4, -0.0, "\ud800",
-)  # fmt: skip
+    0,
+    -1,
+    1,
+    1e-300,
+    1e300,
+    10**400,
+    float("nan"),
+    float("inf"),
+    True,
+    False,
+    None,
+    "",
+    "auto",
+    "${X}",
+    "1.0e_8",
+    "[red]x",
+    [1, 2],
+    {"a": 1},
+    0.5,
+    2048,
+    1e9,
+    "fp16",
+    "bf16",
+    "adamw",
+    "muon",
+    "lora",
+    3e-4,
+    -0.0,
+    "\ud800",
+)
 
 
 def test_odd_values_in_any_setting_break_nothing() -> None:

@@ -6,9 +6,9 @@ import random
 import pytest
 
 from tests.preflight.settings_by_hand import make_settings
+from trimtab.config_rules.budget import Machine, plan_config
+from trimtab.config_rules.planning import epoch_ledger, gain_trend, goodput, memory, time_needed
 from trimtab.errors import ConfigError
-from trimtab.preflight.budget import Machine, plan_config
-from trimtab.preflight.planning import epoch_ledger, gain_trend, goodput, memory, time_needed
 
 
 @pytest.mark.covers("S58")
@@ -109,9 +109,17 @@ def test_numbers_must_be_positive(bad: float) -> None:
 
 @pytest.mark.parametrize(
     ("framework", "dtype", "expected"),
-    [("megatron", "bf16", 18), ("nemo", "bf16", 18), ("deepspeed", "fp16", 16), ("megatron-deepspeed", "bf16", 16), ("torchtitan", "bf16", 16),
-     ("hf-trainer", "bf16", 16), ("something new", "bf16", 22), ("megatron", "fp32", 16)],
-)  # fmt: skip
+    [
+        ("megatron", "bf16", 18),
+        ("nemo", "bf16", 18),
+        ("deepspeed", "fp16", 16),
+        ("megatron-deepspeed", "bf16", 16),
+        ("torchtitan", "bf16", 16),
+        ("hf-trainer", "bf16", 16),
+        ("something new", "bf16", 22),
+        ("megatron", "fp32", 16),
+    ],
+)
 def test_memory_is_what_the_framework_keeps(framework: str, dtype: str, expected: float) -> None:
     run = make_settings(framework, params=1e9, dtype=dtype)
     found = plan_config(run, Machine(devices=8))["memory"]

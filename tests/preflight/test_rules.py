@@ -8,18 +8,32 @@ from typing import Any
 import pytest
 
 from tests.preflight.settings_by_hand import make_settings
+from trimtab.config_rules.lint import Finding, lint
+from trimtab.config_rules.planning import epoch_ledger
+from trimtab.config_rules.rules import RULE_BY_ID, RULES
+from trimtab.config_rules.rules.rule import Rule
+from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
-from trimtab.preflight.lint import Finding, lint
-from trimtab.preflight.planning import epoch_ledger
-from trimtab.preflight.rules import RULE_BY_ID, RULES
-from trimtab.preflight.rules.rule import Rule
-from trimtab.preflight.settings import Setting, Settings
 
 _GPT3 = {
-    "hidden": 12288, "layers": 96, "heads": 96, "ffn": 49152, "gated_ffn": False, "seq": 2048, "batch_tokens": 3.2e6,
-    "lr": 6e-5, "warmup_steps": 2000, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "clip": 1.0,
-    "init_std": 0.0057, "dtype": "bf16", "train_steps": 100_000,
-}  # fmt: skip
+    "hidden": 12288,
+    "layers": 96,
+    "heads": 96,
+    "ffn": 49152,
+    "gated_ffn": False,
+    "seq": 2048,
+    "batch_tokens": 3.2e6,
+    "lr": 6e-5,
+    "warmup_steps": 2000,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+    "clip": 1.0,
+    "init_std": 0.0057,
+    "dtype": "bf16",
+    "train_steps": 100_000,
+}
 
 # rule: (severity, what is put on GPT-3's settings so that it fires, what so that it is silent)
 CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
@@ -37,18 +51,42 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "L13": ("warning", {"clip": 3.0}, {"clip": 1.0}),
     "L16": ("info", {"batch_tokens": 8e6}, {"batch_tokens": 8e6, "batch_start_samples": 192}),
     "L17": ("warning", {"batch_tokens": 32768}, {"batch_tokens": 2e6}),
-    "LOCAL": ("info", {"batch_samples": 2048, "data_parallel": 8}, {"batch_samples": 2048, "data_parallel": 64}),
+    "LOCAL": (
+        "info",
+        {"batch_samples": 2048, "data_parallel": 8},
+        {"batch_samples": 2048, "data_parallel": 64},
+    ),
     "L18": ("error", {"hidden": 16384, "ffn": 20480, "layers": 100, "heads": 128}, {"ffn": 49152}),
-    "L18-aspect": ("error", {"hidden": 16384, "layers": 32, "ffn": 65536, "heads": 128}, {"hidden": 11600, "layers": 64, "heads": 80, "ffn": 46400}),
+    "L18-aspect": (
+        "error",
+        {"hidden": 16384, "layers": 32, "ffn": 65536, "heads": 128},
+        {"hidden": 11600, "layers": 64, "heads": 80, "ffn": 46400},
+    ),
     "L19": ("error", {"heads": 100}, {"heads": 96}),
-    "L20": ("info", {"vocab": 128256, "weight_decay": 0}, {"vocab": 128256, "weight_decay": 0, "z_loss": 1e-4}),
-    "L21": ("warning", {"lr": 5e-4, "hidden": 4096, "layers": 32, "qk_norm": False}, {"lr": 5e-4, "hidden": 4096, "layers": 32, "qk_norm": True}),
+    "L20": (
+        "info",
+        {"vocab": 128256, "weight_decay": 0},
+        {"vocab": 128256, "weight_decay": 0, "z_loss": 1e-4},
+    ),
+    "L21": (
+        "warning",
+        {"lr": 5e-4, "hidden": 4096, "layers": 32, "qk_norm": False},
+        {"lr": 5e-4, "hidden": 4096, "layers": 32, "qk_norm": True},
+    ),
     "L22": ("warning", {"optimizer": "muon"}, {"optimizer": "muon", "qk_norm": True}),
     "L23": ("info", {"softcap_attention": 5.0}, {"softcap_attention": 50.0}),
     "L24": ("warning", {"dtype": "fp16"}, {"dtype": "bf16"}),
     "L25": ("error", {"dtype": "fp16", "loss_scale": 1}, {"dtype": "fp16", "loss_scale": 0}),
-    "L27": ("error", {"reduce_dtype": "bf16", "data_parallel": 64}, {"reduce_dtype": "fp32", "data_parallel": 64}),
-    "L30": ("info", {"dtype": "fp16", "activation": "gelu_tanh"}, {"dtype": "bf16", "activation": "gelu_tanh"}),
+    "L27": (
+        "error",
+        {"reduce_dtype": "bf16", "data_parallel": 64},
+        {"reduce_dtype": "fp32", "data_parallel": 64},
+    ),
+    "L30": (
+        "info",
+        {"dtype": "fp16", "activation": "gelu_tanh"},
+        {"dtype": "bf16", "activation": "gelu_tanh"},
+    ),
     "L32": ("info", {"batch_tokens": 30e6}, {"batch_tokens": 3.2e6}),
     "L35": ("info", {"save_steps": 10_000}, {"save_steps": 100}),
     "L37": ("warning", {"corpus_tokens": 180e9}, {"corpus_tokens": 400e9}),
@@ -57,13 +95,21 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "NORMFORMER": ("info", {"norm": "normformer"}, {"norm": "layernorm"}),
     "PARSE": ("error", {"eps": "1.0e_8"}, {"init_std": "small_init"}),
     "KEY": ("warning", {"beta1": 0.95, "beta2": 0.9}, {"beta1": 0.9, "beta2": 0.95}),
-    "BATCH": ("error", {"batch_samples": 2044, "micro_batch": 1, "data_parallel": 8}, {"batch_samples": 2048, "micro_batch": 1, "data_parallel": 8}),
+    "BATCH": (
+        "error",
+        {"batch_samples": 2044, "micro_batch": 1, "data_parallel": 8},
+        {"batch_samples": 2048, "micro_batch": 1, "data_parallel": 8},
+    ),
     "STAGES": ("warning", {"pipeline_parallel": 5}, {"pipeline_parallel": 16}),
     "POSITIONS": ("error", {"max_positions": 1024}, {"max_positions": 2048}),
-    "ROUTER": ("warning", {"experts": 8, "router_aux_loss": 0}, {"experts": 8, "router_aux_loss": 0, "router_bias": True}),
+    "ROUTER": (
+        "warning",
+        {"experts": 8, "router_aux_loss": 0},
+        {"experts": 8, "router_aux_loss": 0, "router_bias": True},
+    ),
     "SAVE": ("warning", {"saves": False}, {"save_steps": 100}),
     "SEQ": ("info", {"batch_samples": 16}, {"batch_samples": 1536}),
-}  # fmt: skip
+}
 
 
 def found(**changes: Any) -> dict[str, Finding]:
@@ -96,7 +142,10 @@ def test_it_is_silent(rule: str) -> None:
 
 
 @pytest.mark.covers("S27")
-@pytest.mark.parametrize(("width", "fires"), [(8, True), (63, True), (64, False), (128, False), (256, False), (257, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("width", "fires"),
+    [(8, True), (63, True), (64, False), (128, False), (256, False), (257, True)],
+)
 def test_a_local_batch_outside_8_to_32_is_an_info(width: int, fires: bool) -> None:
     said = found(batch_samples=2048, data_parallel=width)
     assert ("LOCAL" in said) == fires
@@ -449,8 +498,15 @@ def test_torchs_cosine_rises_again_after_its_period() -> None:
 
 @pytest.mark.parametrize(
     ("save", "params", "severity"),
-    [(40_000, 7e9, "warning"), (10_000, 7e9, None), (10_000, 70e9, "info"), (1_000, 70e9, None), (200_000, 70e9, "info"), (40_000, 1e8, None)],
-)  # fmt: skip
+    [
+        (40_000, 7e9, "warning"),
+        (10_000, 7e9, None),
+        (10_000, 70e9, "info"),
+        (1_000, 70e9, None),
+        (200_000, 70e9, "info"),
+        (40_000, 1e8, None),
+    ],
+)
 def test_few_checkpoints(save: int, params: float, severity: str | None) -> None:
     said = judged(save_steps=save, train_steps=100_000, params=params).get("L35")
     assert (said.severity if said else None) == severity

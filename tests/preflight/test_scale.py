@@ -1,13 +1,16 @@
-"""What the stated sharding leaves on each device, and the batch that the number of devices settles."""
+"""What the stated sharding leaves on each device.
+
+And the batch that the number of devices settles.
+"""
 
 import dataclasses
 
 import pytest
 
 from tests.preflight.settings_by_hand import make_settings
-from trimtab.preflight.lint import lint, satisfied
-from trimtab.preflight.planning import Sharding, memory
-from trimtab.preflight.scale import on_devices, sharding_of
+from trimtab.config_rules.lint import lint, satisfied
+from trimtab.config_rules.planning import Sharding, memory
+from trimtab.config_rules.scale import on_devices, sharding_of
 
 GIB = 2.0**30
 

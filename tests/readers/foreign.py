@@ -1,4 +1,7 @@
-"""What a log of another trainer is for the tests: one record printed by our own code, and what it says."""
+"""What a log of another trainer is for the tests.
+
+One record printed by our own code, and what it says.
+"""
 
 import math
 from collections.abc import Callable

@@ -109,11 +109,13 @@ def test_other_tables_say_what_to_do(tmp_path: Path, head: bytes, message: str) 
 def test_a_notebook_without_a_run_and_a_broken_one(tmp_path: Path) -> None:
     for i, text in enumerate(
         (
-            json.dumps({"cells": [{"outputs": [{"text": "hello"}]}, 3, {"outputs": 4}], "nbformat": 4}),
+            json.dumps(
+                {"cells": [{"outputs": [{"text": "hello"}]}, 3, {"outputs": 4}], "nbformat": 4}
+            ),
             '{"cells": [{"outputs": [{"text": ["step 1 loss 2"',
             json.dumps({"cells": 7, "nbformat": 4}),
         )
-    ):  # fmt: skip
+    ):
         path = tmp_path / f"{i}.ipynb"
         path.write_text(text)
         with pytest.raises(ReadError, match=path.name):

@@ -59,7 +59,10 @@ def test_what_was_printed_comes_back(tmp_path: Path, name: str) -> None:
 
 
 NOISE = (
-    "/usr/lib/python3/torch/optim/lr_scheduler.py:143: UserWarning: call `optimizer.step()` first\n",
+    (
+        "/usr/lib/python3/torch/optim/lr_scheduler.py:143: UserWarning: call `optimizer.step()`"
+        " first\n"
+    ),
     "  warnings.warn(\n",
     "[W501 10:00:00.123 Utils.hpp:106] Warning: NCCL_ASYNC is deprecated (function operator())\n",
     "Saving model checkpoint to out/checkpoint-500\n",

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.logs.fuzzing import HungError, examine, mutated, seed_logs
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ReadError
 from trimtab.readers import read_each
 from trimtab.signals import derive
-from trimtab.testing.fuzzing import HungError, examine, mutated, seed_logs
 
 QUICK = 2_500
 BLOCK = 10_000
@@ -20,7 +20,8 @@ MEMORY_KIB = 400 << 10
 
 
 def fuzz(folder: Path, first: int, num: int) -> int:
-    """Read so many mutated logs; fails at the first that breaks a rule, returns how many were read."""
+    """Read so many mutated logs; fails at the first that breaks a rule, returns how many were
+    read."""
     done = 0
     seeds = seed_logs(folder)
     others, names = tuple(seeds.values()), tuple(seeds)

@@ -1,4 +1,7 @@
-"""One history in every form: TensorBoard, JSONL and CSV give the same series; validation beside training."""
+"""One history in every form: TensorBoard, JSONL and CSV give the same series.
+
+Validation beside training.
+"""
 
 import csv
 import json
@@ -7,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.logs.event_logs import write_event_file
+from trimtab.analysis.assemble import make_account
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
-from trimtab.report.assemble import make_account
 from trimtab.report.html import page_data
-from trimtab.testing.event_logs import write_event_file
 from trimtab.testing.tr8_104b import print_log
 
 
@@ -47,10 +50,14 @@ def write(form: str, folder: Path, columns: dict[str, list[float]]) -> Path:
 
 def series(record: RunRecord) -> dict[str, list[tuple[float, float]]]:
     return {
-        n: [(float(s), float(v)) for s, v, p in zip(record.step, c.values, c.present, strict=True) if p]
+        n: [
+            (float(s), float(v))
+            for s, v, p in zip(record.step, c.values, c.present, strict=True)
+            if p
+        ]
         for n, c in record.columns.items()
         if n in ("loss", "grad_norm", "lr")
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.covers("S36")
@@ -75,6 +82,6 @@ def test_a_validation_loss_stands_at_its_step_beside_the_training_loss(tmp_path:
     assert loss.present[row]
     assert not loss.present[validation.present & ~loss.present].any()
     data = page_data(make_account(record))
-    (panel, *_) = data["panels"]
+    panel, *_ = data["panels"]
     shown = [(x, y) for d in panel["dots"] for x, y in zip(data["xs"][d["x"]], d["y"], strict=True)]
     assert (7000.0, pytest.approx(7.1742)) in shown

@@ -65,7 +65,7 @@ def test_a_step_read_again_has_its_last_reading_and_ragged_rows_are_filled_with_
             {"step": 20, "grad_norm": [4, 5, 6]},
         )
     )
-    ((reading,), _) = read_layers(tmp_path)
+    (reading,), _ = read_layers(tmp_path)
     np.testing.assert_array_equal(reading.values, [[7, math.nan, math.nan], [4, 5, 6]])
 
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.logs.fuzzing import mutated
 from trimtab.errors import ReadError
 from trimtab.readers.line_layout import LineLayout
 from trimtab.readers.megatron import MegatronReader
 from trimtab.record import RunRecord
 from trimtab.testing.curves import Fault, simulate_run
-from trimtab.testing.fuzzing import mutated
 from trimtab.testing.megatron_logs import MegatronStyle, print_log
 
 RUN = simulate_run(
@@ -99,10 +99,16 @@ def test_a_line_with_another_word_does_not_fit() -> None:
 
 @pytest.mark.parametrize(
     "between",
-    ["# Try 3", "- Restarted from `global_step40`", " [...]", "  lr ........ 1e-4", "plain words",
-     "  successfully loaded checkpoint from x at iteration 20",
-     " validation loss at iteration 30 | lm loss value: 2.0E+00 | lm loss PPL: 7.4E+00 |"],
-)  # fmt: skip
+    [
+        "# Try 3",
+        "- Restarted from `global_step40`",
+        " [...]",
+        "  lr ........ 1e-4",
+        "plain words",
+        "  successfully loaded checkpoint from x at iteration 20",
+        " validation loss at iteration 30 | lm loss value: 2.0E+00 | lm loss PPL: 7.4E+00 |",
+    ],
+)
 def test_what_stands_between_records_is_seen(between: str, tmp_path: Path) -> None:
     lines = print_log(simulate_run(num_steps=120), STYLES["plain"]).splitlines()
     text = "\n".join([*lines[:60], between, *lines[60:]])

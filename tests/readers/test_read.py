@@ -33,13 +33,40 @@ def make_run(root: Path) -> Path:
     (signals / "1.10.jsonl").write_text(lines([{"step": 6, "loss": 2.5}, {"step": 7, "loss": 2.4}]))
     events: list[dict[str, object]] = [
         {"t": "", "event": "start", "attempt": "1.0", "step": 0},
-        {"t": "", "event": "attempt", "attempt": "1.0", "step": 0, "number": "1.0",
-         "parent": None, "parent_step": None, "why": "launched", "trial": False},
-        {"t": "", "event": "attempt", "attempt": "1.2", "step": 4, "number": "1.2",
-         "parent": "1.0", "parent_step": 4, "why": "half the LR", "trial": True},
-        {"t": "", "event": "attempt", "attempt": "1.10", "step": 5, "number": "1.10",
-         "parent": "1.0", "parent_step": 5, "why": "skip the window", "trial": False},
-    ]  # fmt: skip
+        {
+            "t": "",
+            "event": "attempt",
+            "attempt": "1.0",
+            "step": 0,
+            "number": "1.0",
+            "parent": None,
+            "parent_step": None,
+            "why": "launched",
+            "trial": False,
+        },
+        {
+            "t": "",
+            "event": "attempt",
+            "attempt": "1.2",
+            "step": 4,
+            "number": "1.2",
+            "parent": "1.0",
+            "parent_step": 4,
+            "why": "half the LR",
+            "trial": True,
+        },
+        {
+            "t": "",
+            "event": "attempt",
+            "attempt": "1.10",
+            "step": 5,
+            "number": "1.10",
+            "parent": "1.0",
+            "parent_step": 5,
+            "why": "skip the window",
+            "trial": False,
+        },
+    ]
     (root / "journal.jsonl").write_text(lines(events) + '{"t": "", "event": "att')
     (root / "run.toml").write_text('name = "x"\nclip_grad = 0.5\n[optimizer]\nlr = 1e-3\n')
     return root

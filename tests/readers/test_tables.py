@@ -95,9 +95,19 @@ def test_nan_tokens_are_values_and_null_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["step", "iter", "iteration", "global_step", "update", "num_updates", "trainer/global_step",
-     "current_steps", "train/global_step", "_step"],
-)  # fmt: skip
+    [
+        "step",
+        "iter",
+        "iteration",
+        "global_step",
+        "update",
+        "num_updates",
+        "trainer/global_step",
+        "current_steps",
+        "train/global_step",
+        "_step",
+    ],
+)
 def test_step_keys(tmp_path: Path, key: str) -> None:
     record = read_as(tmp_path, as_jsonl([{key: 10 * i, "loss": 2.0} for i in range(5)]))
     assert (record.axis, record.step.tolist()) == ("step", [0, 10, 20, 30, 40])
@@ -150,9 +160,11 @@ def test_equal_lines_at_one_step_are_repeats(tmp_path: Path) -> None:
 
 def test_other_ranks_are_left_out(tmp_path: Path) -> None:
     rows = [
-        {"step": i, "rank": r, "loss": 3.0 + r} for k in range(0, 8, 4) for r in (0, 1)
+        {"step": i, "rank": r, "loss": 3.0 + r}
+        for k in range(0, 8, 4)
+        for r in (0, 1)
         for i in range(k, k + 4)
-    ]  # fmt: skip
+    ]
     record = read_as(tmp_path, as_jsonl(rows))
     assert record.step.tolist() == list(range(8))
     assert set(cells(record, "loss")) == {3.0}

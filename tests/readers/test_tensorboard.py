@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.logs.event_logs import Form, encode_event, frame, write_event_file
 from trimtab.errors import ReadError
 from trimtab.readers import read, read_each, read_run
 from trimtab.readers.crc32c import byte_effects, crc32c, crc32c_rows
@@ -18,7 +19,6 @@ from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.tfevents import parse_events
 from trimtab.readers.tfrecord import find_frames
 from trimtab.record import RunRecord
-from trimtab.testing.event_logs import Form, encode_event, frame, write_event_file
 
 NAME = "events.out.tfevents.1700000000.host.1.0"
 

@@ -82,8 +82,8 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "the loss twice": (
         lambda i, x, g: (
-            f"I0501 10:00:{i:02d}.123 12345 solver.cpp:228] Iteration {100 * i}, loss = {x}\n"
-            f"I0501 10:00:{i:02d}.123 12345 solver.cpp:244]     output #0: loss = {x} (* 1 = {x} loss)"
+            f"I0501 10:00:{i:02d}.123 12345 solver.cpp:228] Iteration {100 * i}, loss = {x}\nI0501"
+            f" 10:00:{i:02d}.123 12345 solver.cpp:244]     output #0: loss = {x} (* 1 = {x} loss)"
         ),
         0,
         100 * (N - 1),
@@ -95,8 +95,9 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "suffixes": (
         lambda i, x, g: (
-            f"05/01/2024 10:00:{i:02d} [INFO|DP=0|TP=0]: iteration: {i + 1} / 100 | consumed_tokens: "
-            f"{32.8 * i:.1f}K | elapsed_time_per_iteration_ms: 1.2K | lm_loss: {x} | grad_norm: {g}"
+            f"05/01/2024 10:00:{i:02d} [INFO|DP=0|TP=0]: iteration: {i + 1} / 100 |"
+            f" consumed_tokens: {32.8 * i:.1f}K | elapsed_time_per_iteration_ms: 1.2K | lm_loss:"
+            f" {x} | grad_norm: {g}"
         ),
         1,
         N,
@@ -111,7 +112,8 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "a bar with a step in front": (
         lambda i, x, g: (
-            f"1|{i + 1}|Loss: {x}: {i:3d}%|{BAR * (i // 10)}     | {i + 1}/1000 [00:01<15:17, 1.3it/s]\r"
+            f"1|{i + 1}|Loss: {x}: {i:3d}%|{BAR * (i // 10)}     | {i + 1}/1000 [00:01<15:17,"
+            " 1.3it/s]\r"
         ),
         1,
         N,
@@ -147,8 +149,9 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "train_inner in JSON": (
         lambda i, x, g: (
-            f'[2022-05-01 10:00:{i:02d},123][train_inner][INFO] - {{"epoch": 1, "update": 0.0{i:02d}, '
-            f'"loss": "{x}", "num_updates": "{i + 1}", "gnorm": "{g}", "loss_scale": "2"}}'
+            f'[2022-05-01 10:00:{i:02d},123][train_inner][INFO] - {{"epoch": 1, "update":'
+            f' 0.0{i:02d}, "loss": "{x}", "num_updates": "{i + 1}", "gnorm": "{g}", "loss_scale":'
+            ' "2"}'
         ),
         1,
         N,
@@ -203,8 +206,9 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "torchtitan": (
         lambda i, x, g: (
-            f"[rank0]:[titan] 2026-05-11 05:48:46,996 - root - INFO - \x1b[31mstep: {1000 * i:,}  "
-            f"\x1b[32mloss:  {x}  \x1b[34mgrad_norm:  {g}  \x1b[36mmemory: 13.38GiB(42.66%)  tps: 71,734"
+            f"[rank0]:[titan] 2026-05-11 05:48:46,996 - root - INFO - \x1b[31mstep: {1000 * i:,} "
+            f" \x1b[32mloss:  {x}  \x1b[34mgrad_norm:  {g}  \x1b[36mmemory: 13.38GiB(42.66%)  tps:"
+            " 71,734"
         ),
         0,
         1000 * (N - 1),
@@ -232,8 +236,8 @@ STEPS: dict[str, tuple[Line, float, float]] = {
     ),
     "transformer-xl": (
         lambda i, x, g: (
-            f"| epoch   3 step {200 * i:8d} | {20 * i:6d} batches | lr 0.000242 | ms/batch 382.06 | "
-            f"loss {x:5.4f} | ppl    37.256"
+            f"| epoch   3 step {200 * i:8d} | {20 * i:6d} batches | lr 0.000242 | ms/batch 382.06 |"
+            f" loss {x:5.4f} | ppl    37.256"
             + held_out(i, f"| Eval  {i} at step {200 * i} | time: 12.1s | valid loss  {x + 1} |")
         ),
         0,
@@ -270,7 +274,8 @@ def test_steps_and_losses_come_back(tmp_path: Path, name: str) -> None:
 
 EPOCHS: dict[str, Line] = {
     "epoch line, then values": lambda i, x, g: (
-        f"Epoch {i + 1}/60\n1875/1875 [=====] - 4s 2ms/step - loss: {x} - acc: 0.9 - val_loss: {x + 1}"
+        f"Epoch {i + 1}/60\n1875/1875 [=====] - 4s 2ms/step - loss: {x} - acc: 0.9 - val_loss:"
+        f" {x + 1}"
     ),
     "Train: 0 [ 50/1000]": lambda i, x, g: (
         f"Train: {i // 20} [{(i % 20) * 50:4d}/1000 ({5 * (i % 20):3.0f}%)]  Loss: {x} ({x})  "
@@ -278,18 +283,22 @@ EPOCHS: dict[str, Line] = {
         + held_out(i, f"Test: [   0/19]  Time: 2.1 (2.1)  Loss:  {x + 1} ({x + 1})")
     ),
     "Epoch [1][50/1000]": lambda i, x, g: (
-        f"2021-05-01 10:00:{i:02d},123 - det - INFO - Epoch [{i // 20 + 1}][{(i % 20 + 1) * 50}/1000]\t"
-        f"lr: 1.978e-03, eta: 1 day, 0:12:34, memory: 3903, loss_bbox: 0.2, loss: {x}, grad_norm: {g}"
+        f"2021-05-01 10:00:{i:02d},123 - det - INFO - Epoch"
+        f" [{i // 20 + 1}][{(i % 20 + 1) * 50}/1000]\tlr: 1.978e-03, eta: 1 day, 0:12:34, memory:"
+        f" 3903, loss_bbox: 0.2, loss: {x}, grad_norm: {g}"
     ),
     "Epoch[0] Batch [50]": lambda i, x, g: (
-        f"INFO:root:Epoch[{i // 20}] Batch [{(i % 20) * 50}]\tSpeed: 1234.5 samples/sec\tcross-entropy={x}"
+        f"INFO:root:Epoch[{i // 20}] Batch [{(i % 20) * 50}]\tSpeed: 1234.5"
+        f" samples/sec\tcross-entropy={x}"
     ),
     "Epoch: [3/90] in a bar": lambda i, x, g: (
-        f"Epoch: [{i // 20}/90] Loss: {x} Acc: 14.6%:   7%|{BAR * (i % 20)}  | {i % 20}/20 [00:02<00:29]\r"
+        f"Epoch: [{i // 20}/90] Loss: {x} Acc: 14.6%:   7%|{BAR * (i % 20)}  | {i % 20}/20"
+        " [00:02<00:29]\r"
     ),
     "1epoch:train:1-100batch": lambda i, x, g: (
-        f"(trainer:732) INFO: {i // 20 + 1}epoch:train:{(i % 20) * 100 + 1}-{(i % 20) * 100 + 100}batch: "
-        f"iter_time=1.1e-04, loss_ctc=90.1, loss_att=50.2, loss={x}, grad_norm={g}"
+        "(trainer:732) INFO:"
+        f" {i // 20 + 1}epoch:train:{(i % 20) * 100 + 1}-{(i % 20) * 100 + 100}batch:"
+        f" iter_time=1.1e-04, loss_ctc=90.1, loss_att=50.2, loss={x}, grad_norm={g}"
     ),
     "epoch header": lambda i, x, g: (
         ("epoch     train_loss  valid_loss  accuracy  time\n" if i == 0 else "")
@@ -321,13 +330,20 @@ def test_epochs_and_losses_come_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "format_name"),
     [
-        ("train_inner", "fairseq"), ("train_inner in JSON", "fairseq"), ("torchtitan", "torchtitan"),
-        ("llm.c", "llm.c"), ("llm.c main.log", "llm.c"), ("maxtext", "maxtext"),
-        ("colon, two kinds of line", "nanogpt"), ("transformer-xl", "transformer-xl"),
-        ("deepspeed-chat", "deepspeed-chat"), ("lines under a step line", "olmo"),
-        ("table of one pair a line", "stable-baselines3"), ("short words", "text"),
+        ("train_inner", "fairseq"),
+        ("train_inner in JSON", "fairseq"),
+        ("torchtitan", "torchtitan"),
+        ("llm.c", "llm.c"),
+        ("llm.c main.log", "llm.c"),
+        ("maxtext", "maxtext"),
+        ("colon, two kinds of line", "nanogpt"),
+        ("transformer-xl", "transformer-xl"),
+        ("deepspeed-chat", "deepspeed-chat"),
+        ("lines under a step line", "olmo"),
+        ("table of one pair a line", "stable-baselines3"),
+        ("short words", "text"),
     ],
-)  # fmt: skip
+)
 def test_formats_with_a_name_are_told(tmp_path: Path, name: str, format_name: str) -> None:
     line = STEPS[name][0]
     path = tmp_path / "log"

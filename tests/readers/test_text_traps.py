@@ -1,4 +1,5 @@
-"""The traps of text logs: what must not become a record, what must not break one, what is refused."""
+"""The traps of text logs: what must not become a record, what must not break one, what is
+refused."""
 
 import gzip
 import math
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
 from trimtab.readers.fallback import TextReader
-from trimtab.readers.text_keys import meaning
+from trimtab.readers.freetext.keys import meaning
 from trimtab.record import RunRecord
 
 SOURCE = Path(__file__).read_text()
@@ -144,7 +145,10 @@ We saw that loss of 3.{i} comes with {w}, and a learning rate of 0.{i} is {w}.
 @pytest.mark.parametrize(
     "text",
     [
-        "".join(PROSE.format(i=i, w="".join(chr(97 + (i * j) % 26) for j in range(9))) for i in range(40)),
+        "".join(
+            PROSE.format(i=i, w="".join(chr(97 + (i * j) % 26) for j in range(9)))
+            for i in range(40)
+        ),
         SOURCE,
         "name,price,city\n" + "".join(f"a{i},{i}.5,b\n" for i in range(50)),
         "2024-01-01 10:00:00 GET /index.html 200 1234\n" * 100,
@@ -153,8 +157,17 @@ We saw that loss of 3.{i} comes with {w}, and a learning rate of 0.{i} is {w}.
         "step 1\nstep 2\nstep 3\n",
         "loss",
     ],
-    ids=["prose", "source code", "other table", "web server", "four lines", "calls", "steps only", "a word"],
-)  # fmt: skip
+    ids=[
+        "prose",
+        "source code",
+        "other table",
+        "web server",
+        "four lines",
+        "calls",
+        "steps only",
+        "a word",
+    ],
+)
 def test_what_is_no_run_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
@@ -195,8 +208,38 @@ def test_damaged_files_read_or_are_refused(tmp_path: Path) -> None:
             assert record.num_rows > 0
 
 
-TOKENS = ("step", "loss", "epoch", ":", "=", " ", "|", "[", "]", "/", ",", "{", "}", "'", '"', "nan",
-          "1", "2.5", "\n", "\r", "\t", "(", ")", "%", "ms", "valid", "1e5", "-1", "rank0", "\x1b[1m")  # fmt: skip
+TOKENS = (
+    "step",
+    "loss",
+    "epoch",
+    ":",
+    "=",
+    " ",
+    "|",
+    "[",
+    "]",
+    "/",
+    ",",
+    "{",
+    "}",
+    "'",
+    '"',
+    "nan",
+    "1",
+    "2.5",
+    "\n",
+    "\r",
+    "\t",
+    "(",
+    ")",
+    "%",
+    "ms",
+    "valid",
+    "1e5",
+    "-1",
+    "rank0",
+    "\x1b[1m",
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -238,12 +281,20 @@ def test_huge_lines_are_passed_over_quickly(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("key", "name"),
     [
-        ("completed step", "step"), ("Train Epoch", "epoch"), ("best loss", None), ("max steps", None),
-        ("tokens per step", None), ("valid/ce_loss", "val_loss"), ("loss scale", "loss_scale"),
-        ("hidden parameter norm", None), ("running loss", "loss"), ("[eval] loss", "val_loss"),
-        ("packet", None), ("LR", "lr"),
+        ("completed step", "step"),
+        ("Train Epoch", "epoch"),
+        ("best loss", None),
+        ("max steps", None),
+        ("tokens per step", None),
+        ("valid/ce_loss", "val_loss"),
+        ("loss scale", "loss_scale"),
+        ("hidden parameter norm", None),
+        ("running loss", "loss"),
+        ("[eval] loss", "val_loss"),
+        ("packet", None),
+        ("LR", "lr"),
     ],
-)  # fmt: skip
+)
 def test_meaning_of_keys(key: str, name: str | None) -> None:
     found = meaning(key)
     assert (None if found is None else found.name) == name

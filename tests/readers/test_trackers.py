@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.logs.wandb_logs import encode_wandb_log
 from trimtab.errors import ReadError
 from trimtab.readers import read, read_each, read_run
 from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.record import RunRecord
-from trimtab.testing.wandb_logs import encode_wandb_log
 
 # --- W&B ---------------------------------------------------------------------------------------
 

@@ -48,8 +48,11 @@ def as_dicts(rows: Sequence[Row]) -> str:
 
 
 FORMS: dict[str, Callable[[Sequence[Row]], str]] = {
-    "text": as_text, "csv": as_csv, "jsonl": as_jsonl, "dicts": as_dicts,
-}  # fmt: skip
+    "text": as_text,
+    "csv": as_csv,
+    "jsonl": as_jsonl,
+    "dicts": as_dicts,
+}
 
 
 @pytest.fixture(params=FORMS)
@@ -149,8 +152,11 @@ def test_a_mean_beside_the_value_gives_way_and_alone_is_said_to_be_one(written: 
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.compress, "xz": lzma.compress, "bz2": bz2.compress, "zst": zstandard.ZstdCompressor().compress,
-}  # fmt: skip
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "bz2": bz2.compress,
+    "zst": zstandard.ZstdCompressor().compress,
+}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -8,8 +8,8 @@ import pytest
 from tests.report.excerpt import make_excerpt
 from tests.report.parts import incident, plain_record, told
 from tests.report.rescued import make_rescued
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.record import RunRecord
-from trimtab.report.account import IncidentAccount, RunAccount
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from tests.report.parts import finding, incident, told
+from trimtab.analysis.account import RunAccount
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.report.account import RunAccount
 
 PLAN = Plan(
     remedies=(
@@ -61,7 +61,10 @@ WHY = Diagnosis(
     next_test="200 steps in fp32 or bf16 from step 3000",
 )
 NOTES = (
-    "printed grad norm is multiplied by the loss scale; divided out (98 258 / 2048 = 48.0 at step 7000)",
+    (
+        "printed grad norm is multiplied by the loss scale; divided out (98 258 / 2048 = 48.0 at"
+        " step 7000)"
+    ),
     "judged by the excerpt rule: attempts of fewer than 30 rows, with hindsight",
     "clip 1.0 assumed: the log does not state it",
 )

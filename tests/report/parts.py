@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.analysis.account import IncidentAccount
 from trimtab.detectors.contract import Finding
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan
 from trimtab.record import Attempt, Column, RunRecord
-from trimtab.report.account import IncidentAccount
 
 
 def finding(row: int, step: float, text: str, **changes: Any) -> Finding:

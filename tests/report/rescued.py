@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 
 from tests.report.parts import finding, incident, told
+from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.journal import read_journal
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.report.account import RunAccount
 
 
 def schedule(step: float, *, factor: float = 1.0) -> float:
@@ -154,7 +154,10 @@ def make_rescued() -> RunAccount:
         end_row=None,
         end=None,
         signals=("loss", "grad_norm"),
-        headline="loss is diverging · since step 902 (first sign 884, grad_norm) · loss 6.1, expected 2.0",
+        headline=(
+            "loss is diverging · since step 902 (first sign 884, grad_norm) · loss 6.1,"
+            " expected 2.0"
+        ),
         confidence=0.97,
         findings=(
             finding(

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.chronicle.journal import Event
 from trimtab.record import RecordBuilder, RunRecord
-from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.html import page_data, render_html
 
 
@@ -119,8 +119,9 @@ def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     rescued: RunAccount, excerpt: RunAccount, healthy: RunAccount
 ) -> None:
     state, under = top(excerpt)
-    assert state == (
-        'critical">Loss spike that did not recover · since step 6920 · attempt 1.1 · very sure'
+    assert (
+        state
+        == 'critical">Loss spike that did not recover · since step 6920 · attempt 1.1 · very sure'
     )
     assert under.startswith("Do")
     assert "--load CHECKPOINTS --load-iteration 3000" in under

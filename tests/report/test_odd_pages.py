@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.bench.chromium import Browser
+from benchmarks.chromium import Browser
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.detectors.contract import Finding
 from trimtab.readers.layers import LayerReadings
 from trimtab.record import Attempt, RecordBuilder, RunRecord
-from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.html import render_html
 
 pytestmark = pytest.mark.browser
@@ -49,11 +49,15 @@ def opened(browser: Browser, tmp_path: Path) -> Callable[[RunAccount], Browser]:
         assert browser.errors == []
         assert browser.evaluate("document.documentElement.dataset.errors") == ""
         assert [u for u in browser.requests if not u.startswith(("file:", "data:"))] == []
-        wide = "[...document.querySelectorAll('body *')].filter((n) => n.getBoundingClientRect().right > 1366 && !n.closest('svg')).map((n) => n.tagName + '.' + n.className + ': ' + n.textContent.slice(0, 40))"
+        wide = (
+            "[...document.querySelectorAll('body *')].filter((n) => n.getBoundingClientRect().right"
+            " > 1366 && !n.closest('svg')).map((n) => n.tagName + '.' + n.className + ': ' +"
+            " n.textContent.slice(0, 40))"
+        )
         assert browser.evaluate(wide) == []
         assert not browser.evaluate(
-            "[...document.querySelectorAll('#panels svg *')].some((n) =>"
-            " [...n.attributes].some((a) => a.name !== 'href' && /NaN|Infinity|undefined/.test(a.value)))"
+            "[...document.querySelectorAll('#panels svg *')].some((n) => [...n.attributes].some((a)"
+            " => a.name !== 'href' && /NaN|Infinity|undefined/.test(a.value)))"
         )
         return browser
 
@@ -188,17 +192,25 @@ def test_a_slow_step_is_shaded_on_the_step_time_and_only_faintly_on_the_loss(
         {n: rng.normal(2, 0.1, 900) for n in ("loss", "step_time_s", "throughput")}
     )
     slow = make_incident(
-        kind="slowdown", severity="warning", signals=("step_time_s", "throughput"),
-        precursor=400.0, precursor_row=399, precursor_signal="throughput",
-    )  # fmt: skip
+        kind="slowdown",
+        severity="warning",
+        signals=("step_time_s", "throughput"),
+        precursor=400.0,
+        precursor_row=399,
+        precursor_signal="throughput",
+    )
     browser = opened(RunAccount(record=record, incidents=(slow,)))
-    shade = browser.evaluate("""Object.fromEntries([...document.querySelectorAll('#panels svg')].map((s) =>
-      [s.dataset.panel, Math.max(0, ...[...s.querySelectorAll('.band')].map((b) => +b.getAttribute('fill-opacity')))]))""")
+    shade = browser.evaluate(
+        """Object.fromEntries([...document.querySelectorAll('#panels svg')].map((s) =>
+      [s.dataset.panel, Math.max(0, ...[...s.querySelectorAll('.band')].map((b) => +b.getAttribute('fill-opacity')))]))"""
+    )
     assert shade["step_time_s"] == shade["throughput"] == 1
     assert 0 < shade["loss"] < 0.5
     browser.key("n")
-    flags = browser.evaluate("""Object.fromEntries([...document.querySelectorAll('#panels svg')].map((s) =>
-      [s.dataset.panel, [...s.querySelectorAll('.flag')].map((f) => f.textContent).join(' ')]))""")
+    flags = browser.evaluate(
+        """Object.fromEntries([...document.querySelectorAll('#panels svg')].map((s) =>
+      [s.dataset.panel, [...s.querySelectorAll('.flag')].map((f) => f.textContent).join(' ')]))"""
+    )
     assert flags["throughput"] == "first sign 400"
     assert flags["step_time_s"] == ""
     assert "onset 412" in flags["loss"]
@@ -227,10 +239,21 @@ def test_a_selected_card_comes_into_view(
 ) -> None:
     base = make_incident(severity="critical")
     finding = Finding(
-        detector="spike", kind="spike", signal="loss", severity="critical", row=411, step=412.0,
-        onset_row=411, onset=412.0, peak_row=411, peak=412.0, value=4.0, expected=3.0, score=9.0,
+        detector="spike",
+        kind="spike",
+        signal="loss",
+        severity="critical",
+        row=411,
+        step=412.0,
+        onset_row=411,
+        onset=412.0,
+        peak_row=411,
+        peak=412.0,
+        value=4.0,
+        expected=3.0,
+        score=9.0,
         text="a long account of what was seen " * 30,
-    )  # fmt: skip
+    )
     told = tuple(
         replace(base, incident=replace(base.incident, onset=float(k * 50), findings=(finding,)))
         for k in range(1, 9)
@@ -286,8 +309,11 @@ def test_the_heat_map_shows_one_bad_reading_of_one_block_among_thousands(
     browser = opened(heat_account(make_record, values))
     browser.call(
         "Emulation.setDeviceMetricsOverride",
-        width=width, height=768, deviceScaleFactor=1, mobile=False,
-    )  # fmt: skip
+        width=width,
+        height=768,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
     browser.evaluate("window.dispatchEvent(new Event('resize'))")
     rows = browser.evaluate(PIXELS)[::-1]  # the first block is at the foot
     assert len(rows) == 12
@@ -297,6 +323,7 @@ def test_the_heat_map_shows_one_bad_reading_of_one_block_among_thousands(
     assert [r for r in range(12) if rows[r]["red"] >= 0] == [2]
     assert "block 10" in browser.evaluate("trimtabHeat.readout(trimtab.data.heats[0], 4322).text")
     note = browser.evaluate(
-        "[...document.querySelectorAll('.panel')].find((p) => p.querySelector('.heat')).querySelector('.note').textContent"
+        "[...document.querySelectorAll('.panel')].find((p) =>"
+        " p.querySelector('.heat')).querySelector('.note').textContent"
     )
     assert re.match(r"dark: up to 50× above", note)

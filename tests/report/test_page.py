@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.bench.chromium import Browser
+from benchmarks.chromium import Browser
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.record import RunRecord
-from trimtab.report.account import IncidentAccount, RunAccount
 from trimtab.report.html import render_html
 
 pytestmark = pytest.mark.browser
@@ -144,10 +144,10 @@ def test_perplexity_is_exp_of_loss_in_every_record_and_does_not_overflow(
         [np.random.default_rng(0).uniform(0.01, 12, 500), [81.0, 300.0, 709.0, 800.0, 1e6]]
     )
     account = RunAccount(record=make_record({"loss": loss}), incidents=())
-    read = show(
-        account
-    ).evaluate(f"""[...Array({len(loss)}).keys()].map(i => window.trimtab.readout(i + 1))
-      .map(r => [r.step, r.loss, Number.isFinite(r.perplexity) ? r.perplexity : String(r.perplexity)])""")
+    read = show(account).evaluate(
+        f"""[...Array({len(loss)}).keys()].map(i => window.trimtab.readout(i + 1))
+      .map(r => [r.step, r.loss, Number.isFinite(r.perplexity) ? r.perplexity : String(r.perplexity)])"""
+    )
     for (step, shown, perplexity), value in zip(read, loss.tolist(), strict=True):
         assert shown == pytest.approx(value, rel=1e-8), step
         expected = math.exp(value) if value < 709.7 else "Infinity"

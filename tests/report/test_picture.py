@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from trimtab.analysis.account import RunAccount
 from trimtab.record import RunRecord
-from trimtab.report.account import RunAccount
 from trimtab.report.picture import render_picture
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trimtab.cli.runs import read_account
+from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.source import read_account
 from trimtab.plan.traits import traits_of
 from trimtab.record import RecordBuilder
-from trimtab.report.account import IncidentAccount, RunAccount
 
 Rows = list[dict[str, float]]
 

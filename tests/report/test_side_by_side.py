@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trimtab.analysis.impact import measure_impact
+from trimtab.analysis.settings_diff import diff, flat_config
+from trimtab.analysis.side_by_side import Comparison, compare_sides, make_side, mean_text
 from trimtab.errors import ReadError
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.report.impact import measure_impact
-from trimtab.report.settings_diff import diff, flat_config
-from trimtab.report.side_by_side import Comparison, compare_sides, make_side, mean_text
 
 
 def run_of(
@@ -99,9 +99,12 @@ def calmed(**changes: np.ndarray) -> RunRecord:
     at = np.arange(1.0, 2001) < 1001
     scale = np.where(at, 2.0 ** (16 - np.arange(2000) // 200), 4096.0)
     columns = {
-        "grad_norm": np.where(at, 0.5, 0.3), "activation_norm": np.where(at, 20.0, 15.0),
-        "loss_scale": scale, "lr": np.where(at, 6e-5, 3e-5), **changes,
-    }  # fmt: skip
+        "grad_norm": np.where(at, 0.5, 0.3),
+        "activation_norm": np.where(at, 20.0, 15.0),
+        "loss_scale": scale,
+        "lr": np.where(at, 6e-5, 3e-5),
+        **changes,
+    }
     return run_of(lambda x: 4 - 1e-4 * x, 2000, **columns)
 
 
@@ -147,10 +150,12 @@ def test_exactly_the_changed_keys(tmp_path: Path) -> None:
     a = tmp_path / "a.yaml"
     b = tmp_path / "b.json"
     a.write_text(
-        "model: {hidden: 512, layers: 4}\noptim: {lr: 6.0e-5, betas: [0.9, 0.999]}\nseed: 42\nold: 1\n"
+        "model: {hidden: 512, layers: 4}\noptim: {lr: 6.0e-5, betas: [0.9, 0.999]}\nseed:"
+        " 42\nold: 1\n"
     )
     b.write_text(
-        '{"model": {"hidden": 512, "layers": 4}, "optim": {"lr": 0.00003, "betas": [0.9, 0.95]}, "seed": 42, "new": true}'
+        '{"model": {"hidden": 512, "layers": 4}, "optim": {"lr": 0.00003, "betas": [0.9, 0.95]},'
+        ' "seed": 42, "new": true}'
     )
     changed = diff(flat_config(a), flat_config(b))
     assert {c.key for c in changed} == {"optim.lr", "optim.betas", "old", "new"}
@@ -161,11 +166,17 @@ def test_exactly_the_changed_keys(tmp_path: Path) -> None:
 def test_a_launch_script_and_toml(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(
-        '# --lr 1\nexport X=1\ntorchrun train.py --lr 6e-5 \\\n  --clip-grad=1.0 --fp16 --data-path "a b" --seed -1 --x $LR\n'
+        "# --lr 1\nexport X=1\ntorchrun train.py --lr 6e-5 \\\n  --clip-grad=1.0 --fp16 --data-path"
+        ' "a b" --seed -1 --x $LR\n'
     )
     assert flat_config(script) == {
-        "lr": "6e-5", "clip-grad": "1.0", "fp16": "true", "data-path": "a b", "seed": "-1", "x": "$LR",
-    }  # fmt: skip
+        "lr": "6e-5",
+        "clip-grad": "1.0",
+        "fp16": "true",
+        "data-path": "a b",
+        "seed": "-1",
+        "x": "$LR",
+    }
     toml = tmp_path / "run.toml"
     toml.write_text('[optimizer]\nlr = 3e-4\nname = "AdamW"\n')
     assert flat_config(toml) == {"optimizer.lr": "0.0003", "optimizer.name": "AdamW"}

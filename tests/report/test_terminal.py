@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from trimtab.chronicle.prose import number
+from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.json_form import run_to_json
+from trimtab.analysis.ordering import told_order
+from trimtab.analysis.resolution import resolved
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
-from trimtab.report.account import IncidentAccount, RunAccount
-from trimtab.report.assemble import make_account
-from trimtab.report.cures import resolved
-from trimtab.report.json_form import run_to_json
-from trimtab.report.ordering import told_order
 from trimtab.report.terminal import render_terminal, terminal_text
+from trimtab.text import number
 
 
 def test_a_healthy_log_gets_three_lines(healthy: RunAccount) -> None:
@@ -167,9 +167,11 @@ def test_an_alarm_whose_steps_were_given_up_with_a_cured_one_asks_for_nothing(
     beside = replace(cured, incident=replace(cured.incident, kind="spike", onset=onset + 30))
     for to_step, num_resolved in ((int(onset) - 40, 2), (int(onset) + 60, 1)):
         events = tuple(
-            replace(e, data={**e.data, "values": {"to_step": to_step}})
-            if e.event == "action"
-            else e
+            (
+                replace(e, data={**e.data, "values": {"to_step": to_step}})
+                if e.event == "action"
+                else e
+            )
             for e in rescued.events
         )
         account = replace(rescued, events=events, incidents=(*rescued.incidents, beside))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.analysis.assemble import make_account
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.report.assemble import make_account
 from trimtab.signals.derived import step_std
 from trimtab.signals.phases import phases_of, slope_notes, slopes_of
 

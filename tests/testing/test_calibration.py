@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.logs.calibration import fit_steps, reliability, reliability_table, simulate_pairs
 from trimtab.detectors.confidence import CONFIDENCE, calibrated, rule_group
 from trimtab.detectors.judge import DETECTORS
-from trimtab.testing.calibration import fit_steps, reliability, reliability_table, simulate_pairs
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 1e6), st.booleans()), min_size=6, max_size=80))

@@ -25,10 +25,12 @@ def test_a_fault_changes_nothing_before_it_and_shows_at_its_step(kind: FaultKind
 def test_how_the_kinds_end() -> None:
     twin = simulate_run(seed=5, noise="none").columns["loss"].values
     added = {
-        kind: simulate_run(seed=5, noise="none", faults=[Fault(kind=kind, step=500, size=2.0)])
-        .columns["loss"]
-        .values
-        - twin
+        kind: (
+            simulate_run(seed=5, noise="none", faults=[Fault(kind=kind, step=500, size=2.0)])
+            .columns["loss"]
+            .values
+            - twin
+        )
         for kind in ("spike", "slow-spike", "unrecovered-spike", "shift", "drift")
     }
     assert added["spike"][504:].max() == pytest.approx(0.0)

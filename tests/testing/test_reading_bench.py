@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.cli import bench_read
+from benchmarks import cli_read
+from benchmarks.logs import reading_bench
+from benchmarks.logs.reading_bench import Rival, big_run, run_reading_bench, write_jsonl
 from trimtab.errors import MissingExtraError
 from trimtab.readers import read_run
-from trimtab.testing import reading_bench
-from trimtab.testing.reading_bench import Rival, big_run, run_reading_bench, write_jsonl
 
 
 def test_each_file_is_read_by_both_as_often_and_the_ratio_is_theirs_over_ours(
@@ -52,7 +52,7 @@ def test_a_missing_reader_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(importlib, "import_module", fail)
     commands = argparse.ArgumentParser().add_subparsers()
-    bench_read.add(commands)
+    cli_read.add(commands)
     arguments = commands.choices["read"].parse_args(["--rounds", "1"])
     with pytest.raises(MissingExtraError, match=r"needs the 'bench' extra"):
         arguments.run(arguments)

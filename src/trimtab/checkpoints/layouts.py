@@ -1,7 +1,7 @@
 """Checkpoints that other trainers wrote: where they lie, which step each is of, which are whole.
 
-One table, `LAYOUTS`. Nothing in a checkpoint is opened but small text files that name the newest one;
-no pickle is ever read. What a framework's own pointer file does not reach yet is still being
+One table, `LAYOUTS`. Nothing in a checkpoint is opened but small text files that name the newest
+one; no pickle is ever read. What a framework's own pointer file does not reach yet is still being
 written, and is left out.
 """
 
@@ -89,7 +89,8 @@ def find_checkpoints(folder: Path) -> CheckpointFolder:
             return found
     shown = ", ".join(f"{x.name} ({x.pattern})" for x in LAYOUTS[:5])
     raise ReadError(
-        f"{folder}: holds no checkpoint that can be named by its step; looked for {shown} and others"
+        f"{folder}: holds no checkpoint that can be named by its step; looked for {shown} and"
+        " others"
     )
 
 

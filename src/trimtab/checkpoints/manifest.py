@@ -83,16 +83,20 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str, doubt: str = 
         raise ActError(f"{final}: exists already; move it aside first")
     try:
         _write_manifest(
-            partial, step=step, attempt=attempt,
-            grade="suspect" if doubt else "healthy", why=doubt or "saved while calm",
-        )  # fmt: skip
+            partial,
+            step=step,
+            attempt=attempt,
+            grade="suspect" if doubt else "healthy",
+            why=doubt or "saved while calm",
+        )
         partial.rename(final)
         folder = os.open(final.parent, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
     except OSError as error:
         raise ActError(
-            f"{partial}: cannot be committed ({error.strerror}); training goes on without this checkpoint"
+            f"{partial}: cannot be committed ({error.strerror}); training goes on without this"
+            " checkpoint"
         ) from error
 
 
@@ -107,7 +111,8 @@ def seal(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> No
         _write_manifest(folder, step=step, attempt=attempt, grade=grade, why=why)
     except OSError as error:
         raise ActError(
-            f"{folder}: cannot be given a manifest ({error.strerror}); the checkpoint itself is as it was"
+            f"{folder}: cannot be given a manifest ({error.strerror}); the checkpoint itself is as"
+            " it was"
         ) from error
 
 
@@ -192,7 +197,10 @@ def _verify_file(folder: Path, name: str, known: Any, *, hashes: bool) -> str:
 
 
 def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointOnDisk, ...]:
-    """Return the whole checkpoints in a folder, oldest first; partial and damaged ones are left out."""
+    """Return the whole checkpoints in a folder, oldest first.
+
+    Partial and damaged ones are left out.
+    """
     found: list[CheckpointOnDisk] = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not _NAME.fullmatch(path.name) or not path.is_dir() or verify(path, hashes=hashes):

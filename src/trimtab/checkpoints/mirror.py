@@ -4,9 +4,10 @@
       journal.jsonl, signals/, run.toml, skip.json     copied forward, never rewritten
       checkpoints/step-00001200/                       copied whole, verified against its manifest
 
-It is a run directory itself and is read like one. One thread copies, one checkpoint at a time; where
-the place is slower than checkpoints come, the newest goes before those that wait. Nothing here raises:
-a place that fails is told of once, and the run goes on.
+It is a run directory itself and is read like one. One thread copies, one checkpoint at a time;
+where
+the place is slower than checkpoints come, the newest goes before those that wait. Nothing here
+raises: a place that fails is told of once, and the run goes on.
 """
 
 from __future__ import annotations

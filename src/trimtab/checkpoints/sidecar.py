@@ -1,9 +1,9 @@
 """Manifest and grade of a checkpoint that another trainer wrote: a JSON file beside it.
 
-`last.ckpt` gets `last.ckpt.trimtab.json`, a folder `checkpoint-500` gets `checkpoint-500.trimtab.json`:
-the trainer's own files stay as they are. It holds step, attempt, every file with size and SHA-256, and
-the grade, which can change later. It is written after the checkpoint, in one rename: a checkpoint
-without it was not seen whole by us.
+`last.ckpt` gets `last.ckpt.trimtab.json`, a folder `checkpoint-500` gets
+`checkpoint-500.trimtab.json`: the trainer's own files stay as they are. It holds step, attempt,
+every file with size and SHA-256, and the grade, which can change later. It is written after the
+checkpoint, in one rename: a checkpoint without it was not seen whole by us.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import number, plain, words
+from trimtab.text import number, plain, words
 
 __all__ = ["ChangeRow", "changes_of"]
 

@@ -1,8 +1,8 @@
 """Incidents that a person has looked at and called fine, remembered beside what they belong to.
 
 In a run directory a dismissal is an event of the journal. A log that somebody else's program writes
-is left alone: its dismissals stand in one file of the user's own (`store`), one JSON line each, under
-the hash of the log's beginning, so that they survive a move of the log and its growth.
+is left alone: its dismissals stand in one file of the user's own (`store`), one JSON line each,
+under the hash of the log's beginning, so that they survive a move of the log and its growth.
 
 A dismissal holds for the incident at that place as long as it is not more severe than it was then:
 a warning that was waved through and becomes critical is an alarm again.
@@ -117,7 +117,8 @@ def remember(source: str, dismissal: Dismissal, *, store: Path) -> Path:
             os.close(file)
     except OSError as error:
         raise ChronicleError(
-            f"{store}: cannot be written ({error.strerror}); set XDG_STATE_HOME to a folder of yours"
+            f"{store}: cannot be written ({error.strerror}); set XDG_STATE_HOME to a folder of"
+            " yours"
         ) from error
     return store
 

@@ -69,7 +69,8 @@ class Journal:
             self._heal_torn_line()
         except OSError as error:
             raise ChronicleError(
-                f"{path}: cannot be opened for writing ({error.strerror}); choose another run directory"
+                f"{path}: cannot be opened for writing ({error.strerror}); choose another run"
+                " directory"
             ) from error
 
     def _heal_torn_line(self) -> None:
@@ -119,7 +120,8 @@ class Journal:
             os.fsync(self._fd)
         except OSError as error:
             raise ChronicleError(
-                f"{self.path}: cannot be written ({error.strerror}); free space or choose another run directory"
+                f"{self.path}: cannot be written ({error.strerror}); free space or choose another"
+                " run directory"
             ) from error
 
     def close(self) -> None:
@@ -137,7 +139,8 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
         raw = path.read_bytes()
     except OSError as error:
         raise ChronicleError(
-            f"{path}: cannot be read ({error.strerror}); give a run directory that holds journal.jsonl"
+            f"{path}: cannot be read ({error.strerror}); give a run directory that holds"
+            " journal.jsonl"
         ) from error
     events: list[Event] = []
     num_torn = 0

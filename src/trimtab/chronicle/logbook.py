@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import (
+from trimtab.record import Attempt, RunRecord
+from trimtab.text import (
     deed_words,
     number,
     plain,
@@ -26,7 +27,6 @@ from trimtab.chronicle.prose import (
     verdict_text,
     words,
 )
-from trimtab.record import Attempt, RunRecord
 
 __all__ = ["event_lines", "render_logbook"]
 
@@ -221,12 +221,15 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} done: {_md(deed_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
-            f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}: **{_md(verdict_text(d)[0])}**"
-            + _because(_result(d))
+            f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}:"
+            f" **{_md(verdict_text(d)[0])}**" + _because(_result(d))
         )
     elif event.event == "fault":
         where = f" in {_md(d['where'])}" if d.get("where") else ""
-        yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard dropped to observe"
+        yield (
+            f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard"
+            " dropped to observe"
+        )
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
     elif event.event == "dismiss":
@@ -278,12 +281,16 @@ def _checkpoints(events: Sequence[Event]) -> str:
         grade = plain(e.data.get("grade") or "ungraded")
         grades[grade] = grades.get(grade, 0) + 1
     graded = ", ".join(f"{count} {_md(grade)}" for grade, count in grades.items())
-    return f"- {len(saved)} checkpoint{'s' * (len(saved) != 1)} ({graded}), the last at {number(saved[-1].step)}"
+    return (
+        f"- {len(saved)} checkpoint{'s' * (len(saved) != 1)} ({graded}), the last at"
+        f" {number(saved[-1].step)}"
+    )
 
 
 def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) -> str:
     rows = [
-        f"| {_md(words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} | {_md(_result(e.data)) or '—'} |"
+        f"| {_md(words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} |"
+        f" {_md(_result(e.data)) or '—'} |"
         for e in events
         if e.event == "outcome" and plain(e.data.get("verdict") or "") in verdicts
     ]
@@ -316,7 +323,8 @@ def _without_repeats(
 
 
 def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
-    """Return the learning rate in force along the final lineage at a few steps and at every turn."""
+    """Return the learning rate in force along the final lineage at a few steps and at every
+    turn."""
     column = record.columns.get("lr") if record is not None else None
     if record is None or column is None:
         return ""
@@ -330,7 +338,9 @@ def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
     shown.update(int(i) for i in changed)
     shown.update(int(i) + 1 for i in changed)
     lines = [
-        f"| {number(float(record.step[rows[i]]))} | {_md(record.attempts[int(record.attempt[rows[i]])].number)} | {number(float(column.values[rows[i]]))} |"
+        f"| {number(float(record.step[rows[i]]))} |"
+        f" {_md(record.attempts[int(record.attempt[rows[i]])].number)} |"
+        f" {number(float(column.values[rows[i]]))} |"
         for i in _without_repeats(sorted(shown), record.attempt[rows], column.values[rows])
     ]
     return (

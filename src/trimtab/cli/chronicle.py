@@ -24,9 +24,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="a run directory, such as runs/demo/bad-data-late",
     )
     parser.add_argument(
-        "--link", metavar="PATH", type=Path, action="append", default=[],
+        "--link",
+        metavar="PATH",
+        type=Path,
+        action="append",
+        default=[],
         help="also link to this raw log or TensorBoard folder; may be given again",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--json", action="store_true", help="print the journal's events as one JSON document"
     )

@@ -1,4 +1,7 @@
-"""`trimtab compare A B`: two runs or attempts side by side; `compare A --at STEP`: before and after."""
+"""`trimtab compare A B`: two runs or attempts side by side.
+
+`compare A --at STEP`: before and after.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -10,19 +13,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.chronicle.prose import number, plain
+from trimtab.analysis.impact import Impact, measure_impact
+from trimtab.analysis.selection import split_attempt
+from trimtab.analysis.settings_diff import flat_config, stated_settings
+from trimtab.analysis.side_by_side import Comparison, Side, compare_sides, make_side, mean_text
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, write_file
 from trimtab.errors import ConfigError
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
-from trimtab.report.choose import split_attempt
-from trimtab.report.impact import Impact, measure_impact
 from trimtab.report.overview import Unpadded, shortened
-from trimtab.report.settings_diff import flat_config, stated_settings
-from trimtab.report.side_by_side import Comparison, Side, compare_sides, make_side, mean_text
 from trimtab.report.side_page import render_page
 from trimtab.signals import derive
+from trimtab.text import number, plain
 
 __all__ = ["add", "run"]
 
@@ -38,9 +41,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--by", choices=("step", "tokens"), default="step", help="what is equal")
     parser.add_argument(
-        "--at", metavar="STEP", type=float,
+        "--at",
+        metavar="STEP",
+        type=float,
         help="first step under a change; default: where an attempt of B continues its parent",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--window",
         metavar="N",
@@ -78,7 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     impact = _impact(b or a, arguments)
     if comparison is None and impact is None:
         raise ConfigError(
-            f"{arguments.a}: nothing to compare; give a second run, or --at STEP for before and after"
+            f"{arguments.a}: nothing to compare; give a second run, or --at STEP for before and"
+            " after"
         )
     title = f"{a.label} and {b.label}" if b is not None else f"{a.label}, before and after"
     if arguments.html is not None:
@@ -172,13 +178,22 @@ def _document(
             "warnings": list(c.warnings),
             "notes": list(c.notes),
         }
-    document["impact"] = None if impact is None else {
-        "at": impact.at, "window_steps": impact.window_steps,
-        "rows_before": impact.num_before, "rows_after": impact.num_after,
-        "table": [{"signal": r.signal, "measure": r.measure, "before": r.before, "after": r.after} for r in impact.rows],
-        "signs": [{"sign": s.name, "state": s.state, "text": s.text} for s in impact.signs],
-        "verdict": impact.verdict,
-    }  # fmt: skip
+    document["impact"] = (
+        None
+        if impact is None
+        else {
+            "at": impact.at,
+            "window_steps": impact.window_steps,
+            "rows_before": impact.num_before,
+            "rows_after": impact.num_after,
+            "table": [
+                {"signal": r.signal, "measure": r.measure, "before": r.before, "after": r.after}
+                for r in impact.rows
+            ],
+            "signs": [{"sign": s.name, "state": s.state, "text": s.text} for s in impact.signs],
+            "verdict": impact.verdict,
+        }
+    )
     return document
 
 
@@ -206,8 +221,19 @@ def _print(c: Comparison | None, impact: Impact | None, title: str) -> None:
     if impact is not None:
         console.print()
         console.print(Text(f"before and after {number(impact.at)}: {impact.verdict}", "bold"))
-        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after)) for r in impact.rows]  # fmt: skip
-        _table(console, (f"within {number(impact.window_steps)} steps", f"before ({impact.num_before} rows)", f"after ({impact.num_after} rows)"), rows)  # fmt: skip
+        rows = [
+            (f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after))
+            for r in impact.rows
+        ]
+        _table(
+            console,
+            (
+                f"within {number(impact.window_steps)} steps",
+                f"before ({impact.num_before} rows)",
+                f"after ({impact.num_after} rows)",
+            ),
+            rows,
+        )
         _table(console, ("sign", "", ""), [(s.name, s.state, s.text) for s in impact.signs])
 
 
@@ -219,7 +245,8 @@ def _summary(c: Comparison) -> str:
     if c.slopes is not None and c.slope_ratio is not None and np.isfinite(c.slope_ratio):
         unit = "10⁹ tokens" if c.by == "tokens" else "1 000 steps"
         parts.append(
-            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g} nats per {unit}, ratio {c.slope_ratio:.3g}"
+            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g} nats per {unit}, ratio"
+            f" {c.slope_ratio:.3g}"
         )
     return " · ".join(parts)
 

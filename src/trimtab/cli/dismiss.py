@@ -2,11 +2,11 @@
 
 import argparse
 
+from trimtab.analysis.selection import choose_incident
+from trimtab.analysis.source import read_account, store
 from trimtab.chronicle.dismissals import Dismissal, remember
 from trimtab.cli.output import print_json
-from trimtab.cli.runs import read_account, store
 from trimtab.errors import ConfigError
-from trimtab.report.choose import choose_incident
 
 __all__ = ["add", "run"]
 
@@ -47,9 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         document = {"kind": incident.kind, "attempt": incident.attempt, "onset": incident.onset}
         print_json(
-            {"schema": 1, "path": arguments.path, "incident": document, "dismissed": not arguments.undo,
-             "why": dismissal.why, "stored_in": str(where)}
-        )  # fmt: skip
+            {
+                "schema": 1,
+                "path": arguments.path,
+                "incident": document,
+                "dismissed": not arguments.undo,
+                "why": dismissal.why,
+                "stored_in": str(where),
+            }
+        )
     else:
         print(f"{done}: {incident.headline}\nremembered in {where}")
     return 0

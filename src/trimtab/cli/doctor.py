@@ -36,11 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         packages = [
             {
-                **asdict(s.package), "tested": s.package.tested,
-                "installed": s.installed or None, "state": s.word,
+                **asdict(s.package),
+                "tested": s.package.tested,
+                "installed": s.installed or None,
+                "state": s.word,
             }
             for s in states
-        ]  # fmt: skip
+        ]
         print_json({"schema": 1, "machine": machine, "packages": packages})
         return 0
     console = Console(highlight=False)

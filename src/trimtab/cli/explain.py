@@ -1,4 +1,7 @@
-"""`trimtab explain NAME`: what is known of a kind, a cause, a remedy or a test, with its sources."""
+"""`trimtab explain NAME`: what is known of a kind, a cause, a remedy or a test.
+
+With its sources.
+"""
 
 import argparse
 from collections.abc import Sequence
@@ -8,9 +11,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.analysis.explain import Entry, conflicts, explain_all, known_entries
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
-from trimtab.report.explain import Entry, conflicts, explain_all, known_entries
 from trimtab.report.overview import Unpadded
 
 __all__ = ["add", "run"]

@@ -1,4 +1,7 @@
-"""`trimtab inspect PATH...`: read any training log and say what went wrong, since when, and what to do."""
+"""`trimtab inspect PATH...`: read any training log and say what went wrong, since when.
+
+And what to do.
+"""
 
 import argparse
 import gc
@@ -12,19 +15,19 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.json_form import run_to_json
+from trimtab.analysis.resolution import settled
+from trimtab.analysis.source import Beside, account_of, read_beside
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.output import print_json, write_file
-from trimtab.cli.runs import Beside, account_of, read_beside
 from trimtab.cli.stdin import STDIN, kept_stdin
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
 from trimtab.record import RunRecord
-from trimtab.report.account import RunAccount
-from trimtab.report.cures import settled
 from trimtab.report.html import render_html
-from trimtab.report.json_form import run_to_json
 from trimtab.report.overview import OverviewLine, overview_line, render_overview
 from trimtab.report.terminal import render_terminal
 from trimtab.signals.rates import history_csv
@@ -164,7 +167,10 @@ def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, RunRecord | ReadError
 
 
 def _explained(account: RunAccount) -> tuple[int, str]:
-    """Return how bad the worst alarm is, and the ids of its kind and first cause; (-1, "") for none."""
+    """Return how bad the worst alarm is, and the ids of its kind and first cause.
+
+    (-1, "") for none.
+    """
     alarms = [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
     if not alarms:
         return -1, ""
@@ -174,7 +180,10 @@ def _explained(account: RunAccount) -> tuple[int, str]:
 
 
 def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:
-    """Print the runs; where there are several, a line for each stands last, where the screen ends."""
+    """Print the runs; where there are several, a line for each stands last.
+
+    Where the screen ends.
+    """
     for number, (_, text) in enumerate(told):
         if number:
             console.print()

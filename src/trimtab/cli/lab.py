@@ -1,4 +1,7 @@
-"""`trimtab lab list|run|demo|bench|accept`: reproducible instabilities, with and without the guard."""
+"""`trimtab lab list|run|demo|bench|accept`.
+
+Reproducible instabilities, with and without the guard.
+"""
 
 import argparse
 import importlib
@@ -114,7 +117,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
         "--threads",
         type=_number(1, 256),
         default=1,
-        help="CPU threads; default 1: on small models more gain little, and lose much beside other work",
+        help=(
+            "CPU threads; default 1: on small models more gain little, and lose much beside other"
+            " work"
+        ),
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
@@ -166,14 +172,21 @@ def _run(arguments: argparse.Namespace) -> int:
         _remove_earlier_run(out)
     show = _progress if sys.stderr.isatty() else None
     result = lab.run_scenario(
-        arguments.scenario, arguments.seed, arguments.guard, text, out,
-        say=lambda line: print(line, file=sys.stderr), on_step=show,
-    )  # fmt: skip
+        arguments.scenario,
+        arguments.seed,
+        arguments.guard,
+        text,
+        out,
+        say=lambda line: print(line, file=sys.stderr),
+        on_step=show,
+    )
     if arguments.json:
         print_json(result.to_json())
     else:
         print(
-            f"{result.scenario}, seed {result.seed}, guard {result.guard}: validation loss {result.final_loss:.4f}, healthy twin {result.reference_loss:.4f}, ratio {result.ratio:.4f}, wasted {result.wasted_steps:.1%}"
+            f"{result.scenario}, seed {result.seed}, guard {result.guard}: validation loss"
+            f" {result.final_loss:.4f}, healthy twin {result.reference_loss:.4f}, ratio"
+            f" {result.ratio:.4f}, wasted {result.wasted_steps:.1%}"
         )
         for action in result.actions:
             print(f"  step {action['step']}: {action['remedy']} — {action['why']}")
@@ -239,7 +252,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _accept(arguments: argparse.Namespace) -> int:
-    table = _torch_side("trimtab.lab.accept", arguments.threads)
+    table = _torch_side("benchmarks.accept", arguments.threads)
     known = {s.name: s for s in ACCEPTANCE}
     for name in arguments.scenario:
         if name not in known:
@@ -249,20 +262,24 @@ def _accept(arguments: argparse.Namespace) -> int:
     scenarios = [known[name] for name in arguments.scenario] or list(ACCEPTANCE)
     stream = sys.stderr if arguments.json else sys.stdout
     print(
-        f"{'scenario':<20} {'seed':>4}  {'no guard':>8}  {'guard':>7}  {'closed':>6}  {'wasted':>6}  "
-        f"{'verdict':<13}  actions",
+        f"{'scenario':<20} {'seed':>4}  {'no guard':>8}  {'guard':>7}  {'closed':>6}  {'wasted':>6}"
+        f"  {'verdict':<13}  actions",
         file=stream,
     )
     rows = table.accept(
-        scenarios, arguments.seeds, arguments.out, text_path=arguments.text, jobs=arguments.jobs,
+        scenarios,
+        arguments.seeds,
+        arguments.out,
+        text_path=arguments.text,
+        jobs=arguments.jobs,
         say=lambda row: print(_accept_line(row.to_json()), file=stream, flush=True),
-    )  # fmt: skip
+    )
     summary = table.summarise(rows)
     wasted = summary["median_wasted_steps"]
     print(
-        f"recovered {summary['recovered']} of {summary['judged']} that fail without a guard "
-        f"({summary['sound_without']} did not fail); left alone {summary['left_alone']} of {summary['sound']}; "
-        f"median wasted {'none' if wasted is None else f'{wasted:.1%}'}",
+        f"recovered {summary['recovered']} of {summary['judged']} that fail without a guard"
+        f" ({summary['sound_without']} did not fail); left alone {summary['left_alone']} of"
+        f" {summary['sound']}; median wasted {'none' if wasted is None else f'{wasted:.1%}'}",
         file=stream,
     )
     if arguments.json:
@@ -279,25 +296,26 @@ def _accept_line(row: dict[str, Any]) -> str:
 
     deeds = [f"{a['step']}: {a['remedy']}" for a in row["actions"]]
     return (
-        f"{row['scenario']:<20} {row['seed']:>4}  {cell('ratio_off', '.4f', 8)}  {cell('ratio_act', '.4f', 7)}  "
-        f"{cell('gap_closed', '.0%', 6)}  {cell('wasted_steps', '.1%', 6)}  {row['verdict']:<13}  {'; '.join(deeds)}"
+        f"{row['scenario']:<20} {row['seed']:>4}  {cell('ratio_off', '.4f', 8)} "
+        f" {cell('ratio_act', '.4f', 7)}  {cell('gap_closed', '.0%', 6)} "
+        f" {cell('wasted_steps', '.1%', 6)}  {row['verdict']:<13}  {'; '.join(deeds)}"
     )
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    bench = _torch_side("trimtab.lab.bench", arguments.threads)
-    state = _torch_side("trimtab.lab.bench_state", arguments.threads)
+    bench = _torch_side("benchmarks.guard_cost", arguments.threads)
+    state = _torch_side("benchmarks.state_cost", arguments.threads)
 
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
     document: dict[str, Any] = {}
     if not arguments.only_state:
-        trainers = _torch_side("trimtab.lab.bench_trainers", arguments.threads)
+        trainers = _torch_side("benchmarks.trainer_cost", arguments.threads)
         document |= trainers.run_trainer_bench(rounds=max(arguments.pairs * 2 // 5, 10), say=say)
     if not (arguments.only_state or arguments.only_trainers):
-        probes = _torch_side("trimtab.lab.bench_probes", arguments.threads)
-        ranks = _torch_side("trimtab.lab.bench_ranks", arguments.threads)
+        probes = _torch_side("benchmarks.probe_cost", arguments.threads)
+        ranks = _torch_side("benchmarks.rank_cost", arguments.threads)
         document |= bench.run_bench(pairs=arguments.pairs, say=say)
         document |= probes.run_probe_bench(rounds=max(arguments.pairs // 2, 40), say=say)
         document |= ranks.run_rank_bench(say=say)

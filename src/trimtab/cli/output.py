@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from trimtab.chronicle.prose import visible
 from trimtab.errors import ConfigError, TrimtabError
+from trimtab.text import visible
 
 __all__ = ["SafeConsole", "errors_as_json", "finite", "print_json", "tell_error", "write_file"]
 
@@ -23,10 +23,12 @@ _STEERING = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\
 
 
 class SafeConsole(Console):
-    """A console that nothing it is given can steer: control and reordering characters are written out.
+    """A console that nothing it is given can steer.
 
-    The one place for it: whatever comes from a file, a config or a model's code passes here on its way to the
-    terminal. Colours and movements of trimtab's own are styles and controls, not text.
+    Control and reordering characters are written out.
+
+    The one place for it: whatever comes from a file, a config or a model's code passes here on its
+    way to the terminal. Colours and movements of trimtab's own are styles and controls, not text.
     """
 
     def render(
@@ -41,7 +43,9 @@ class SafeConsole(Console):
 
 
 def errors_as_json(arguments: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:
-    """Run a command; with `--json` an error is a document, too: `{"schema": 1, "errors": [{"path", "error"}]}`.
+    """Run a command; with `--json` an error is a document, too: `{"schema": 1, "errors".
+
+    [{"path", "error"}]}`.
 
     Raises:
         TrimtabError: Without `--json`, as the command raised it.
@@ -64,7 +68,10 @@ def tell_error(error: object) -> None:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    """Print exactly one JSON document; NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped."""
+    """Print exactly one JSON document.
+
+    NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped.
+    """
     plain = finite(document)
     text = _SURROGATE.sub(
         "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)

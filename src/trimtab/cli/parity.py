@@ -1,4 +1,7 @@
-"""`trimtab parity`: the same model, batch and steps in every layout; the first tensor that differs is named."""
+"""`trimtab parity`: the same model, batch and steps in every layout.
+
+The first tensor that differs is named.
+"""
 
 import argparse
 from dataclasses import dataclass
@@ -17,17 +20,17 @@ from trimtab.cli.torch_side import (
     users_code,
     within,
 )
-from trimtab.preflight.terminal import render_findings
+from trimtab.config_rules.terminal import render_findings
 
 __all__ = ["UserCase", "add"]
 
 
 _CASE = """\
-a Case, for --python own.py:case (all its fields: pydoc trimtab.preflight.probes.parity.Case):
+a Case, for --python own.py:case (all its fields: pydoc trimtab.model_checks.parity.Case):
 
   import torch
   from torch.nn import functional
-  from trimtab.preflight.probes.parity import Case
+  from trimtab.model_checks.parity import Case
   from own_model import Model              # in the same directory, or installed
 
   def loss(model, tokens):                 # a mean over the batch
@@ -44,15 +47,32 @@ a Case, for --python own.py:case (all its fields: pydoc trimtab.preflight.probes
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("parity", help="compare one process with DDP, FSDP2 and tensor parallel, step by step", epilog=_CASE, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = commands.add_parser(
+        "parity",
+        help="compare one process with DDP, FSDP2 and tensor parallel, step by step",
+        epilog=_CASE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_twin_flags(parser)
-    parser.add_argument("--python", type=split_function, metavar="PATH.py:FUNCTION", help="run your own code: a function that gives a Case (trimtab.preflight.probes.parity)")  # fmt: skip
-    parser.add_argument("--layouts", default="ddp,fsdp,tp,tp+sp", metavar="LIST", help="of ddp, fsdp, tp, tp+sp, fsdp+tp, fsdp+tp+sp; default ddp,fsdp,tp,tp+sp")  # fmt: skip
+    parser.add_argument(
+        "--python",
+        type=split_function,
+        metavar="PATH.py:FUNCTION",
+        help="run your own code: a function that gives a Case (trimtab.model_checks.parity)",
+    )
+    parser.add_argument(
+        "--layouts",
+        default="ddp,fsdp,tp,tp+sp",
+        metavar="LIST",
+        help="of ddp, fsdp, tp, tp+sp, fsdp+tp, fsdp+tp+sp; default ddp,fsdp,tp,tp+sp",
+    )
     parser.add_argument(
         "--ranks", type=within(2, 64), default=2, help="processes on this machine; default 2"
     )
     parser.add_argument("--steps", type=within(1, 1000), default=3, help="default 3")
-    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -77,8 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     need_torch("`trimtab parity`")
-    from trimtab.preflight.probes.parity import parity
-    from trimtab.preflight.probes.twin_case import TwinCase
+    from trimtab.model_checks.parity import parity
+    from trimtab.model_checks.twin_case import TwinCase
 
     console = SafeConsole(stderr=arguments.json, highlight=False)
     build: Any
@@ -93,7 +113,17 @@ def _run(arguments: argparse.Namespace) -> int:
         return int(not done.passed)
     for result in done.layouts:
         largest = result.largest or {}
-        told = f"largest relative differences: loss {largest['loss']:.1e}, gradient {largest['gradient']:.1e}, update {largest['update']:.1e}" if largest else result.why  # fmt: skip
-        console.print(Text(f"{result.layout:<12} {result.ranks} ranks  {result.status:<9} {told}  ({result.seconds:.1f} s)"))  # fmt: skip
+        told = (
+            f"largest relative differences: loss {largest['loss']:.1e}, gradient"
+            f" {largest['gradient']:.1e}, update {largest['update']:.1e}"
+            if largest
+            else result.why
+        )
+        console.print(
+            Text(
+                f"{result.layout:<12} {result.ranks} ranks  {result.status:<9} {told} "
+                f" ({result.seconds:.1f} s)"
+            )
+        )
     console.print(render_findings(done.findings, console.width))
     return int(not done.passed)

@@ -1,4 +1,7 @@
-"""`trimtab plan KIND ...`: what to launch next, and what its outcome will say. Nothing is run or changed."""
+"""`trimtab plan KIND ...`: what to launch next, and what its outcome will say.
+
+Nothing is run or changed.
+"""
 
 import argparse
 import tomllib
@@ -6,9 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.analysis.settings_diff import flat_config
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli import plan_search
 from trimtab.cli.output import print_json
+from trimtab.config_rules.spelling import spell
+from trimtab.configs.read import read_config
+from trimtab.configs.settings import NAMES, Settings
 from trimtab.errors import ConfigError, ReadError
 from trimtab.plan.changes import ChangeSet, Narrowing, change_set
 from trimtab.plan.fake_sgd import check_fake_sgd
@@ -21,11 +28,7 @@ from trimtab.plan.hypotheses import (
     still_open,
 )
 from trimtab.plan.knobs import knob_ledger
-from trimtab.preflight.reading.read import read_config
-from trimtab.preflight.settings import NAMES, Settings
-from trimtab.preflight.spelling import spell
 from trimtab.readers import read_run
-from trimtab.report.settings_diff import flat_config
 
 __all__ = ["add", "run"]
 
@@ -46,18 +49,24 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--costs", metavar="FILE", type=Path, help="TOML with [ID] cost and prior of your own"
     )
     causes.add_argument(
-        "--outcome", metavar="ID=well|fails", action="append", default=[],
+        "--outcome",
+        metavar="ID=well|fails",
+        action="append",
+        default=[],
         help="how a changed run went; what that rules out is left out",
-    )  # fmt: skip
+    )
     causes.set_defaults(run=run, plan=_causes)
 
     changes = kinds.add_parser("changes", help="what a config changes, and how to bisect it")
     changes.add_argument("parent", metavar="PARENT", type=Path)
     changes.add_argument("child", metavar="CHILD", type=Path)
     changes.add_argument(
-        "--outcome", metavar="KEY,KEY=well|fails", action="append", default=[],
+        "--outcome",
+        metavar="KEY,KEY=well|fails",
+        action="append",
+        default=[],
         help="how the run with only these changes went, in the order of the schedule",
-    )  # fmt: skip
+    )
     changes.set_defaults(run=run, plan=_changes)
 
     match = kinds.add_parser(
@@ -87,8 +96,16 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
     sgd = kinds.add_parser("fake-sgd", help="whether Adam with these settings is SGD, and in force")
     sgd.add_argument("--wanted", metavar="BETA1,EPS,LR", required=True, help="as asked for")
-    sgd.add_argument("--held", metavar="BETA1,EPS,LR", help="as the optimizer holds them; default: as asked for")  # fmt: skip
-    sgd.add_argument("--grad-rms", type=float, required=True, metavar="X", help="root mean square of a gradient element")  # fmt: skip
+    sgd.add_argument(
+        "--held", metavar="BETA1,EPS,LR", help="as the optimizer holds them; default: as asked for"
+    )
+    sgd.add_argument(
+        "--grad-rms",
+        type=float,
+        required=True,
+        metavar="X",
+        help="root mean square of a gradient element",
+    )
     sgd.set_defaults(run=run, plan=_fake_sgd)
     for kind in kinds.choices.values():
         kind.add_argument("--json", action="store_true", help="print one JSON document")
@@ -128,21 +145,36 @@ def _causes(arguments: argparse.Namespace) -> Told:
         lines.append(f"{name}: {by_id[name].heals if well else by_id[name].fails}")
     for number, h in enumerate(left, start=1):
         part = f" (part of {h.within})" if h.within else ""
-        lines.append(f"{number}. {h.id}{part}: {h.title}  · cost {h.cost:g} · prior {h.prior:g} · {h.stage}")  # fmt: skip
+        lines.append(
+            f"{number}. {h.id}{part}: {h.title}  · cost {h.cost:g} · prior {h.prior:g} · {h.stage}"
+        )
         lines.append(f"   {h.probe}")
     shape = _shape(settings)
     if shape:
         lines.append(shape)
     document = {
         "outcomes": outcomes,
-        "left": [{"id": h.id, "title": h.title, "within": h.within, "cost": h.cost, "prior": h.prior, "stage": h.stage, "probe": h.probe} for h in left],
+        "left": [
+            {
+                "id": h.id,
+                "title": h.title,
+                "within": h.within,
+                "cost": h.cost,
+                "prior": h.prior,
+                "stage": h.stage,
+                "probe": h.probe,
+            }
+            for h in left
+        ],
         "shape": shape,
-    }  # fmt: skip
+    }
     return lines, document
 
 
 def _shape(settings: Settings | None) -> str:
-    hidden, layers = (None if settings is None else settings.number(n) for n in ("hidden", "layers"))  # fmt: skip
+    hidden, layers = (
+        None if settings is None else settings.number(n) for n in ("hidden", "layers")
+    )
     if not hidden or not layers:
         return ""
     ratio, said = aspect_ratio(hidden, layers)
@@ -180,9 +212,16 @@ def _guided(hypothesis: Hypothesis, config: Mapping[str, str], settings: Setting
     lines += [f"{a:<12} {b:<12} {said}" for a, b, said in test.verdicts]
     document = {
         "test": hypothesis.id,
-        "launches": [{"name": x.name, "settings": dict(x.settings), "changed": {k: list(v) for k, v in x.changed.items()}} for x in test.launches],
+        "launches": [
+            {
+                "name": x.name,
+                "settings": dict(x.settings),
+                "changed": {k: list(v) for k, v in x.changed.items()},
+            }
+            for x in test.launches
+        ],
         "verdicts": [{"control": a, "test": b, "says": said} for a, b, said in test.verdicts],
-    }  # fmt: skip
+    }
     return lines, document
 
 
@@ -219,7 +258,10 @@ def _match(arguments: argparse.Namespace) -> Told:
     ]
     lines += [f"set {c.key} to {c.was}, it is not stated" for c in changes if c.now is None]
     lines += [f"take {c.key} out, it is {c.now}" for c in changes if c.was is None]
-    document = {"matches": not changes, "changes": [{"key": c.key, "was": c.was, "now": c.now} for c in changes]}  # fmt: skip
+    document = {
+        "matches": not changes,
+        "changes": [{"key": c.key, "was": c.was, "now": c.now} for c in changes],
+    }
     return lines or [f"matches {arguments.path}: no key differs"], document
 
 
@@ -234,7 +276,8 @@ def _narrowed(found: ChangeSet, outcomes: list[str]) -> Narrowing:
         expected = narrowing.next_run
         if sorted(names.split(",")) != sorted(expected):
             raise ConfigError(
-                f"--outcome {given!r}: the next run of the schedule changes {', '.join(expected) or 'nothing'}"
+                f"--outcome {given!r}: the next run of the schedule changes"
+                f" {', '.join(expected) or 'nothing'}"
             )
         narrowing.report(failed=not well)
     return narrowing
@@ -242,37 +285,50 @@ def _narrowed(found: ChangeSet, outcomes: list[str]) -> Narrowing:
 
 def _knobs(arguments: argparse.Namespace) -> Told:
     toggles = knob_ledger(read_run(arguments.path))
-    lines = [f"{t.attempt} against {t.parent}, {t.steps} steps: {t.text}\n  {t.label.text()}" for t in toggles]  # fmt: skip
+    lines = [
+        f"{t.attempt} against {t.parent}, {t.steps} steps: {t.text}\n  {t.label.text()}"
+        for t in toggles
+    ]
     document = {
         "toggles": [
             {
-                "attempt": t.attempt, "parent": t.parent, "steps": t.steps,
-                "changes": [{"key": k, "was": a, "now": b} for k, a, b in zip(t.keys, t.was, t.now, strict=True)],
-                "label": t.label.overall, "metrics": dict(t.label.metrics),
+                "attempt": t.attempt,
+                "parent": t.parent,
+                "steps": t.steps,
+                "changes": [
+                    {"key": k, "was": a, "now": b}
+                    for k, a, b in zip(t.keys, t.was, t.now, strict=True)
+                ],
+                "label": t.label.overall,
+                "metrics": dict(t.label.metrics),
                 "figures": {m: list(v) for m, v in t.label.figures.items()},
             }
             for t in toggles
         ]
-    }  # fmt: skip
+    }
     return lines or ["no attempt states a setting that differs from its parent's"], document
 
 
 def _fallback(arguments: argparse.Namespace) -> Told:
     found = plan_b(
-        days_left=arguments.days_left, tokens_left=arguments.tokens_left,
-        tokens_per_day=arguments.tokens_per_day, goodput=arguments.goodput,
+        days_left=arguments.days_left,
+        tokens_left=arguments.tokens_left,
+        tokens_per_day=arguments.tokens_per_day,
+        goodput=arguments.goodput,
         plan_b_tokens=arguments.plan_b_tokens,
-    )  # fmt: skip
+    )
     lines = [f"{found.advice}: {found.text}"]
     if found.advice == "switch":
         lines.append(
             "published settings: trimtab preflight CONFIG --like gpt3 (or megatron's, see --like)"
         )
     document = {
-        "advice": found.advice, "days_needed": found.days_needed,
-        "days_needed_b": found.days_needed_b, "switch_within_days": found.switch_within_days,
+        "advice": found.advice,
+        "days_needed": found.days_needed,
+        "days_needed_b": found.days_needed_b,
+        "switch_within_days": found.switch_within_days,
         "text": found.text,
-    }  # fmt: skip
+    }
     return lines, document
 
 
@@ -283,9 +339,11 @@ def _fake_sgd(arguments: argparse.Namespace) -> Told:
     lines = [f"SGD at a rate of {found.rate:.4g}, to {found.gap:.2%}"] if found.effective else []
     lines += [f"warning: {w}" for w in found.warnings]
     document = {
-        "effective": found.effective, "gap": found.gap, "rate": found.rate,
+        "effective": found.effective,
+        "gap": found.gap,
+        "rate": found.rate,
         "warnings": list(found.warnings),
-    }  # fmt: skip
+    }
     return lines, document
 
 

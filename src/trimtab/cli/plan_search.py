@@ -25,14 +25,19 @@ def outcome(text: str) -> tuple[str, bool]:
 
 def add_machines(kinds: Kinds, run: Run) -> None:
     """Add `plan machines`."""
-    parser = kinds.add_parser("machines", help="halve a pool of machines until the faulty one is found")  # fmt: skip
+    parser = kinds.add_parser(
+        "machines", help="halve a pool of machines until the faulty one is found"
+    )
     parser.add_argument(
         "machines", metavar="NAME", nargs="+", help="their names; n0-n123 counts them up"
     )
     parser.add_argument(
-        "--outcome", choices=("well", "fails"), action="append", default=[],
+        "--outcome",
+        choices=("well", "fails"),
+        action="append",
+        default=[],
         help="how the probes so far went, in their order",
-    )  # fmt: skip
+    )
     parser.set_defaults(run=run, plan=_machines)
 
 
@@ -47,14 +52,18 @@ def _machines(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]
         search.report(failed=how == "fails")
     lines = [f"faulty: {name}" for name in search.faulty]
     if search.next_pool:
-        most = f", at most {search.most_left} more to the next faulty one" if search.most_left else ""  # fmt: skip
+        most = (
+            f", at most {search.most_left} more to the next faulty one" if search.most_left else ""
+        )
         lines.append(f"probe {search.num_probes + 1}{most}: {' '.join(search.next_pool)}")
     else:
         lines.append(f"all others are sound, after {search.num_probes} probes")
     document = {
-        "faulty": list(search.faulty), "next_pool": list(search.next_pool),
-        "num_probes": search.num_probes, "most_left": search.most_left,
-    }  # fmt: skip
+        "faulty": list(search.faulty),
+        "next_pool": list(search.next_pool),
+        "num_probes": search.num_probes,
+        "most_left": search.most_left,
+    }
     return lines, document
 
 
@@ -80,9 +89,12 @@ def add_direction(kinds: Kinds, run: Run) -> None:
     parser.add_argument("name", metavar="NAME", help="such as lr or warmup_steps")
     parser.add_argument("value", metavar="VALUE", type=float, help="where the run stands")
     parser.add_argument(
-        "--round", metavar="UP,DOWN,HERE", action="append", default=[],
+        "--round",
+        metavar="UP,DOWN,HERE",
+        action="append",
+        default=[],
         help="losses of a round: at the larger value, the smaller one, and where it stood",
-    )  # fmt: skip
+    )
     parser.set_defaults(run=run, plan=_direction)
 
 
@@ -97,12 +109,19 @@ def _direction(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]
         if not probes:
             raise ConfigError(f"--round {given!r}: the interval is fine enough already")
         search.report({probes[0].value: up, probes[1].value: down}, here=here)
-    lines = [f"{search.name} stands at {search.value:.4g}" + ("" if math.isnan(search.loss) else f" (loss {search.loss:.4g})")]  # fmt: skip
-    lines += [f"side run: {search.name} {p.value:.4g} (x {p.factor:.3g})" for p in search.next_probes]  # fmt: skip
+    lines = [
+        f"{search.name} stands at {search.value:.4g}"
+        + ("" if math.isnan(search.loss) else f" (loss {search.loss:.4g})")
+    ]
+    lines += [
+        f"side run: {search.name} {p.value:.4g} (x {p.factor:.3g})" for p in search.next_probes
+    ]
     if not search.next_probes:
         lines.append("fine enough")
     document = {
-        "name": search.name, "value": search.value, "loss": search.loss,
+        "name": search.name,
+        "value": search.value,
+        "loss": search.loss,
         "probes": [{"value": p.value, "factor": p.factor} for p in search.next_probes],
-    }  # fmt: skip
+    }
     return lines, document

@@ -1,4 +1,7 @@
-"""`trimtab preflight CONFIG...`: what went wrong elsewhere with such settings, before the first device hour."""
+"""`trimtab preflight CONFIG...`.
+
+What went wrong elsewhere with such settings, before the first device hour.
+"""
 
 import argparse
 import dataclasses
@@ -11,26 +14,26 @@ from typing import Any
 from rich.text import Text
 
 from trimtab.cli.output import SafeConsole, print_json, tell_error
-from trimtab.errors import ConfigError, ReadError
-from trimtab.preflight.advice import advise, consider, menu, points, reach
-from trimtab.preflight.budget import Machine, plan_config, plan_lines
-from trimtab.preflight.export import ARCHITECTURES, export, left_open
-from trimtab.preflight.lint import Finding, in_phase, lint, phase_of, satisfied
-from trimtab.preflight.planning import Trend, gain_trend
-from trimtab.preflight.presets import difference, find_preset
-from trimtab.preflight.reading import joined, read_config
-from trimtab.preflight.rules import RULES, Rule
-from trimtab.preflight.rules.rule import compact
-from trimtab.preflight.scale import on_devices
-from trimtab.preflight.settings import Settings
-from trimtab.preflight.terminal import (
+from trimtab.config_rules.advice import advise, consider, menu, points, reach
+from trimtab.config_rules.budget import Machine, plan_config, plan_lines
+from trimtab.config_rules.lint import Finding, in_phase, lint, phase_of, satisfied
+from trimtab.config_rules.planning import Trend, gain_trend
+from trimtab.config_rules.presets import difference, find_preset
+from trimtab.config_rules.rules import RULES, Rule
+from trimtab.config_rules.rules.rule import compact
+from trimtab.config_rules.scale import on_devices
+from trimtab.config_rules.terminal import (
     render_advice,
     render_config,
     render_difference,
     render_points,
     render_remedies,
     render_rules,
-)  # fmt: skip
+)
+from trimtab.configs import joined, read_config
+from trimtab.configs.export import ARCHITECTURES, export, left_open
+from trimtab.configs.settings import Settings
+from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["add", "run"]
 
@@ -52,7 +55,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--all",
         action="store_true",
-        help="also remarks, satisfied rules, and those that are checked elsewhere; without a CONFIG, every rule",
+        help=(
+            "also remarks, satisfied rules, and those that are checked elsewhere; without a CONFIG,"
+            " every rule"
+        ),
     )
     parser.add_argument(
         "--phase",
@@ -68,7 +74,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--export",
         metavar="ARCHITECTURE",
-        help=f"print the config.json of {', '.join(ARCHITECTURES)}; what it cannot hold is named by its layer",
+        help=(
+            f"print the config.json of {', '.join(ARCHITECTURES)}; what it cannot hold is named by"
+            " its layer"
+        ),
     )
     _add_questions(parser)
     _add_machine(parser)
@@ -80,7 +89,9 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     asked.add_argument(
         "--advise",
         action="store_true",
-        help="settings for --hidden, --layers or --params; with --phase, the remedies of that phase",
+        help=(
+            "settings for --hidden, --layers or --params; with --phase, the remedies of that phase"
+        ),
     )
     asked.add_argument("--hidden", type=_positive, metavar="N")
     asked.add_argument("--layers", type=_positive, metavar="N")
@@ -106,11 +117,16 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
 def _add_machine(parser: argparse.ArgumentParser) -> None:
     known = parser.add_argument_group("what a config does not state")
     for flag, text in (
-        ("--params", "parameters, such as 175e9"), ("--corpus-tokens", "tokens before any repeat"),
-        ("--train-tokens", "tokens to train"), ("--tokens-per-second", "of the whole job"),
-        ("--deadline-days", "days the effort has"), ("--spent-days", "days of them that are gone"),
-        ("--devices", "accelerators"), ("--device-gib", "memory of one"), ("--save-seconds", "for which a save holds training up"),
-    ):  # fmt: skip
+        ("--params", "parameters, such as 175e9"),
+        ("--corpus-tokens", "tokens before any repeat"),
+        ("--train-tokens", "tokens to train"),
+        ("--tokens-per-second", "of the whole job"),
+        ("--deadline-days", "days the effort has"),
+        ("--spent-days", "days of them that are gone"),
+        ("--devices", "accelerators"),
+        ("--device-gib", "memory of one"),
+        ("--save-seconds", "for which a save holds training up"),
+    ):
         known.add_argument(flag, type=_positive, metavar="N", help=text)
 
 
@@ -189,11 +205,16 @@ def _read(arguments: argparse.Namespace, errors: list[dict[str, str]]) -> Iterat
 
 def _machine(arguments: argparse.Namespace) -> Machine:
     return Machine(
-        params=arguments.params, corpus_tokens=arguments.corpus_tokens, train_tokens=arguments.train_tokens,
-        tokens_per_second=arguments.tokens_per_second, deadline_days=arguments.deadline_days,
-        spent_days=arguments.spent_days or 0.0, devices=arguments.devices, device_gib=arguments.device_gib,
+        params=arguments.params,
+        corpus_tokens=arguments.corpus_tokens,
+        train_tokens=arguments.train_tokens,
+        tokens_per_second=arguments.tokens_per_second,
+        deadline_days=arguments.deadline_days,
+        spent_days=arguments.spent_days or 0.0,
+        devices=arguments.devices,
+        device_gib=arguments.device_gib,
         save_seconds=arguments.save_seconds,
-    )  # fmt: skip
+    )
 
 
 def _tell(
@@ -315,8 +336,9 @@ def _gain_words(given: list[tuple[float, float]], params: float | None, trend: T
     target = params or 10 * max(size for size, _ in given)
     chosen = "--params" if params else "ten times the largest size given; --params sets another"
     return (
-        f"the gain {trend.verdict}: {trend.per_decade:+.3g} for ten times the parameters, "
-        f"{trend.at_target:.3g} left at {compact(target)} parameters ({chosen}), both in the unit of the gains given; "
+        f"the gain {trend.verdict}: {trend.per_decade:+.3g} for ten times the parameters,"
+        f" {trend.at_target:.3g} left at {compact(target)} parameters ({chosen}), both in the unit"
+        " of the gains given; "
         + ("adopt it" if trend.adopt else "do not adopt it on this evidence")
     )
 

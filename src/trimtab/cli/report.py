@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
+from trimtab.analysis.source import read_account
 from trimtab.cli.output import print_json, write_file
-from trimtab.cli.runs import read_account
 from trimtab.report.html import render_html
 
 __all__ = ["add", "run"]

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from trimtab.cli.output import SafeConsole, errors_as_json, print_json, tell_error
+from trimtab.data_scan import ScanResult, ScanSettings, scan
+from trimtab.data_scan.engine import Progress
+from trimtab.data_scan.places import check_skip_place
+from trimtab.data_scan.report import document, skip_list_of
+from trimtab.data_scan.sources import Reading, expand
+from trimtab.data_scan.terminal import render_scan
 from trimtab.errors import ConfigError
 from trimtab.plan.skiplist import write_skip_list
-from trimtab.preflight.scan import ScanResult, ScanSettings, scan
-from trimtab.preflight.scan.engine import Progress
-from trimtab.preflight.scan.places import check_skip_place
-from trimtab.preflight.scan.report import document, skip_list_of
-from trimtab.preflight.scan.sources import Reading, expand
-from trimtab.preflight.scan.terminal import render_scan
 
 __all__ = ["add", "run"]
 
@@ -30,7 +30,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "paths",
         nargs="*",
         metavar="PATH",
-        help="text, JSON lines, Parquet, Arrow, WebDataset tar, Megatron .idx, .npy or .bin of tokens; or a directory",
+        help=(
+            "text, JSON lines, Parquet, Arrow, WebDataset tar, Megatron .idx, .npy or .bin of"
+            " tokens; or a directory"
+        ),
     )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
@@ -72,7 +75,14 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     reading = parser.add_argument_group("how to read")
     reading.add_argument("--field", help="name of the text field (default: found)")
-    reading.add_argument("--by", metavar="FIELD", help="name of the field that says where a document is from, a row of the table for each (default: source, meta.source and the like)")  # fmt: skip
+    reading.add_argument(
+        "--by",
+        metavar="FIELD",
+        help=(
+            "name of the field that says where a document is from, a row of the table for each"
+            " (default: source, meta.source and the like)"
+        ),
+    )
     reading.add_argument(
         "--context",
         type=_count,
@@ -154,7 +164,10 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.write_skip and whole:
         write_skip_list(arguments.write_skip, skip_list_of(result))
     elif arguments.write_skip:
-        tell_error(f"{arguments.write_skip}: not written: its numbers count through all files, and not all could be read whole")  # fmt: skip
+        tell_error(
+            f"{arguments.write_skip}: not written: its numbers count through all files, and not all"
+            " could be read whole"
+        )
     _tell(result, arguments)
     if result.errors:
         return 2

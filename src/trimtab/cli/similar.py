@@ -7,19 +7,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.chronicle.prose import plain
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.json_form import incident_to_json
+from trimtab.analysis.ordering import letters
+from trimtab.analysis.selection import choose_incident
+from trimtab.analysis.similar import Likeness, similar_incidents
+from trimtab.analysis.source import account_of, read_account
+from trimtab.analysis.timeline import done_after
 from trimtab.cli.output import print_json
-from trimtab.cli.runs import account_of, read_account
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
-from trimtab.report.account import RunAccount
-from trimtab.report.choose import choose_incident
-from trimtab.report.deeds import done_after
-from trimtab.report.json_form import incident_to_json
-from trimtab.report.ordering import letters
 from trimtab.report.overview import Unpadded
-from trimtab.report.similar import Likeness, similar_incidents
-from trimtab.report.telling import tell
+from trimtab.report.wording import tell
+from trimtab.text import plain
 
 __all__ = ["add", "run"]
 
@@ -64,8 +64,16 @@ def run(arguments: argparse.Namespace) -> int:
     accounts = dict(others)
     if arguments.json:
         like = [_document(x, accounts[x.path]) for x in ranked]
-        print_json({"schema": 1, "path": arguments.path, "incident": arguments.incident,
-                    "among": [p for p, _ in others], "similar": like, "errors": errors})  # fmt: skip
+        print_json(
+            {
+                "schema": 1,
+                "path": arguments.path,
+                "incident": arguments.incident,
+                "among": [p for p, _ in others],
+                "similar": like,
+                "errors": errors,
+            }
+        )
     else:
         _print(account, index, ranked, accounts)
     return 2 if errors else 0
@@ -73,9 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
     return {
-        "path": x.path, "likeness": x.score, "distance": x.distance, "alike": list(x.alike), "unlike": list(x.unlike),
-        "incident": incident_to_json(account.record, x.told), "done": list(_done(x, account)),
-    }  # fmt: skip
+        "path": x.path,
+        "likeness": x.score,
+        "distance": x.distance,
+        "alike": list(x.alike),
+        "unlike": list(x.unlike),
+        "incident": incident_to_json(account.record, x.told),
+        "done": list(_done(x, account)),
+    }
 
 
 def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
@@ -84,7 +97,10 @@ def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
 
 
 def _deeds(x: Likeness, account: RunAccount) -> list[str]:
-    """Return what was done about it, else what its plan puts first: a foreign log has no journal."""
+    """Return what was done about it, else what its plan puts first.
+
+    A foreign log has no journal.
+    """
     done = [f"done: {plain(text)}" for text in _done(x, account)]
     letter = letters(account)[account.incidents.index(x.told)]
     advised = [r.text for t in tell(account) if t.letter == letter for r in t.remedies[:2]]
@@ -107,7 +123,10 @@ def _print(
     for x in ranked:
         lines = [
             f"{plain(x.path)} · {plain(x.told.incident.headline)}",
-            f"alike: {', '.join(x.alike) or 'nothing'} · unlike: {', '.join(x.unlike) or 'nothing'}",
+            (
+                f"alike: {', '.join(x.alike) or 'nothing'} · unlike:"
+                f" {', '.join(x.unlike) or 'nothing'}"
+            ),
             *_deeds(x, accounts[x.path]),
         ]
         table.add_row(Text(f"likeness {x.score:.2f}", "bold"), Text("\n".join(lines)))

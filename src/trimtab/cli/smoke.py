@@ -1,4 +1,5 @@
-"""`trimtab smoke CONFIG`: a small twin of the run must beat tables of counts, in a minute or two, before the run starts."""
+"""`trimtab smoke CONFIG`: a small twin of the run must beat tables of counts, in a minute or two,
+before the run starts."""
 
 import argparse
 import subprocess
@@ -9,10 +10,10 @@ from rich.text import Text
 
 from trimtab.cli.output import SafeConsole, errors_as_json, print_json
 from trimtab.cli.torch_side import add_twin_flags, need_torch, twin_of, within
+from trimtab.config_rules.lint import lint
+from trimtab.config_rules.terminal import render_findings
+from trimtab.configs import read_config
 from trimtab.errors import ConfigError
-from trimtab.preflight.lint import lint
-from trimtab.preflight.reading import read_config
-from trimtab.preflight.terminal import render_findings
 
 __all__ = ["add"]
 
@@ -23,15 +24,37 @@ shows only at size (a rate a few times too high, beta2, fp16, no clip) is what `
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("smoke", help="train a small twin of a run on real text; it must beat a unigram and a bigram table", epilog=_SEES)  # fmt: skip
+    parser = commands.add_parser(
+        "smoke",
+        help="train a small twin of a run on real text; it must beat a unigram and a bigram table",
+        epilog=_SEES,
+    )
     add_twin_flags(parser)
-    parser.add_argument("--text", metavar="PATH", help="file or directory of text; default: the standard library's own sources")  # fmt: skip
-    parser.add_argument("--steps", type=within(10, 10**7), default=600, help="default 600, one to two minutes on one core")  # fmt: skip
+    parser.add_argument(
+        "--text",
+        metavar="PATH",
+        help="file or directory of text; default: the standard library's own sources",
+    )
+    parser.add_argument(
+        "--steps",
+        type=within(10, 10**7),
+        default=600,
+        help="default 600, one to two minutes on one core",
+    )
     parser.add_argument("--seed", type=within(0, 2**31 - 1), default=0)
     parser.add_argument("--threads", type=within(1, 256), default=1)
-    parser.add_argument("--launch", nargs=argparse.REMAINDER, metavar="COMMAND", help="last: what to start if it passes, with all its arguments; its exit status is then ours")  # fmt: skip
+    parser.add_argument(
+        "--launch",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help=(
+            "last: what to start if it passes, with all its arguments; its exit status is then ours"
+        ),
+    )
     parser.add_argument("--anyway", action="store_true", help="start --launch even if it fails")
-    parser.add_argument("--json", action="store_true", help="print one JSON document (docs/formats.md)")  # fmt: skip
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document (docs/formats.md)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -45,12 +68,14 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--launch has no command; give it last, with its arguments")
     need_torch("`trimtab smoke`", arguments.threads)
     from trimtab.lab.text import load_text
-    from trimtab.preflight.probes.smoke import smoke
+    from trimtab.model_checks.smoke import smoke
 
     console = SafeConsole(stderr=arguments.json, highlight=False)
     twin, text = twin_of(arguments), load_text(arguments.text)
     show = _progress(arguments.steps) if sys.stderr.isatty() else None
-    done = smoke(twin, text.train, text.validation, steps=arguments.steps, seed=arguments.seed, on_step=show)  # fmt: skip
+    done = smoke(
+        twin, text.train, text.validation, steps=arguments.steps, seed=arguments.seed, on_step=show
+    )
     wrong = _errors_at_size(arguments)
     if arguments.json:
         print_json({"schema": 1, "text": text.source, **done.to_json(), "preflight_errors": wrong})
@@ -58,11 +83,23 @@ def _run(arguments: argparse.Namespace) -> int:
         verdict = "passed" if done.passed else "FAILED"
         if done.passed and (wrong or twin.caveats):
             verdict = "passed, with reservations"
-        console.print(Text(f"{verdict}: twin {done.loss:.3f} nats per token after {done.steps} steps; bigram {done.bigram:.3f}, unigram {done.unigram:.3f}; {done.seconds:.1f} s · {text.source}"))  # fmt: skip
+        console.print(
+            Text(
+                f"{verdict}: twin {done.loss:.3f} nats per token after {done.steps} steps; bigram"
+                f" {done.bigram:.3f}, unigram {done.unigram:.3f}; {done.seconds:.1f} s ·"
+                f" {text.source}"
+            )
+        )
         for caveat in twin.caveats:
             console.print(Text(f"! {caveat}", style="yellow"))
         if wrong:
-            console.print(Text(f"! {len(wrong)} of its settings went wrong at size, where the twin is blind ({', '.join(wrong)}): trimtab preflight {arguments.config}", style="yellow"))  # fmt: skip
+            console.print(
+                Text(
+                    f"! {len(wrong)} of its settings went wrong at size, where the twin is blind"
+                    f" ({', '.join(wrong)}): trimtab preflight {arguments.config}",
+                    style="yellow",
+                )
+            )
         for note in twin.notes:
             console.print(Text(f"· {note}", style="dim"))
         console.print(render_findings(done.findings, console.width))
@@ -81,7 +118,9 @@ def _progress(steps: int) -> Callable[[int, float], None]:
     def show(step: int, loss: float) -> None:
         if step % 20 == 0 or step == steps:
             end = "\n" if step == steps else "\r"
-            print(f"  step {step}/{steps}  loss {loss:.3f}   ", end=end, file=sys.stderr, flush=True)  # fmt: skip
+            print(
+                f"  step {step}/{steps}  loss {loss:.3f}   ", end=end, file=sys.stderr, flush=True
+            )
 
     return show
 
@@ -95,7 +134,9 @@ def _launch(arguments: argparse.Namespace, *, passed: bool) -> int:
     if arguments.launch is None:
         return int(not passed)
     if not passed and not arguments.anyway:
-        print("trimtab: not started, since the smoke test failed; --anyway starts it", file=sys.stderr)  # fmt: skip
+        print(
+            "trimtab: not started, since the smoke test failed; --anyway starts it", file=sys.stderr
+        )
         return 1
     if not passed:
         print("trimtab: started although the smoke test failed (--anyway)", file=sys.stderr)

@@ -13,7 +13,8 @@ __all__ = ["STDIN", "kept_stdin"]
 
 STDIN = "-"
 MAX_SIZE_BYTES = 1 << 32
-"""A pipe that never ends must not fill the disk; 4 GiB is more than any log that we have met. Ours."""
+"""A pipe that never ends must not fill the disk; 4 GiB is more than any log that we have met. Ours.
+"""
 _CHUNK_SIZE_BYTES = 1 << 20
 
 
@@ -39,6 +40,7 @@ def _copy(source: BinaryIO, file: BinaryIO, limit_bytes: int) -> None:
         left -= len(chunk)
         if left < 0:
             raise ConfigError(
-                f"-: more than {limit_bytes / 2**30:.3g} GiB on standard input; save it and give its path"
+                f"-: more than {limit_bytes / 2**30:.3g} GiB on standard input; save it and give"
+                " its path"
             )
         file.write(chunk)

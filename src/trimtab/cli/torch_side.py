@@ -1,4 +1,7 @@
-"""What the commands share that need torch: loading it, code that the user asks to run, the twin's flags."""
+"""What the commands share that need torch.
+
+Loading it, code that the user asks to run, the twin's flags.
+"""
 
 import argparse
 import contextlib
@@ -11,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trimtab.configs import read_config
+from trimtab.configs.settings import Setting, Settings
+from trimtab.configs.shrink import Twin, shrink
 from trimtab.errors import ConfigError, MissingExtraError, TrimtabError
-from trimtab.preflight.reading import read_config
-from trimtab.preflight.settings import Setting, Settings
-from trimtab.preflight.shrink import Twin, shrink
 
 __all__ = [
     "add_twin_flags",
@@ -27,10 +30,19 @@ __all__ = [
 ]
 
 _FLAGS = (
-    ("hidden", int, "width of the residual stream"), ("layers", int, "transformer blocks"), ("lr", float, "peak learning rate"),
-    ("min_lr", float, "rate at the end"), ("warmup_steps", int, ""), ("train_steps", int, ""), ("beta1", float, ""), ("beta2", float, ""),
-    ("eps", float, ""), ("weight_decay", float, ""), ("clip", float, "largest gradient norm"), ("init_std", float, "std of the weight init"),
-)  # fmt: skip
+    ("hidden", int, "width of the residual stream"),
+    ("layers", int, "transformer blocks"),
+    ("lr", float, "peak learning rate"),
+    ("min_lr", float, "rate at the end"),
+    ("warmup_steps", int, ""),
+    ("train_steps", int, ""),
+    ("beta1", float, ""),
+    ("beta2", float, ""),
+    ("eps", float, ""),
+    ("weight_decay", float, ""),
+    ("clip", float, "largest gradient norm"),
+    ("init_std", float, "std of the weight init"),
+)
 
 
 def need_torch(what: str, threads: int = 1) -> None:
@@ -92,7 +104,9 @@ def load_function(path: Path, name: str) -> Any:
 
 @contextlib.contextmanager
 def users_code(what: str) -> Iterator[None]:
-    """Run code of the user's: what it prints goes to stderr, and whatever it raises is told in one line.
+    """Run code of the user's: what it prints goes to stderr.
+
+    And whatever it raises is told in one line.
 
     Raises:
         ConfigError: Names what it raised, and the line of theirs.
@@ -104,20 +118,39 @@ def users_code(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         path = what.rpartition(":")[0] or what
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == Path(path).name]  # fmt: skip
+        frames = [
+            f
+            for f in traceback.extract_tb(error.__traceback__)
+            if Path(f.filename).name == Path(path).name
+        ]
         line = f", line {frames[-1].lineno}" if frames else ""
         said = " ".join(str(error).split())[:300]
-        name = "ended the program (sys.exit)" if isinstance(error, SystemExit) else type(error).__name__  # fmt: skip
+        name = (
+            "ended the program (sys.exit)"
+            if isinstance(error, SystemExit)
+            else type(error).__name__
+        )
         raise ConfigError(f"{what}{line}: {name}{': ' + said if said else ''}") from error
 
 
 def add_twin_flags(parser: argparse.ArgumentParser) -> None:
     """Add a config, or the settings one by one."""
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a config of any framework; read, never executed")  # fmt: skip
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="a config of any framework; read, never executed",
+    )
     asked = parser.add_argument_group("settings, instead of a config or over it")
     for name, kind, text in _FLAGS:
         asked.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=text or None)
-    asked.add_argument("--twin-hidden", type=within(8, 4096), default=64, metavar="N", help="width of the small twin; default 64")  # fmt: skip
+    asked.add_argument(
+        "--twin-hidden",
+        type=within(8, 4096),
+        default=64,
+        metavar="N",
+        help="width of the small twin; default 64",
+    )
 
 
 def twin_of(arguments: argparse.Namespace) -> Twin:
@@ -136,5 +169,11 @@ def twin_of(arguments: argparse.Namespace) -> Twin:
     for name in ("hidden", "layers", "train_steps"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} is {value}; give at least 1")
-    given = {n: Setting(getattr(arguments, n), "stated", f"--{n.replace('_', '-')}") for n, _, _ in _FLAGS if getattr(arguments, n) is not None}  # fmt: skip
-    return shrink(replace(settings, values={**settings.values, **given}), hidden=arguments.twin_hidden)  # fmt: skip
+    given = {
+        n: Setting(getattr(arguments, n), "stated", f"--{n.replace('_', '-')}")
+        for n, _, _ in _FLAGS
+        if getattr(arguments, n) is not None
+    }
+    return shrink(
+        replace(settings, values={**settings.values, **given}), hidden=arguments.twin_hidden
+    )

@@ -1,4 +1,7 @@
-"""`trimtab watch LOG`: follow a log that grows; say each incident once, and call who wants to know."""
+"""`trimtab watch LOG`: follow a log that grows.
+
+Say each incident once, and call who wants to know.
+"""
 
 import argparse
 import contextlib
@@ -8,23 +11,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trimtab.chronicle.prose import number, plain
-from trimtab.cli.alarm import Alarm, parse_command, parse_url
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.json_form import incident_to_json
+from trimtab.analysis.source import Beside, account_of, read_beside
 from trimtab.cli.output import finite
-from trimtab.cli.runs import Beside, account_of, read_beside
 from trimtab.errors import ConfigError
+from trimtab.monitor.follower import Notice, Watcher
+from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.readers import read_run
-from trimtab.report.account import RunAccount
-from trimtab.report.json_form import incident_to_json
-from trimtab.report.telling import axis_word, final_loss
-from trimtab.report.watching import Notice, Watcher
+from trimtab.record import axis_word
+from trimtab.report.wording import final_loss
+from trimtab.text import number, plain
 
 __all__ = ["add", "add_options", "follow", "run"]
 
 _RANK = {"info": 0, "warning": 1, "critical": 2}
 _LONGEST_S = 1e7
 _BUSY_SHARE = 0.1
-"""At most this share of the time goes into reading again: after a reading of 2 s the next waits 20 s."""
+"""At most this share of the time goes into reading again: after a reading of 2 s the next waits 20
+s."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -49,18 +54,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--interval", metavar="S", type=float, default=5.0, help="seconds between looks"
     )
     parser.add_argument(
-        "--exec", metavar="CMD", dest="command",
-        help="run for each alarm, and again when it turns critical; the incident is JSON on its stdin",
-    )  # fmt: skip
+        "--exec",
+        metavar="CMD",
+        dest="command",
+        help=(
+            "run for each alarm, and again when it turns critical; the incident is JSON on its"
+            " stdin"
+        ),
+    )
     parser.add_argument("--webhook", metavar="URL", help="post that JSON there, as often")
     parser.add_argument(
-        "--on", choices=("info", "warning", "critical"), default="warning",
+        "--on",
+        choices=("info", "warning", "critical"),
+        default="warning",
         help="least severity that is an alarm for --exec and --webhook",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--hang", metavar="N", type=float, default=20.0,
+        "--hang",
+        metavar="N",
+        type=float,
+        default=20.0,
         help="alarm when no row came for N usual rows, at least a minute; 0: never",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--new-only",
         action="store_true",
@@ -143,7 +158,8 @@ def _loop(
 
 
 class _Teller:
-    """Says notices, and calls for those that are alarms, once for each severity that one reaches."""
+    """Says notices, and calls for those that are alarms, once for each severity that one
+    reaches."""
 
     def __init__(
         self, path: str, watcher: Watcher, alarm: Alarm, options: argparse.Namespace
@@ -188,9 +204,13 @@ class _Teller:
         if notice.told is not None and account is not None:
             incident = incident_to_json(account.record, notice.told)
         return {
-            "schema": 1, "path": self.path, "event": notice.event, "id": notice.id or None,
-            "text": plain(notice.text), "incident": incident,
-        }  # fmt: skip
+            "schema": 1,
+            "path": self.path,
+            "event": notice.event,
+            "id": notice.id or None,
+            "text": plain(notice.text),
+            "incident": incident,
+        }
 
     def finish(self) -> int:
         """Say how things stand and return the exit code."""
@@ -200,13 +220,19 @@ class _Teller:
         elif account is not None:
             last = final_loss(account.record)
             document = {
-                "schema": 1, "path": self.path, "event": "stopped", "id": None,
-                "text": _state(account), "rows": account.record.num_loss_rows,
-                "step": None if last is None else last[0], "loss": None if last is None else last[1],
+                "schema": 1,
+                "path": self.path,
+                "event": "stopped",
+                "id": None,
+                "text": _state(account),
+                "rows": account.record.num_loss_rows,
+                "step": None if last is None else last[0],
+                "loss": None if last is None else last[1],
                 "incidents": [
-                    {**incident_to_json(account.record, told), "id": i} for i, told in self.watcher.incidents
+                    {**incident_to_json(account.record, told), "id": i}
+                    for i, told in self.watcher.incidents
                 ],
-            }  # fmt: skip
+            }
             print(json.dumps(finite(document), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0

@@ -93,20 +93,32 @@ class BatchDetector:
             return self._follow(i, s, y, z, row)
         if s.num_rows >= self.min_rows and z > self.threshold_sigma:
             s = changed(
-                s, onset_row=row.index, onset=row.step, last_row=row.index, last=row.step,
-                num_calm=0, age=0, worst=y, worst_z=z, worst_row=row.index, worst_step=row.step,
-            )  # fmt: skip
+                s,
+                onset_row=row.index,
+                onset=row.step,
+                last_row=row.index,
+                last=row.step,
+                num_calm=0,
+                age=0,
+                worst=y,
+                worst_z=z,
+                worst_row=row.index,
+                worst_step=row.step,
+            )
             return s, self._finding(i, s, row, "open")
         n = min(s.num_rows, self.memory_rows)
         move = y - s.level
         if n >= self.min_rows:
             move = math.copysign(min(abs(move), 3 * spread), move)
-        return changed(
-            s,
-            level=s.level + move * max(1 / (n + 1), 0.05),
-            distance=s.distance + (abs(move) - s.distance) / n,
-            num_rows=n + 1,
-        ), None
+        return (
+            changed(
+                s,
+                level=s.level + move * max(1 / (n + 1), 0.05),
+                distance=s.distance + (abs(move) - s.distance) / n,
+                num_rows=n + 1,
+            ),
+            None,
+        )
 
     def _follow(
         self, i: int, s: Statistic, y: float, z: float, row: Row

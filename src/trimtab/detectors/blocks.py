@@ -13,7 +13,10 @@ __all__ = ["Block", "fold", "joined"]
 
 @dataclass(slots=True)
 class Block:
-    """A finished block: its median, where it began, the row that finished it, and its rows [size]."""
+    """A finished block: its median, where it began, the row that finished it.
+
+    And its rows [size].
+    """
 
     value: float
     first_row: int
@@ -26,7 +29,9 @@ class Block:
 def fold(
     waiting: tuple[float, ...], first: Place, series: Series, size: int
 ) -> tuple[list[Block], tuple[float, ...], Place]:
-    """Return the blocks that a series finishes, the rows that wait for theirs, and where those began.
+    """Return the blocks that a series finishes, the rows that wait for theirs.
+
+    And where those began.
 
     Args:
         waiting: Values of the block under way.

@@ -9,10 +9,10 @@ ratios, one for a higher and one for a lower share, are held against the share o
     lower: an eighth of the share, where that is 0.1 or more
 
 S above 13 for 16 rows or more is a new phase, dated to the row where S left zero; the phase before
-must have 100 rows. A rise to a quarter of the steps or more is a warning, if the grad norm rose with
-it by half or is not logged: where a norm that hardly moves crosses the clip, nothing happened. The
-rest are notes, and a rise that stays below a quarter is told at S above 52 only. Rows that log a
-share over an interval count as that share of one coin.
+must have 100 rows. A rise to a quarter of the steps or more is a warning, if the grad norm rose
+with it by half or is not logged: where a norm that hardly moves crosses the clip, nothing happened.
+The rest are notes, and a rise that stays below a quarter is told at S above 52 only. Rows that log
+a share over an interval count as that share of one coin.
 """
 
 import math
@@ -34,7 +34,8 @@ _NORM_RISE = math.log(1.5)
 
 @dataclass(frozen=True)
 class _Side:
-    """One sum; `clips`, `rows` and `norms` (sum of log grad norms) count from where it left zero."""
+    """One sum; `clips`, `rows` and `norms` (sum of log grad norms) count from where it left
+    zero."""
 
     total: float = 0.0
     first_row: int = 0
@@ -93,7 +94,10 @@ class ClipPhaseDetector:
     def update_rows(
         self, state: ClipPhaseState, rows: Rows
     ) -> tuple[ClipPhaseState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; unclipped ones in a phase of few are passed."""
+        """Judge many rows as `update` does one by one.
+
+        Unclipped ones in a phase of few are passed.
+        """
         shares = rows.values[:, 0]
         usable = np.flatnonzero((shares >= 0.0) & (shares <= 1.0))  # absent ones are NaN
         clipped = np.append(np.flatnonzero(shares[usable] > 0), len(usable))
@@ -142,7 +146,8 @@ class ClipPhaseDetector:
 
 
 def _add(side: _Side, logged: tuple[float, float], share: float, other: float, row: Row) -> _Side:
-    """Return the sum with one row (clip share, log norm) more, at zero where it speaks for the phase so far."""
+    """Return the sum with one row (clip share, log norm) more, at zero where it speaks for the
+    phase so far."""
     x, norm = logged
     gain = x * math.log(other / share) + (1 - x) * math.log((1 - other) / (1 - share))
     total = side.total + gain

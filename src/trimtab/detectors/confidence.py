@@ -2,7 +2,7 @@
 
 One table per group of rules: P(right) against the score of the leading finding, straight lines in
 between on the logarithm of the score. Fitted on simulated runs, seeds 0-5
-(`trimtab.testing.calibration.fit_steps`, two bins), where the score beyond the threshold made no
+(`benchmarks.logs.calibration.fit_steps`, two bins), where the score beyond the threshold made no
 difference within a group; checked on seeds from 100 on (`trimtab bench calibration`). Rules on rows
 were fitted at 0.97 and are a little less sure here, as they were right a little less often on
 published logs (`trimtab bench detect`).
@@ -25,7 +25,8 @@ CONFIDENCE: Mapping[str, tuple[tuple[float, float], ...]] = {
 _CERTAIN = 0.99
 """NaN is NaN."""
 _UNFITTED = 0.85
-"""Rules that no simulated run exercises: the share of alarms that are right on logs never tuned on."""
+"""Rules that no simulated run exercises: the share of alarms that are right on logs never tuned on.
+"""
 
 
 def rule_group(detector: str) -> str:

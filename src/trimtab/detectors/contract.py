@@ -46,7 +46,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Row:
-    """One logged row as a detector sees it: values (NaN where absent) and present are [n_signals]."""
+    """One logged row as a detector sees it.
+
+    Values (NaN where absent) and present are [n_signals].
+    """
 
     index: int
     step: float
@@ -188,7 +191,9 @@ def step_through(
 
 
 def series_of(signal: str, i: int, rows: Row | Rows) -> Series:
-    """Return signal `i` of the rows where it was logged and is finite; above 0 where its scale is log.
+    """Return signal `i` of the rows where it was logged and is finite.
+
+    Above 0 where its scale is log.
 
     The logarithm is `math.log`, for one row and for many: numpy's differs in the last bit.
     """
@@ -286,7 +291,8 @@ def _from_json(template: Any, data: Any, where: str) -> Any:
         names = {f.name for f in dataclasses.fields(template)}
         if not isinstance(data, dict) or set(data) != names:
             raise ReadError(
-                f"{where}: fields do not match {type(template).__name__}; it was saved by another version; start the detector anew"
+                f"{where}: fields do not match {type(template).__name__}; it was saved by another"
+                " version; start the detector anew"
             )
         return type(template)(
             **{n: _from_json(getattr(template, n), data[n], f"{where}.{n}") for n in names}

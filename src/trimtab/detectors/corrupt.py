@@ -82,9 +82,13 @@ class CorruptDetector:
         if s.onset_row >= 0:
             return s, None
         s = changed(
-            s, onset_row=row.index, onset=row.step, value=value, value_row=row.index,
+            s,
+            onset_row=row.index,
+            onset=row.step,
+            value=value,
+            value_row=row.index,
             value_step=row.step,
-        )  # fmt: skip
+        )
         return s, self._finding(i, s, row, closed=False)
 
     def _finding(self, i: int, s: Largest, row: Row, *, closed: bool) -> Finding:

@@ -17,8 +17,9 @@ run: waves that a run has all the time are no news.
 
 Eight blocks later the change is told to the end: it is still rising (drift, or divergence where
 the loss rose by 2 % and more), it has settled (shift), or it went back. Then the new level is
-accepted; a rise below 5 % that went back is a note. S that neither grows beyond the threshold nor returns within 64 blocks is forgotten. A
-norm that doubled since its lowest level is a warning, a smaller drift of a norm a note.
+accepted; a rise below 5 % that went back is a note. S that neither grows beyond the threshold nor
+returns within 64 blocks is forgotten. A norm that doubled since its lowest level is a warning, a
+smaller drift of a norm a note.
 
 Thresholds: at most one false alarm per 20,000 rows on Gaussian, AR(1) 0.9 and Student-t3 noise,
 flat and falling, seeds 0-9. Needs 24 blocks before it says anything.
@@ -142,7 +143,8 @@ class CreepDetector:
         """Refuse blocks too small for a median."""
         if self.block_rows < 4 or self.num_scales < 1:
             raise ConfigError(
-                f"creep: block_rows={self.block_rows} (at least 4), num_scales={self.num_scales} (at least 1)"
+                f"creep: block_rows={self.block_rows} (at least 4), num_scales={self.num_scales}"
+                " (at least 1)"
             )
 
     def start(self) -> CreepState:
@@ -206,7 +208,10 @@ class CreepDetector:
         return changed(c, sums=tuple(sums), start=start), findings
 
     def _add(self, i: int, s: Sum, b: Block, least: float) -> tuple[Sum, str]:
-        """Add one block to the sum; also returns what is to be told: open, back, accepted or nothing."""
+        """Add one block to the sum; also returns what is to be told.
+
+        Open, back, accepted or nothing.
+        """
         if len(s.past) < _MIN_BLOCKS:
             return changed(s, past=joined(s.past, b.value, _NOISE_BLOCKS)), ""
         if s.total == 0.0:
@@ -346,7 +351,10 @@ def _longer(held: Floats, b: Block) -> Floats:
 
 
 def _dated(s: Sum) -> Sum:
-    """Date the onset: the first held block that shows a quarter of the rise, so not a chance before a jump."""
+    """Date the onset: the first held block that shows a quarter of the rise.
+
+    So not a chance before a jump.
+    """
     rise = median(s.held[-3:, 0]) - s.expected
     first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))
     return replace(s, onset_row=int(s.held[first, 1]), onset=float(s.held[first, 2]))

@@ -8,8 +8,8 @@ down over many blocks is no drop: before it, the blocks must have kept to their 
 
 A step down of the learning rate (to two thirds or less within the last 64 rows) explains a drop:
 told as a note. A validation loss that falls by half as much of itself explains it too: then it
-is grokking, and a note; the first validation within 1024 rows decides. Without one it stays a warning.
-A loss that comes back within 64 rows is told as over.
+is grokking, and a note; the first validation within 1024 rows decides. Without one it stays a
+warning. A loss that comes back within 64 rows is told as over.
 """
 
 import math
@@ -129,10 +129,19 @@ class DropDetector:
             return changed(s, past=past, lowest=min(s.lowest, block), stage=0), []
         if s.stage == 0:
             excused = int(row.index - s.lr_row <= _LR_ROWS)
-            return changed(
-                s, stage=1, onset_row=s.first_row, onset=s.first_step, low=block,
-                low_row=row.index, low_step=row.step, excused=excused,
-            ), []  # fmt: skip
+            return (
+                changed(
+                    s,
+                    stage=1,
+                    onset_row=s.first_row,
+                    onset=s.first_step,
+                    low=block,
+                    low_row=row.index,
+                    low_step=row.step,
+                    excused=excused,
+                ),
+                [],
+            )
         s = changed(_lower(s, block, row), stage=2)
         return s, [self._finding(s, row, "open")]
 
@@ -198,7 +207,9 @@ class DropDetector:
             direction="down",
             closed=how != "open",
             grain_rows=self.block_rows,
-            text=f"loss {s.expected:.4g} → {s.low:.4g} within {2 * self.block_rows} rows{tail}{why}",
+            text=(
+                f"loss {s.expected:.4g} → {s.low:.4g} within {2 * self.block_rows} rows{tail}{why}"
+            ),
         )
 
 
@@ -211,7 +222,8 @@ def _row(event: tuple[Place, Block | float]) -> int:
 
 
 def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
-    """Note the row at which the learning rate fell to two thirds of what it was of late, or less."""
+    """Note the row at which the learning rate fell to two thirds of what it was of late, or
+    less."""
     high, row = s.lr, s.lr_row
     for k in range(at, end):
         lr = rates.value[k]

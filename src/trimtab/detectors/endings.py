@@ -38,7 +38,8 @@ def as_it_ended(f: Finding, record: RunRecord) -> Finding:
 def _at_its_height(f: Finding, record: RunRecord) -> Finding:
     """Return a spike that is still open with the highest loss since its onset; NaN is passed over.
 
-    The detector tells of a spike when it opens and when it ends; the log may be long past its opening.
+    The detector tells of a spike when it opens and when it ends; the log may be long past its
+    opening.
     """
     stop = record.attempts[int(record.attempt[f.onset_row])].end_row
     since = record.columns["loss"].values[f.onset_row : stop]
@@ -52,14 +53,19 @@ def _at_its_height(f: Finding, record: RunRecord) -> Finding:
     score = f.score * (value - f.expected) / (f.value - f.expected)
     text = f"{f.signal} {f.expected:.4g} → {value:.4g} ({score:.0f} sigma), still up"
     row += f.onset_row
-    return replace(f, value=value, score=score, peak_row=row, peak=float(record.step[row]), text=text)  # fmt: skip
+    return replace(
+        f, value=value, score=score, peak_row=row, peak=float(record.step[row]), text=text
+    )
 
 
 def _back_late(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike that outlasted the patience of its detector as recovered, where the loss came back.
+    """Return a spike that outlasted the patience of its detector as recovered.
 
-    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's own
-    noise units of the level before, if no later stretch of that length leaves it half-way to the peak.
+    Where the loss came back.
+
+    It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's
+    own noise units of the level before, if no later stretch of that length leaves it half-way to
+    the peak.
     """
     stop = record.attempts[int(record.attempt[f.onset_row])].end_row
     rows = (
@@ -81,8 +87,13 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     )
     text = f"{f.text.partition(', not back')[0].partition(', still moving')[0]}, {phases}"
     return replace(
-        f, kind="spike", severity="warning", end_row=end_row, end=float(record.step[end_row]), text=text
-    )  # fmt: skip
+        f,
+        kind="spike",
+        severity="warning",
+        end_row=end_row,
+        end=float(record.step[end_row]),
+        text=text,
+    )
 
 
 def place_text(position: float) -> str:

@@ -8,7 +8,8 @@ are back; a true grad norm far above the clip in every row is a first sign. The 
 
 The start rule does the like for the first `START_ROWS` rows of a longer attempt, where a blow-up in
 warm-up comes before any streaming detector has a past. Losses are medians of three rows on a log
-scale there, and a rise must be ten times their row-to-row noise, since many rows have more extremes.
+scale there, and a rise must be ten times their row-to-row noise, since many rows have more
+extremes.
 """
 
 import math
@@ -94,7 +95,9 @@ def _spike(
         expected=before,
         score=score,
         closed=True,
-        text=f"loss {story} (up within {steps} {record.axis}s; few rows, judged whole in hindsight)",
+        text=(
+            f"loss {story} (up within {steps} {record.axis}s; few rows, judged whole in hindsight)"
+        ),
     )
 
 
@@ -196,6 +199,9 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
             expected=clip,
             score=float(np.median(ratios)),
             closed=False,
-            text=f"every row is clipped {ratios.min():.0f} to {ratios.max():.0f} times (clip {clip:g}{assumed})",
+            text=(
+                f"every row is clipped {ratios.min():.0f} to {ratios.max():.0f} times (clip"
+                f" {clip:g}{assumed})"
+            ),
         )
     ]

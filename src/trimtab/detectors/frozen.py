@@ -80,7 +80,10 @@ class FrozenDetector:
     def update_rows(
         self, state: FrozenState, rows: Rows
     ) -> tuple[FrozenState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; values that do not stand still are passed."""
+        """Judge many rows as `update` does one by one.
+
+        Values that do not stand still are passed.
+        """
         signals, findings = list(state.signals), list[Finding]()
         for i in range(len(self.signals)):
             series = finite_of(i, rows)
@@ -106,11 +109,14 @@ class FrozenDetector:
                 findings += found
                 if k - at > 1:
                     s = changed(
-                        s, value=series.value[last], first_row=series.index[last],
-                        first_step=series.step[last], before=series.value[last - 1],
+                        s,
+                        value=series.value[last],
+                        first_row=series.index[last],
+                        first_step=series.step[last],
+                        before=series.value[last - 1],
                         longest=max(s.longest, int(lengths[at : k - 1].max())),
                         least=min(s.least, float(steps[at + 1 : k].min())),
-                    )  # fmt: skip
+                    )
                 s = changed(s, num_rows=int(lengths[k - 1]))
             if k < len(starts):
                 first, end = int(starts[k]), int(starts[k] + lengths[k])
@@ -136,15 +142,18 @@ class FrozenDetector:
         over = s.num_rows >= self._bar(i, s)
         found = [self._finding(i, s, place, closed=True)] if over else []
         step = abs(value - s.value)
-        return Frozen(
-            value=value,
-            num_rows=1,
-            first_row=place.index,
-            first_step=place.step,
-            longest=max(s.longest, s.num_rows),
-            least=min(s.least, step) if s.num_rows else s.least,
-            before=s.value,
-        ), found
+        return (
+            Frozen(
+                value=value,
+                num_rows=1,
+                first_row=place.index,
+                first_step=place.step,
+                longest=max(s.longest, s.num_rows),
+                least=min(s.least, step) if s.num_rows else s.least,
+                before=s.value,
+            ),
+            found,
+        )
 
     def _bar(self, i: int, s: Frozen) -> int:
         rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows

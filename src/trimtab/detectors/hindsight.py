@@ -267,5 +267,8 @@ def _finding(
         expected=expected,
         score=b.z,
         closed=True,
-        text=f"{SIGNAL_BY_NAME[signal].name} {expected:.4g} → {value:.4g} ({b.z:.0f} sigma), {width} (in hindsight)",
+        text=(
+            f"{SIGNAL_BY_NAME[signal].name} {expected:.4g} → {value:.4g} ({b.z:.0f} sigma), {width}"
+            " (in hindsight)"
+        ),
     )

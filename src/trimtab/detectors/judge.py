@@ -159,8 +159,8 @@ class Judge:
         Returns:
             The state after the last row, and what was found, in row order.
 
-        Cost: about 10 microseconds a row with all signals present, a sixth of what `update` takes; a
-            detector that is no `WholeDetector` is fed row by row, which costs 3 to 15 each.
+        Cost: about 10 microseconds a row with all signals present, a sixth of what `update` takes;
+            a detector that is no `WholeDetector` is fed row by row, which costs 3 to 15 each.
         """
         states: list[Any] = []
         found: list[Finding] = []

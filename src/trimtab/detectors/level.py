@@ -43,7 +43,8 @@ __all__ = ["LevelDetector", "LevelState", "Scale"]
 
 _PAST = 24
 NEGLIGIBLE = 1e-3
-"""Share of the first block below which a linear signal counts as zero: 1e-7 -> 1e-5 is no change."""
+"""Share of the first block below which a linear signal counts as zero: 1e-7 -> 1e-5 is no change.
+"""
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,8 @@ class LevelDetector:
         """Refuse shapes that do not fit together."""
         if self.block_rows < 4 or len(self.thresholds) != self.num_scales:
             raise ConfigError(
-                f"level: block_rows={self.block_rows} (at least 4), {len(self.thresholds)} thresholds "
-                f"for {self.num_scales} scales; give one threshold per scale"
+                f"level: block_rows={self.block_rows} (at least 4), {len(self.thresholds)}"
+                f" thresholds for {self.num_scales} scales; give one threshold per scale"
             )
 
     def start(self) -> LevelState:
@@ -327,8 +328,10 @@ class LevelDetector:
             grain_rows=self.block_rows * 4**k,
             direction="down" if signal.bad == "down" else "up",
             closed=how != "open",
-            text=f"{signal.name} {expected:.4g} → {value:.4g} over blocks of "
-            f"{self.block_rows * 4**k} rows ({s.score:.0f} sigma){tail}",
+            text=(
+                f"{signal.name} {expected:.4g} → {value:.4g} over blocks of "
+                f"{self.block_rows * 4**k} rows ({s.score:.0f} sigma){tail}"
+            ),
         )
 
     def _returning(self, s: Scale) -> bool:

@@ -42,7 +42,10 @@ class LrChangeDetector:
     def update_rows(
         self, state: LrChangeState, rows: Rows
     ) -> tuple[LrChangeState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; those where the rate hardly rises are passed."""
+        """Judge many rows as `update` does one by one.
+
+        Those where the rate hardly rises are passed.
+        """
         lr = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(lr) & (lr > 0))
         before = np.concatenate(([state.lr], lr[usable[:-1]]))[: len(usable)]

@@ -18,7 +18,8 @@ from trimtab.record import RunRecord
 __all__ = ["memorised_findings"]
 
 RATIO = 20.0
-"""Validation over training loss; noise, dropout and averaging over an epoch explain factors of two."""
+"""Validation over training loss; noise, dropout and averaging over an epoch explain factors of two.
+"""
 REBOUND = 1.05
 """Validation loss at the end over its lowest."""
 NEGLIGIBLE_SHARE = 0.02
@@ -76,5 +77,8 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         score=min(99.0, last / max(end_level, 1e-12)),
         direction="down",
         closed=True,
-        text=f"training loss {end_level:.3g} while validation stands at {last:.3g}, {last / validation.min():.2f} times its lowest (in hindsight)",
+        text=(
+            f"training loss {end_level:.3g} while validation stands at {last:.3g},"
+            f" {last / validation.min():.2f} times its lowest (in hindsight)"
+        ),
     )

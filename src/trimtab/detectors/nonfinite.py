@@ -21,7 +21,10 @@ LASTING_ROWS = 3
 
 @dataclass(frozen=True)
 class NonFiniteRun:
-    """First and last row and step of a run of non-finite rows of one signal (-1: none under way)."""
+    """First and last row and step of a run of non-finite rows of one signal (-1.
+
+    None under way).
+    """
 
     since_row: int = -1
     since: float = 0.0
@@ -90,7 +93,10 @@ class NonFiniteDetector:
     def update_rows(
         self, state: NonFiniteState, rows: Rows
     ) -> tuple[NonFiniteState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; finite rows with no run under way are passed."""
+        """Judge many rows as `update` does one by one.
+
+        Finite rows with no run under way are passed.
+        """
         scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
         bad = rows.present & ~np.isfinite(rows.values)
         bad[:, count_at] = rows.values[:, count_at] > 0  # absent ones are NaN

@@ -1,4 +1,7 @@
-"""Everything that can be said of a whole record: row by row as the guard would, then in hindsight."""
+"""Everything that can be said of a whole record.
+
+Row by row as the guard would, then in hindsight.
+"""
 
 from collections.abc import Callable
 

@@ -3,10 +3,11 @@
     y = log(step time / batch size)  or  -log(throughput)          so that no unit matters
 
 Rows are folded into blocks of 16. A block is slow when its median is `slow_share` above the median
-of the last four calm blocks, beyond `threshold_sigma` times the spread from block to block, and when
-its lower quartile lies above their upper quartiles: a pace that swings between two values in healthy
-times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a block is back;
-sixteen slow blocks make the new level (told once). One that ended before that is a note.
+of the last four calm blocks, beyond `threshold_sigma` times the spread from block to block, and
+when its lower quartile lies above their upper quartiles: a pace that swings between two values in
+healthy times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a
+block is back; sixteen slow blocks make the new level (told once). One that ended before that is a
+note.
 
 A single row at `stall_factor` times its level (a save, an evaluation, the compilation at the first
 step) is a note, told only when it is twice as slow as all before. At `hang_s` and `hang_factor`
@@ -98,8 +99,8 @@ class PaceDetector:
         """Refuse blocks without quartiles and thresholds that flag everything."""
         if self.block_rows < 4 or self.stall_factor <= 1 or self.slow_share <= 0:
             raise ConfigError(
-                f"pace: block_rows={self.block_rows} (at least 4), stall_factor={self.stall_factor} "
-                f"(above 1), slow_share={self.slow_share} (above 0)"
+                f"pace: block_rows={self.block_rows} (at least 4), stall_factor={self.stall_factor}"
+                f" (above 1), slow_share={self.slow_share} (above 0)"
             )
 
     def start(self) -> PaceState:
@@ -108,7 +109,8 @@ class PaceDetector:
         return PaceState((Pace(np.zeros(self.block_rows), none, none, none),) * 2)
 
     def update(self, state: PaceState, row: Row) -> tuple[PaceState, tuple[Finding, ...]]:
-        """Judge one row; missing, non-finite and non-positive values leave their signal as it is."""
+        """Judge one row; missing, non-finite and non-positive values leave their signal as it
+        is."""
         values = row.values.tolist()
         batch = state.batch
         if row.present[2] and math.isfinite(values[2]) and values[2] > 0:
@@ -124,7 +126,10 @@ class PaceDetector:
         return PaceState(tuple(paces), batch), tuple(findings)
 
     def update_rows(self, state: PaceState, rows: Rows) -> tuple[PaceState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; blocks without a slow row are taken whole."""
+        """Judge many rows as `update` does one by one.
+
+        Blocks without a slow row are taken whole.
+        """
         sizes = rows.values[:, 2]
         logged = np.isfinite(sizes) & (sizes > 0)
         last = np.maximum.accumulate(np.where(logged, np.arange(len(rows)), -1))
@@ -249,8 +254,13 @@ class PaceDetector:
             return self._calm(replace(p, onset_row=-1, flagged=np.zeros(0)), block, high), told
         if p.onset_row < 0:
             p = replace(
-                p, onset_row=p.first_row, onset=p.first_step, ref=ref, score=0.0, flagged=np.zeros(0)
-            )  # fmt: skip
+                p,
+                onset_row=p.first_row,
+                onset=p.first_step,
+                ref=ref,
+                score=0.0,
+                flagged=np.zeros(0),
+            )
         flagged = np.append(p.flagged, block)
         if z > p.score:
             p = replace(p, score=z, peak_row=row.index, peak=row.step)
@@ -271,9 +281,17 @@ class PaceDetector:
         return math.exp(y - offset) if i == 0 else math.exp(-y)
 
     def _row_finding(
-        self, i: int, at: int, step: float, row: Row, y: float, level: float, offset: float,
-        *, hang: bool = False,
-    ) -> Finding:  # fmt: skip
+        self,
+        i: int,
+        at: int,
+        step: float,
+        row: Row,
+        y: float,
+        level: float,
+        offset: float,
+        *,
+        hang: bool = False,
+    ) -> Finding:
         value, usual = self._unit(i, y, offset), self._unit(i, level, offset)
         return Finding(
             detector=f"{self.name}-row",
@@ -293,8 +311,10 @@ class PaceDetector:
             score=(y - level) / self.floor,
             direction="down" if i else "up",
             closed=True,
-            text=f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
-            f"slow{', then it went on' if hang else ''}",
+            text=(
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
+                f"slow{', then it went on' if hang else ''}"
+            ),
         )
 
     def _finding(self, i: int, p: Pace, row: Row, how: str, offset: float) -> Finding:
@@ -321,8 +341,10 @@ class PaceDetector:
             grain_rows=self.block_rows,
             direction="down" if i else "up",
             closed=how != "open",
-            text=f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(level - p.ref):.0%} more "
-            f"time per step{tail}",
+            text=(
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(level - p.ref):.0%} more"
+                f" time per step{tail}"
+            ),
         )
 
 

@@ -5,10 +5,11 @@ That a loss falls no more is a fault only where it had reason to fall, which thr
 * it fell again later, and steeply: a flat stretch of a sixth of the attempt or more that covers
   less than a twelfth of the whole fall, and behind it a rate at least four times its own. Where the
   validation loss fell meanwhile (by a twentieth), the run was learning: no plateau. A fall within a
-  few rows is a step of another kind. The span told is that over which the level stands still, without
-  its ends that still fall or fall again;
-* it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted against
-  the logarithm of the row, had it falling, and the learning rate is above a tenth of its peak;
+  few rows is a step of another kind. The span told is that over which the level stands still,
+  without its ends that still fall or fall again;
+* it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted
+  against the logarithm of the row, had it falling, and the learning rate is above a tenth of its
+  peak;
 * it stalls from the start of an attempt whose settings differ from those of its parent: the same
   test, with the rows of the parent before the resume as the rows before.
 
@@ -40,7 +41,8 @@ FLAT_SHARE = 1 / 12
 FLAT_BLOCKS = 7
 """Of 48: about a sixth."""
 STILL_SHARE = 1 / 20
-"""Farthest from its middle, as a part of the later fall, that either end of a flat stretch may lie."""
+"""Farthest from its middle, as a part of the later fall, that either end of a flat stretch may lie.
+"""
 LATER_BLOCKS = 3
 LATER_SHARE = 0.1
 """Least part of the whole fall that must come later."""

@@ -4,19 +4,20 @@ Two kinds of evidence. The counter: `samples_seen` or `tokens_seen` after a resu
 the lineage had consumed at that step by more than a batch, or falls within an attempt.
 
 The losses: the same batches are easy or hard in the same order. Differences of the first losses
-after a resume, clipped at three robust sigmas, are correlated with every earlier stretch of the run:
+after a resume, clipped at three robust sigmas, are correlated with every earlier stretch of the
+run:
 
     rho = corr(diff(loss[child 0 .. n]), diff(loss[past i .. i+n])),     n <= 256
 
 The largest of M chance correlations of n rows is about sqrt(2 ln M / n); rho must be above
 (sqrt(2 ln M) + 3) / sqrt(n) and above 0.5. Stretches at the same steps are not looked at: there the
-same data is right. If the rows before the resume repeat the same earlier stretch too, the order of an
-epoch repeats, and the resume is not to blame (unless those rows were fed again themselves).
+same data is right. If the rows before the resume repeat the same earlier stretch too, the order of
+an epoch repeats, and the resume is not to blame (unless those rows were fed again themselves).
 
-Where the repeat ends, data comes that the run has not had. If the loss jumps there, by more than six
-times the spread between blocks, it shows what it always was on unseen data: the low losses before
-were those of data learnt by heart. That is a jump of the resume's making, wherever the rows of the
-repeat end.
+Where the repeat ends, data comes that the run has not had. If the loss jumps there, by more than
+six times the spread between blocks, it shows what it always was on unseen data: the low losses
+before were those of data learnt by heart. That is a jump of the resume's making, wherever the rows
+of the repeat end.
 
 Blind to data that is repeated in another order.
 """
@@ -82,7 +83,8 @@ def best_repeat(child: Floats, past: Floats) -> tuple[int, float]:
         past: float64 [m >= n], losses, finite.
 
     Returns:
-        Index of the stretch of n rows, and its correlation of clipped differences; 0.0 for a constant.
+        Index of the stretch of n rows, and its correlation of clipped differences; 0.0 for a
+        constant.
 
     Cost: two Fourier transforms of m rows.
     """
@@ -106,7 +108,10 @@ def _steps(loss: Floats) -> Floats:
 
 
 def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Finding]:
-    """Judge the losses after a resume by the losses before it; then the place where a repeat ends."""
+    """Judge the losses after a resume by the losses before it.
+
+    Then the place where a repeat ends.
+    """
     loss = record.columns["loss"].values if "loss" in record.columns else np.zeros(0)
     if not len(loss):
         return []
@@ -149,13 +154,22 @@ def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list
     if value - level < max(MIN_SIGMA * sigma, MIN_SHARE * abs(level)):
         return []
     text = (
-        f"loss {level:.4g} → {value:.4g} where the data that was fed again ends, {end} rows after the "
-        "resume: what it had learnt by heart does not help with new data (in hindsight)"
+        f"loss {level:.4g} → {value:.4g} where the data that was fed again ends, {end} rows after"
+        " the resume: what it had learnt by heart does not help with new data (in hindsight)"
     )
     said = rows[min(end + BLOCK_ROWS, len(rows)) - 1]
     told = _finding(record, "loss", rows[end], said, text, value=value, expected=level)
-    return [replace(told, kind="resume-jump", detector="repeats-end", direction="up",
-                    score=(value - level) / sigma, end_row=None, end=None)]  # fmt: skip
+    return [
+        replace(
+            told,
+            kind="resume-jump",
+            detector="repeats-end",
+            direction="up",
+            score=(value - level) / sigma,
+            end_row=None,
+            end=None,
+        )
+    ]
 
 
 def _follows(child: Floats, stretch: Floats, n: int) -> bool:
@@ -166,7 +180,8 @@ def _follows(child: Floats, stretch: Floats, n: int) -> bool:
 
 
 def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:
-    """Whether the rows before the seam repeat what came before the stretch, at the same distance."""
+    """Whether the rows before the seam repeat what came before the stretch, at the same
+    distance."""
     before = min(n, at, len(past) - n - at)
     if before < MIN_ROWS // 2:
         return False
@@ -227,9 +242,15 @@ def _falls(record: RunRecord, name: str) -> list[Finding]:
 
 
 def _finding(
-    record: RunRecord, signal: str, onset: np.intp, said: np.intp, text: str,
-    *, value: float, expected: float,
-) -> Finding:  # fmt: skip
+    record: RunRecord,
+    signal: str,
+    onset: np.intp,
+    said: np.intp,
+    text: str,
+    *,
+    value: float,
+    expected: float,
+) -> Finding:
     return Finding(
         detector="repeats",
         kind="repeated-data",

@@ -1,4 +1,6 @@
-"""Resumes: does an attempt go on where it resumed? Offline only; of a resume a log tells afterwards.
+"""Resumes: does an attempt go on where it resumed? Offline only.
+
+Of a resume a log tells afterwards.
 
 The first rows of an attempt are held against the rows before its first step on its lineage:
 
@@ -7,13 +9,14 @@ The first rows of an attempt are held against the rows before its first step on 
 with `noise` the spread between blocks of 16 rows before (1.4826 median |difference| / sqrt 2), so
 that autocorrelated noise is priced in. z > 6 and d > 2 % of the loss is a jump. One that lasts
 through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
-lower than before, which data seen already or a lower learning rate explain. A learning rate or batch
-size that differs from what the schedule had there is named, and noted if the loss did not mind.
+lower than before, which data seen already or a lower learning rate explain. A learning rate or
+batch size that differs from what the schedule had there is named, and noted if the loss did not
+mind.
 
 An attempt that begins where its parent began started over: a note. One that goes on at its level
-says nothing, unless the attempt before stood far above it at the same steps: then that one had other
-data, or what happened there is not in the weights that were saved. Which of the two is told by
-whether their losses go up and down together, and is worth a note.
+says nothing, unless the attempt before stood far above it at the same steps: then that one had
+other data, or what happened there is not in the weights that were saved. Which of the two is told
+by whether their losses go up and down together, and is worth a note.
 """
 
 import math
@@ -41,7 +44,8 @@ MIN_ROWS = 8
 MIN_SIGMA = 6.0
 MIN_SHARE = 0.02
 FLOOR_SHARE = 0.004
-"""Smallest noise believed, as a share of the loss; twice that of `spike`, for the seam is seen once."""
+"""Smallest noise believed, as a share of the loss; twice that of `spike`, for the seam is seen
+once."""
 SETTING_RATIO = 1.1
 """Rates and batch sizes within this ratio of the expected one are the schedule's own."""
 MAX_ATTEMPTS = 64
@@ -64,7 +68,10 @@ class Resume:
 
 
 def resumes_of(record: RunRecord) -> Iterator[Resume]:
-    """Yield the resumes of a record, in order; none where it has too many attempts to be one run."""
+    """Yield the resumes of a record, in order.
+
+    None where it has too many attempts to be one run.
+    """
     if not 1 < len(record.attempts) <= MAX_ATTEMPTS:
         return
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
@@ -132,7 +139,10 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
 def _quiet(
     record: RunRecord, resume: Resume, rows: Rows, seam: tuple[float, float, float], changed: str
 ) -> Finding | None:
-    """Tell of a resume at its level: changed settings, or a parent that left it at the same steps."""
+    """Tell of a resume at its level.
+
+    Changed settings, or a parent that left it at the same steps.
+    """
     level, first, _ = seam
     again = _finite(record, "loss", resume.again)
     loss = record.columns["loss"].values
@@ -188,7 +198,8 @@ def block_noise(before: Floats, size: int) -> float:
 
 
 def _lasts(after: Floats, size: int, level: float, d: float) -> bool:
-    """Whether no later block of the first rows is back, nearer to the old level than to the jump."""
+    """Whether no later block of the first rows is back, nearer to the old level than to the
+    jump."""
     starts = range(0, len(after) - size + 1, size)
     return all((median(after[i : i + size]) - level) / d > 0.5 for i in starts)
 
@@ -232,9 +243,13 @@ def _and(text: str, changed: str) -> str:
 
 
 def _finding(
-    record: RunRecord, rows: Rows, text: str, severity: Severity,
-    seam: tuple[float, float, float], num_rows: int,
-) -> Finding:  # fmt: skip
+    record: RunRecord,
+    rows: Rows,
+    text: str,
+    severity: Severity,
+    seam: tuple[float, float, float],
+    num_rows: int,
+) -> Finding:
     level, first, z = seam
     onset, said = int(rows[0]), int(rows[min(num_rows, len(rows)) - 1])
     return Finding(

@@ -6,7 +6,8 @@ Two blocks in a row above the lowest by 3 % and by six times the noise from bloc
 reversal, once the norm had come down by at least 5 % over eight blocks or more. It dates to the
 lowest block, is told once, and needs a new fall before it is told again.
 
-Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 steps before the loss.
+Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 steps before the
+loss.
 """
 
 import math
@@ -94,10 +95,18 @@ class ReversalDetector:
             return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
         if block < s.lowest:
             noise = block_noise(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
-            return changed(
-                s, since_highest=s.since_highest + 1, lowest=block, lowest_row=row.first_row,
-                lowest_step=row.first_step, noise=noise, num_over=0,
-            ), ()  # fmt: skip
+            return (
+                changed(
+                    s,
+                    since_highest=s.since_highest + 1,
+                    lowest=block,
+                    lowest_row=row.first_row,
+                    lowest_step=row.first_step,
+                    noise=noise,
+                    num_over=0,
+                ),
+                (),
+            )
         noise = s.noise
         over = block - s.lowest > max(_RISE, _RISE_SIGMA * noise)
         s = changed(s, since_highest=s.since_highest + 1, num_over=s.num_over + 1 if over else 0)

@@ -12,13 +12,14 @@ Found, when three signals agree since a mark: e has fallen far below the mark's 
 logit has at least doubled, and the norm of the last hidden state has come down, as the model takes
 back what it no longer knows. How far is a matter of how long it took: e to a quarter of the mark's
 height and the norm by three tenths within 128 steps, or e to half of it and the norm by half within
-256. Told once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting state,
+256. Told once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting
+  state,
 from which on nothing is said before it has come back.
 
-The onset is that mark, unless e stayed four times as long between it and the next as the rest of the
-fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third of
-the top for as long as the run is sound, and a rate that is raised then must not be dated back to when
-they began.
+The onset is that mark, unless e stayed four times as long between it and the next as the rest of
+the fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third
+of the top for as long as the run is sound, and a rate that is raised then must not be dated back to
+when they began.
 
 The first two do not suffice: layers of sound runs learn to attend to few keys too, at 128 channels
 and a rate of 1e-2 within 150 steps. Blind to a fall that takes longer; to attention that begins
@@ -54,7 +55,8 @@ class SaturationState:
     steps: tuple[float, ...] = ()
     top: float = 0.0
     mark_rows: tuple[float, ...] = ()
-    """First reading of the stretch below a half, a quarter, ... of the top; empty: it stands above."""
+    """First reading of the stretch below a half, a quarter, ... of the top; empty: it stands above.
+    """
     mark_steps: tuple[float, ...] = ()
     mark_logits: tuple[float, ...] = ()
     mark_hidden: tuple[float, ...] = ()
@@ -81,8 +83,8 @@ class SaturationDetector:
     num_readings: int = 4
     onset_share: float = 1 / 2
     told: tuple[tuple[float, float, float], ...] = ((1 / 8, 0.7, 128.0), (1 / 4, 0.5, 256.0))
-    """(share of twice the mark's height, share of the norm of the last hidden state at the mark, steps
-    since it): both at or below theirs within so many. Sound runs keep 0.79 of the norm."""
+    """(share of twice the mark's height, share of the norm of the last hidden state at the mark,
+    steps since it): both at or below theirs within so many. Sound runs keep 0.79 of the norm."""
     back_share: float = 3 / 8
     num_marks: int = 5
     lingering: float = 4.0
@@ -131,11 +133,12 @@ class SaturationDetector:
         first = [next(k for k, e in enumerate(s.entropies) if e < h) for h in heights[kept:depth]]
         new = depth - kept
         return changed(
-            s, mark_rows=s.mark_rows[:kept] + tuple(s.rows[k] for k in first),
+            s,
+            mark_rows=s.mark_rows[:kept] + tuple(s.rows[k] for k in first),
             mark_steps=s.mark_steps[:kept] + tuple(s.steps[k] for k in first),
             mark_logits=s.mark_logits[:kept] + (_middle(s.logits),) * new,
             mark_hidden=s.mark_hidden[:kept] + (_middle(s.hidden),) * new,
-        )  # fmt: skip
+        )
 
     def _judge(
         self, s: SaturationState, level: float, row: Place
@@ -149,10 +152,16 @@ class SaturationDetector:
         while at + 1 in marks and self._lingered(s, at, row):
             at += 1
         s = changed(
-            s, stage=1, age=0, lowest=level, lowest_row=row.index, lowest_step=row.step,
-            onset_row=int(s.mark_rows[at]), onset=s.mark_steps[at],
+            s,
+            stage=1,
+            age=0,
+            lowest=level,
+            lowest_row=row.index,
+            lowest_step=row.step,
+            onset_row=int(s.mark_rows[at]),
+            onset=s.mark_steps[at],
             logit_before=s.mark_logits[at],
-        )  # fmt: skip
+        )
         return s, (self._finding(s, row, "open"),)
 
     def _agree(self, s: SaturationState, mark: int, level: float, row: Place) -> bool:
@@ -166,7 +175,10 @@ class SaturationDetector:
         )
 
     def _lingered(self, s: SaturationState, mark: int, row: Place) -> bool:
-        """Whether entropy and norm stayed above the next mark, and the fall that was told came after it."""
+        """Whether entropy and norm stayed above the next mark.
+
+        And the fall that was told came after it.
+        """
         since, rest = s.mark_steps[mark + 1] - s.mark_steps[mark], row.step - s.mark_steps[mark + 1]
         stayed = s.mark_hidden[mark + 1] > self.stayed_share * s.mark_hidden[mark]
         return stayed and since > self.lingering * rest
@@ -204,8 +216,10 @@ class SaturationDetector:
             score=min(-10.0 * math.log2(max(share, 1e-6)), 99.0),
             direction="down",
             closed=how != "open",
-            text=f"attention saturates: entropy {s.top:.3g} → {s.lowest:.3g} nats, largest logit "
-            f"{s.logit_before:.3g} → {_middle(s.logits):.3g}"
+            text=(
+                f"attention saturates: entropy {s.top:.3g} → {s.lowest:.3g} nats, largest logit "
+                f"{s.logit_before:.3g} → {_middle(s.logits):.3g}"
+            )
             + {"open": "", "back": ", back", "lasting": ", lasting"}[how],
         )
 

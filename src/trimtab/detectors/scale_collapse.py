@@ -134,18 +134,26 @@ class ScaleCollapseDetector:
         ring = (s.num_rows + np.arange(len(y))[last]) % self.window_rows
         recent[ring], places[ring], steps[ring] = y[last], rows.index[at[last]], rows.step[at[last]]
         return replace(
-            s, recent=recent, rows=places, steps=steps, num_rows=s.num_rows + len(y),
+            s,
+            recent=recent,
+            rows=places,
+            steps=steps,
+            num_rows=s.num_rows + len(y),
             highest=max(s.highest, float(y.max())),
-        )  # fmt: skip
+        )
 
     def _remember(self, s: ScaleCollapseState, row: Row, y: float) -> ScaleCollapseState:
         recent, rows, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
         at = s.num_rows % self.window_rows
         recent[at], rows[at], steps[at] = y, row.index, row.step
         return changed(
-            s, recent=recent, rows=rows, steps=steps, num_rows=s.num_rows + 1,
+            s,
+            recent=recent,
+            rows=rows,
+            steps=steps,
+            num_rows=s.num_rows + 1,
             highest=max(s.highest, y),
-        )  # fmt: skip
+        )
 
     def _open(
         self, s: ScaleCollapseState, row: Row, y: float
@@ -155,9 +163,16 @@ class ScaleCollapseDetector:
             return s, ()
         onset_row, onset = self._first_fall(s, top)
         s = replace(
-            s, onset_row=onset_row, onset=onset, top=top, lowest=y, lowest_row=row.index,
-            lowest_step=row.step, age=0, critical=top - y >= self.critical_halvings,
-        )  # fmt: skip
+            s,
+            onset_row=onset_row,
+            onset=onset,
+            top=top,
+            lowest=y,
+            lowest_row=row.index,
+            lowest_step=row.step,
+            age=0,
+            critical=top - y >= self.critical_halvings,
+        )
         return s, (self._finding(s, row, "open"),)
 
     def _follow(
@@ -244,5 +259,8 @@ class ScaleCollapseDetector:
             score=s.highest - math.log2(self.floor_scale),
             direction="down",
             closed=closed,
-            text=f"loss scale at its floor ({self.floor_scale:g}) for {s.num_floor} rows: no learning",
+            text=(
+                f"loss scale at its floor ({self.floor_scale:g}) for {s.num_floor} rows: no"
+                " learning"
+            ),
         )

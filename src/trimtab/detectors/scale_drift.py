@@ -178,8 +178,10 @@ class ScaleDriftDetector:
             score=6.0 * fall,
             direction="down",
             closed=how != "open",
-            text=f"loss scale drifts down, {2.0**s.level:.6g} → {2.0**s.lowest:.6g} over "
-            f"{s.low_row - s.onset_row + 1} rows"
+            text=(
+                f"loss scale drifts down, {2.0**s.level:.6g} → {2.0**s.lowest:.6g} over "
+                f"{s.low_row - s.onset_row + 1} rows"
+            )
             + {"open": "", "back": ", back", "accepted": ", lasting"}[how],
         )
 

@@ -1,10 +1,10 @@
 """Sensors that miss samples: a signal that the log should have at these rows, and often has not.
 
 A signal logged at every k-th row is complete: k is the usual distance between its values. Missing
-is what a distance of several k leaves out. Where more than `MAX_MISSING` of the samples are missing,
-between the first value and the last row of an attempt, what is drawn or judged from the signal is
-unreliable, which is a note. Signals that a trainer leaves out for a reason (a validation loss, the norm of a skipped
-step) are not judged.
+is what a distance of several k leaves out. Where more than `MAX_MISSING` of the samples are
+missing, between the first value and the last row of an attempt, what is drawn or judged from the
+signal is unreliable, which is a note. Signals that a trainer leaves out for a reason (a validation
+loss, the norm of a skipped step) are not judged.
 """
 
 import numpy as np
@@ -22,7 +22,8 @@ _BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped",
 
 
 def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
-    """Return the share of samples that are missing, of a signal seen at these rows (int [n >= 2], rising).
+    """Return the share of samples that are missing, of a signal seen at these rows (int [n >= 2],
+    rising).
 
     Example:
         >>> share_missing(np.array([0, 2, 4, 10, 12]), 14)

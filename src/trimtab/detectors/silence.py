@@ -3,7 +3,8 @@
 A gap between two rows of an attempt is a hang when it is `FACTOR` times the usual one and half an
 hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
-on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest is told.
+on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
+is told.
 
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
@@ -42,8 +43,8 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
         at = int(np.argmax(gaps))
         before, after = int(rows[at]), int(rows[at + 1])
         text = (
-            f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s; "
-            "then it went on"
+            f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s;"
+            " then it went on"
         )
         findings.append(
             Finding(

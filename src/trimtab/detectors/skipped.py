@@ -1,9 +1,9 @@
 """Skipped steps: the optimizer leaves out so many steps that the run does not learn as it seems.
 
 A dynamic loss scaler skips about one step in a thousand, and a dozen in the first rows while it
-finds its range: that is its way of working and is told as a note. `run_rows` skipped steps without a
-good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped steps for
-`dead_rows` rows means that weights do not move, and is critical. It ends with a window in which
+finds its range: that is its way of working and is told as a note. `run_rows` skipped steps without
+a good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped steps
+for `dead_rows` rows means that weights do not move, and is critical. It ends with a window in which
 less than half of `share` was skipped.
 
 `skipped` is the share of a row's steps that were (0 or 1 where each step is logged).
@@ -23,7 +23,10 @@ __all__ = ["SkippedDetector", "SkippedState"]
 
 @dataclass(frozen=True)
 class SkippedState:
-    """`recent` [window_rows] is a ring of shares; `stage` 0: calm, 1: note, 2: warning, 3: critical."""
+    """`recent` [window_rows] is a ring of shares.
+
+    `stage` 0: calm, 1: note, 2: warning, 3: critical.
+    """
 
     recent: NDArray[np.float64]
     total: float = 0.0
@@ -81,7 +84,10 @@ class SkippedDetector:
     def update_rows(
         self, state: SkippedState, rows: Rows
     ) -> tuple[SkippedState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; with nothing skipped of late, they are passed."""
+        """Judge many rows as `update` does one by one.
+
+        With nothing skipped of late, they are passed.
+        """
         share = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(share))  # absent ones are NaN
         telling = np.append(np.flatnonzero(share[usable] > 0), len(usable))
@@ -106,9 +112,12 @@ class SkippedDetector:
             recent = recent.copy()
             recent[at] = value
         s = changed(
-            s, recent=recent, total=max(0.0, s.total + value - old), num_rows=s.num_rows + 1,
+            s,
+            recent=recent,
+            total=max(0.0, s.total + value - old),
+            num_rows=s.num_rows + 1,
             run=s.run + 1 if value > 0.5 else 0,
-        )  # fmt: skip
+        )
         if value <= 0:
             return s
         if s.first_row < 0:

@@ -8,7 +8,8 @@
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
 in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
-outlier, worth a note and no alarm. The episode closes after three rows back at the level; after `timeout_rows` the new level is accepted, which is said once.
+outlier, worth a note and no alarm. The episode closes after three rows back at the level; after
+`timeout_rows` the new level is accepted, which is said once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """
@@ -144,7 +145,8 @@ class SpikeDetector:
         return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
 
     def _learn(self, i: int, calm: Calm, y: Sequence[float], first: int) -> tuple[Calm, int]:
-        """Take rows into level, spread and tail, from y[first] to before the first that leaves them.
+        """Take rows into level, spread and tail, from y[first] to before the first that leaves
+        them.
 
         Returns what is known then, and the place of that row, or of the end.
         """
@@ -183,9 +185,14 @@ class SpikeDetector:
         z = (y - calm.level) / max(calm.sigma, self._floor(calm.level, log=log))
         if episode.stage == 0:
             episode = Episode(
-                stage=1, onset_row=row.index, onset=row.step, peak=value, peak_row=row.index,
-                peak_step=row.step, peak_z=z,
-            )  # fmt: skip
+                stage=1,
+                onset_row=row.index,
+                onset=row.step,
+                peak=value,
+                peak_row=row.index,
+                peak_step=row.step,
+                peak_z=z,
+            )
         return self._follow(i, calm, self._observe(episode, row, value, y, z, self._bar(calm)), row)
 
     def _bar(self, calm: Calm) -> float:

@@ -26,4 +26,5 @@ class CauseEntry:
     remedies: tuple[str, ...]
     """Ids in the table of remedies, in the order to try them."""
     go_back: Literal["by kind", "always", "never"] = "by kind"
-    """Whether the weights are to be gone back for: as the kind of incident has it, or in any case."""
+    """Whether the weights are to be gone back for: as the kind of incident has it, or in any case.
+    """

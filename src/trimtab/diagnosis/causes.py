@@ -64,7 +64,10 @@ CAUSES: tuple[CauseEntry, ...] = (
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-jump", "warm-up-end", "fp16-range", "bad-data-window"),
-        test="replay from before the first sign at half the learning rate, beside a replay that only leaves the data out",
+        test=(
+            "replay from before the first sign at half the learning rate, beside a replay that only"
+            " leaves the data out"
+        ),
         remedies=(
             "roll-back",
             "lower-lr",
@@ -138,7 +141,10 @@ CAUSES: tuple[CauseEntry, ...] = (
             _NOT_LOSS,
         ),
         look_alikes=("benign-noise", "learning-rate-too-high", "hardware-fault"),
-        test="compute the loss of the batches around the onset under a state from before the first sign, forward only",
+        test=(
+            "compute the loss of the batches around the onset under a state from before the first"
+            " sign, forward only"
+        ),
         remedies=("roll-back", "skip-data", "skip-update"),
     ),
     CauseEntry(
@@ -151,7 +157,8 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "scale-fell-alone",
                 e.scale_fell_alone,
                 2.4,
-                "the loss scale fell by {f.scale_halvings:.0f} halvings while the grad norm stayed flat ({f.gnorm_before_scale:.2g} x)",
+                "the loss scale fell by {f.scale_halvings:.0f} halvings while the grad norm stayed"
+                " flat ({f.gnorm_before_scale:.2g} x)",
             ),
             Rule("collapse", e.of_kind("scale-collapse"), 1.2, "the loss scale collapsed"),
             Rule(
@@ -190,7 +197,9 @@ CAUSES: tuple[CauseEntry, ...] = (
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "hardware-fault"),
-        test="200 steps in fp32 or bf16 from before the first sign: if they fail too, it is not fp16",
+        test=(
+            "200 steps in fp32 or bf16 from before the first sign: if they fail too, it is not fp16"
+        ),
         remedies=("roll-back", "bf16", "loss-scaler-reset", "stable-attention-scaling", "lower-lr"),
     ),
     CauseEntry(
@@ -228,7 +237,10 @@ CAUSES: tuple[CauseEntry, ...] = (
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high",),
-        test="log the largest element of Adam's second moment: it peaks with the learning rate if the warm-up is to blame",
+        test=(
+            "log the largest element of Adam's second moment: it peaks with the learning rate if"
+            " the warm-up is to blame"
+        ),
         remedies=("roll-back", "lower-lr", "longer-warm-up", "adam-beta2"),
     ),
     CauseEntry(
@@ -266,7 +278,10 @@ CAUSES: tuple[CauseEntry, ...] = (
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "bad-data-window"),
-        test="replay from a checkpoint before the first event of the series; if that goes well, the state was to blame",
+        test=(
+            "replay from a checkpoint before the first event of the series; if that goes well, the"
+            " state was to blame"
+        ),
         remedies=("roll-back-further", "optimizer-reset", "adam-beta2", "adam-eps"),
     ),
     CauseEntry(
@@ -297,7 +312,9 @@ CAUSES: tuple[CauseEntry, ...] = (
             Rule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
         ),
         look_alikes=("bad-data-window", "fp16-range"),
-        test="replay the same steps from the same state: a fault that does not come back is hardware",
+        test=(
+            "replay the same steps from the same state: a fault that does not come back is hardware"
+        ),
         remedies=("roll-back", "exclude-node"),
     ),
     CauseEntry(
@@ -330,7 +347,10 @@ CAUSES: tuple[CauseEntry, ...] = (
             Rule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
         ),
         look_alikes=("learning-rate-jump", "bad-data-window"),
-        test="compare settings, versions and the first loss in force after the load with those at the save; replay ten steps across the restart",
+        test=(
+            "compare settings, versions and the first loss in force after the load with those at"
+            " the save; replay ten steps across the restart"
+        ),
         remedies=("roll-back", "restore-settings"),
     ),
     CauseEntry(
@@ -380,7 +400,10 @@ CAUSES: tuple[CauseEntry, ...] = (
         prior=0.192,
         rules=(),
         look_alikes=(),
-        test="replay the steps from before the first sign, unchanged; then without the data; then at half the learning rate",
+        test=(
+            "replay the steps from before the first sign, unchanged; then without the data; then at"
+            " half the learning rate"
+        ),
         remedies=("patience", "roll-back"),
     ),
 )

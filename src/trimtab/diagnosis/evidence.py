@@ -18,10 +18,20 @@ __all__ = ["Rule"]
 MALIGNANT = frozenset({"unrecovered-spike", "divergence", "non-finite"})
 STATE_KINDS = frozenset(
     {
-        *MALIGNANT, "spike", "shift", "drift", "batch-outlier", "scale-collapse", "grad-explosion",
-        "grad-spike", "grad-drift", "activation-reversal", "skipped-steps", "resume-jump",
+        *MALIGNANT,
+        "spike",
+        "shift",
+        "drift",
+        "batch-outlier",
+        "scale-collapse",
+        "grad-explosion",
+        "grad-spike",
+        "grad-drift",
+        "activation-reversal",
+        "skipped-steps",
+        "resume-jump",
     }
-)  # fmt: skip
+)
 """Kinds in which the loss or the gradients speak, and not only the clock or the data."""
 PACE_KINDS = frozenset(k.name for k in KINDS if k.topic == "pace")
 """Kinds in which only the clock speaks."""

@@ -48,28 +48,42 @@ class Experiment:
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         id="first-forward",
-        text="feed the first batch forward through fresh weights, in fp32 and in the run's number format, and find the first module whose output is not finite: input that is not finite means data, fp32 alone finite means the format, neither means initialisation or a kernel",
+        text=(
+            "feed the first batch forward through fresh weights, in fp32 and in the run's number"
+            " format, and find the first module whose output is not finite: input that is not"
+            " finite means data, fp32 alone finite means the format, neither means initialisation"
+            " or a kernel"
+        ),
         cost="two forward passes",
         otherwise="finite",
         predicts={"never-finite": "not finite"},
     ),
     Experiment(
         id="two-batches",
-        text="feed two different batches forward: the same logits for both mean that the model is dead, other logits that the logged loss is not the model's",
+        text=(
+            "feed two different batches forward: the same logits for both mean that the model is"
+            " dead, other logits that the logged loss is not the model's"
+        ),
         cost="two forward passes",
         otherwise="logits differ",
         predicts={"uniform-output": "logits are the same"},
     ),
     Experiment(
         id="compare-settings",
-        text="compare settings, versions and the loss at the first resumed step with those at the save: a difference means the restart changed something",
+        text=(
+            "compare settings, versions and the loss at the first resumed step with those at the"
+            " save: a difference means the restart changed something"
+        ),
         cost="minutes, no GPU",
         otherwise="same",
         predicts={"code-or-resume-change": "differs"},
     ),
     Experiment(
         id="data-ledger",
-        text="compare the sample ids fed from {before} on with all that were fed before: repeats mean the data order",
+        text=(
+            "compare the sample ids fed from {before} on with all that were fed before: repeats"
+            " mean the data order"
+        ),
         cost="minutes, no GPU",
         otherwise="no repeats",
         predicts={"repeated-data": "repeats", "data-order-not-restored": "repeats at the resume"},
@@ -87,7 +101,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="predicted-norm",
-        text="lay the grad norm beside sqrt(2 x weight decay / learning rate) x the weight norm: what follows that curve is the schedule's doing",
+        text=(
+            "lay the grad norm beside sqrt(2 x weight decay / learning rate) x the weight norm:"
+            " what follows that curve is the schedule's doing"
+        ),
         cost="minutes, no GPU",
         otherwise="leaves the curve",
         predicts={"schedule-effect": "follows the curve"},
@@ -95,7 +112,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="save-times",
-        text="lay the slow steps beside the save and validation intervals: if they fall together, the pause was planned",
+        text=(
+            "lay the slow steps beside the save and validation intervals: if they fall together,"
+            " the pause was planned"
+        ),
         cost="minutes, no GPU",
         otherwise="apart",
         predicts={"planned-pause": "together"},
@@ -103,7 +123,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="by-hand",
-        text="compute the signal by hand for one step: if it differs from the one logged, the signal is not wired",
+        text=(
+            "compute the signal by hand for one step: if it differs from the one logged, the signal"
+            " is not wired"
+        ),
         cost="one step",
         otherwise="agrees",
         predicts={"not-wired": "differs"},
@@ -111,7 +134,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="step-times",
-        text="time data loading, computation and collectives apart on every rank for 20 steps: all ranks waiting for input means data or storage, one late rank means its node",
+        text=(
+            "time data loading, computation and collectives apart on every rank for 20 steps: all"
+            " ranks waiting for input means data or storage, one late rank means its node"
+        ),
         cost="20 steps",
         otherwise="nothing waits",
         predicts={"input-or-network": "input is late", "hardware-fault": "one rank is late"},
@@ -119,7 +145,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="update-size",
-        text="log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0 means that nothing is learnt",
+        text=(
+            "log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0"
+            " means that nothing is learnt"
+        ),
         cost="one scalar a step, 20 steps",
         otherwise="usual",
         predicts={"updates-too-small": "near zero"},
@@ -127,7 +156,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="data-losses",
-        text="compute the loss of the batches around the onset, forward only, under a state from before {before}: outliers mean bad data",
+        text=(
+            "compute the loss of the batches around the onset, forward only, under a state from"
+            " before {before}: outliers mean bad data"
+        ),
         cost="one forward pass per batch",
         otherwise="no outliers",
         predicts={"bad-data-window": "outliers"},
@@ -141,21 +173,30 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="replay",
-        text="replay the steps from before {before}, unchanged: if they go well this time, suspect hardware",
+        text=(
+            "replay the steps from before {before}, unchanged: if they go well this time, suspect"
+            " hardware"
+        ),
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"hardware-fault": "goes well"},
     ),
     Experiment(
         id="old-rate",
-        text="replay from before {before} at the learning rate that was in force before its rise: if that goes well, the rise was to blame",
+        text=(
+            "replay from before {before} at the learning rate that was in force before its rise: if"
+            " that goes well, the rise was to blame"
+        ),
         cost="about 50 steps",
         otherwise="fails again",
         predicts={"learning-rate-jump": "goes well"},
     ),
     Experiment(
         id="half-rate",
-        text="replay from before {before} at half the learning rate: if that goes well and the same steps at the full rate fail, it is the rate",
+        text=(
+            "replay from before {before} at half the learning rate: if that goes well and the same"
+            " steps at the full rate fail, it is the rate"
+        ),
         cost="about 50 steps, twice",
         otherwise="fails again",
         predicts={
@@ -173,14 +214,20 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="moments",
-        text="log the largest element of Adam's second moment over the warm-up: it peaks with the learning rate if the warm-up is to blame",
+        text=(
+            "log the largest element of Adam's second moment over the warm-up: it peaks with the"
+            " learning rate if the warm-up is to blame"
+        ),
         cost="one scalar a step, from the next restart on",
         otherwise="no peak",
         predicts={"warm-up-end": "peaks with the rate"},
     ),
     Experiment(
         id="earlier-state",
-        text="replay the same data from a checkpoint before the first event of the series: if that goes well, the state was to blame",
+        text=(
+            "replay the same data from a checkpoint before the first event of the series: if that"
+            " goes well, the state was to blame"
+        ),
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"poisoned-optimizer-state": "goes well"},

@@ -47,7 +47,8 @@ class Features:
     rows_seen: int = 0
     """Rows that led to the onset."""
     batch_odd: str = ""
-    """What a statistic of the batches, known before their step, said of the episode; empty: nothing."""
+    """What a statistic of the batches, known before their step, said of the episode; empty:
+    nothing."""
 
     clip: float = ASSUMED_CLIP
     clip_assumed: bool = True
@@ -129,7 +130,10 @@ class Features:
         if self.clip_rows == 1:
             rows = "the row before the onset was clipped, its"
         else:
-            rows = f"{self.clip_share or 0:.0%} of the {self.clip_rows} rows before the onset were clipped, median"
+            rows = (
+                f"{self.clip_share or 0:.0%} of the {self.clip_rows} rows before the onset were"
+                " clipped, median"
+            )
         return f"{rows} grad norm {self.clip_ratio or 0:.3g} x the clip ({self.assumed})"
 
     @property
@@ -160,7 +164,7 @@ class Features:
         return next((t for t in alone if t.skipped and not t.cuts_rate), None)
 
     def tried(self, arm: str) -> TrialResult | None:
-        """The trial that changed one thing, by its id in `trimtab.plan.arms`, if one was run."""
+        """The trial that changed one thing, by its id in `trimtab.plan.trials`, if one was run."""
         return next((t for t in self.trials if t.changed == (arm,)), None)
 
     @property
@@ -377,9 +381,11 @@ def _shape(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
 ) -> dict[str, object]:
     values: dict[str, object] = {
-        "recovered": incident.end_row is not None
-        and incident.shape != "unrecovered"
-        and not {"unrecovered-spike", "divergence"} & {incident.kind, *incident.also},
+        "recovered": (
+            incident.end_row is not None
+            and incident.shape != "unrecovered"
+            and not {"unrecovered-spike", "divergence"} & {incident.kind, *incident.also}
+        ),
         "num_rows": None if incident.end_row is None else incident.end_row - incident.onset_row + 1,
     }
     quiet_loss, quiet_norm = _column(record, "loss", before), _column(record, "grad_norm", before)
@@ -404,7 +410,10 @@ def _shape(
 def _gnorm_lead(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], level: float
 ) -> int | None:
-    """Rows from the first grad norm above 3 times its level to the onset of the loss; None: never."""
+    """Rows from the first grad norm above 3 times its level to the onset of the loss.
+
+    None: never.
+    """
     column = record.columns["grad_norm"]
     rows = np.concatenate([before[-16:], during[:64]])
     high = column.present[rows] & (column.values[rows] > _OUTSTANDING * level)

@@ -24,7 +24,8 @@ __all__ = [
 ]
 
 JUMP_LOOKBACK_ROWS = 128
-"""A change of learning rate further back than this many rows is not put before an incident. Ours."""
+"""A change of learning rate further back than this many rows is not put before an incident. Ours.
+"""
 
 _JUMP_RATIO = 1.3
 _STEEPER = 4.0

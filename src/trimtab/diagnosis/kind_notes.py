@@ -1,7 +1,7 @@
 """How each kind of incident looks and where it was seen; one note a kind.
 
-Sources are public: chronicles and logbooks of the runs named, and papers. Grad norms of BigScience's
-fp16 runs are divided by the loss scale, which their logs do not do.
+Sources are public: chronicles and logbooks of the runs named, and papers. Grad norms of
+BigScience's fp16 runs are divided by the loss scale, which their logs do not do.
 """
 
 from collections.abc import Mapping
@@ -21,31 +21,40 @@ _BOOK = "Machine Learning Engineering, loss patterns"
 KIND_NOTES: tuple[KindNote, ...] = (
     KindNote(
         kind="spike",
-        looks="the grad norm rises, the loss follows within a few steps, and both come back to the old trend",
+        looks=(
+            "the grad norm rises, the loss follows within a few steps, and both come back to the"
+            " old trend"
+        ),
         first="the grad norm, by 1 to 4 steps",
         seen=(
             Seen(
                 "BLOOM-176B",
                 _BLOOM,
-                "steps 31215 to 31250: grad norm 0.24 to 960, loss 2.20 to 5.10, back after about 30 steps; the norm stood out 4 steps before the loss's peak",
+                "steps 31215 to 31250: grad norm 0.24 to 960, loss 2.20 to 5.10, back after about"
+                " 30 steps; the norm stood out 4 steps before the loss's peak",
             ),
             Seen("PaLM-540B", "PaLM paper", "about 20 spikes at irregular places"),
             Seen(
                 "104B exp 11",
                 _TR8,
-                "step 11447: grad norm 0.2 to 4.0 one step before the loss went 3.11 to 7.71; about 2 000 steps to come back",
+                "step 11447: grad norm 0.2 to 4.0 one step before the loss went 3.11 to 7.71; about"
+                " 2 000 steps to come back",
             ),
         ),
     ),
     KindNote(
         kind="unrecovered-spike",
-        looks="a spike after which the loss settles above its old trend, or climbs on; often several signals had drifted for long before",
+        looks=(
+            "a spike after which the loss settles above its old trend, or climbs on; often several"
+            " signals had drifted for long before"
+        ),
         first="drift of the loss or of inner norms; update-norm spikes in one run",
         seen=(
             Seen(
                 "tr8-104B",
                 _TR8,
-                "loss 6.37 to 10.24 near step 6 900; the true grad norm had been 23 to 69 all along, at a clip of 1",
+                "loss 6.37 to 10.24 near step 6 900; the true grad norm had been 23 to 69 all"
+                " along, at a clip of 1",
             ),
             Seen("Marin 32B", _MARIN, "loss 1.96 to 2.02, settled at 1.975 near step 80 000"),
             Seen("IDEFICS-80B", "IDEFICS-80B chronicles", "spikes after long drift did not heal"),
@@ -53,8 +62,14 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="divergence",
-        looks="the slope of the loss turns upwards and stays so, without a single step that stands out",
-        first="slow growth of grad norm, or an activation norm that turns upwards, hundreds of steps before",
+        looks=(
+            "the slope of the loss turns upwards and stays so, without a single step that"
+            " stands out"
+        ),
+        first=(
+            "slow growth of grad norm, or an activation norm that turns upwards, hundreds of steps"
+            " before"
+        ),
         seen=(
             Seen("104B", "BigScience lessons learned", "several set-ups diverged slowly"),
             Seen("OPT-66B", _TALK, "one run diverged without a spike and was started anew"),
@@ -94,7 +109,8 @@ KIND_NOTES: tuple[KindNote, ...] = (
             Seen(
                 "OPT-175B",
                 _OPT,
-                "a change of the data pipeline added escape characters, and the loss became very low",
+                "a change of the data pipeline added escape characters, and the loss became"
+                " very low",
             ),
         ),
     ),
@@ -109,7 +125,10 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="scale-collapse",
-        looks="the fp16 loss scale halves again and again, steps are skipped, and at the floor the run goes on without learning",
+        looks=(
+            "the fp16 loss scale halves again and again, steps are skipped, and at the floor the"
+            " run goes on without learning"
+        ),
         first="the scale itself: 30 steps in one run, 1 300 to 2 200 in another",
         seen=(
             Seen("tr8b-104B", "BigScience tr8b chronicles", "1 048 576 to 32 768 in 7 steps"),
@@ -152,7 +171,10 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="activation-reversal",
-        looks="the norm of the last hidden state, which should rise and then fall with the rate, rises again",
+        looks=(
+            "the norm of the last hidden state, which should rise and then fall with the rate,"
+            " rises again"
+        ),
         first="it leads the loss by hundreds of steps and jumps with it",
         seen=(Seen("OPT-175B and OPT-66B", _TALK, "watched as the surest sign of trouble"),),
     ),
@@ -168,7 +190,10 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="stall",
-        looks="a few steps take many times as long, at even distances where saves or validations are the reason",
+        looks=(
+            "a few steps take many times as long, at even distances where saves or validations are"
+            " the reason"
+        ),
         first="",
     ),
     KindNote(

@@ -124,7 +124,10 @@ OUTSIDE: tuple[CauseEntry, ...] = (
             _only_for("plateau", "skipped-steps", "frozen-signal"),
         ),
         look_alikes=("learning-rate-too-high", "code-or-resume-change", "fp16-range"),
-        test="log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0 means nothing is learnt",
+        test=(
+            "log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0"
+            " means nothing is learnt"
+        ),
         remedies=("weight-decay", "bf16", "loss-scaler-reset", "adam-eps", "roll-back"),
     ),
     CauseEntry(
@@ -164,7 +167,10 @@ OUTSIDE: tuple[CauseEntry, ...] = (
             _only_for("grad-drift", "activation-reversal"),
         ),
         look_alikes=("learning-rate-too-high",),
-        test="compare the grad norm with sqrt(2 x weight decay / learning rate) x the weight norm under the schedule: what follows it is the schedule's doing",
+        test=(
+            "compare the grad norm with sqrt(2 x weight decay / learning rate) x the weight norm"
+            " under the schedule: what follows it is the schedule's doing"
+        ),
         remedies=("patience", "lower-lr"),
     ),
 )

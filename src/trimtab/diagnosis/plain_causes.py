@@ -23,7 +23,10 @@ PLAIN: tuple[CauseEntry, ...] = (
             Rule("was-finite", e.was_finite, -8.0, "the run had finite values before"),
         ),
         look_alikes=("fp16-range", "hardware-fault"),
-        test="feed the first batch forward through fresh weights in fp32 and find the first module whose output is not finite",
+        test=(
+            "feed the first batch forward through fresh weights in fp32 and find the first module"
+            " whose output is not finite"
+        ),
         remedies=("check-first-batch", "start-in-fp32"),
         go_back="never",
     ),
@@ -37,7 +40,8 @@ PLAIN: tuple[CauseEntry, ...] = (
                 "fed-again",
                 e.fed_again,
                 12.0,
-                "losses or counters show that data was fed again after the resume at {f.fed_again_from:.0f}",
+                "losses or counters show that data was fed again after the resume at"
+                " {f.fed_again_from:.0f}",
             ),
             Rule("no-sign", e.not_fed_again, -8.0, "nothing shows data fed again after a resume"),
         ),
@@ -62,7 +66,10 @@ PLAIN: tuple[CauseEntry, ...] = (
             Rule("no-sign", e.not_uniform, -8.0, "the loss is not that of a uniform distribution"),
         ),
         look_alikes=("not-wired", "updates-too-small"),
-        test="feed two different batches forward: the same logits for both mean that the model is dead",
+        test=(
+            "feed two different batches forward: the same logits for both mean that the model is"
+            " dead"
+        ),
         remedies=("roll-back", "lower-lr"),
         go_back="always",
     ),

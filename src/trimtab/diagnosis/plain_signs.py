@@ -1,7 +1,8 @@
 """Plain signs: what a log shows that points to one cause and hardly to another.
 
-A loss that never was finite, data that a resume fed again, a loss that stands still at the logarithm
-of the number of classes. Each is read off the record; what it means stands in `plain_causes`.
+A loss that never was finite, data that a resume fed again, a loss that stands still at the
+logarithm of the number of classes. Each is read off the record; what it means stands in
+`plain_causes`.
 """
 
 import math
@@ -71,7 +72,8 @@ def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
 def _never_finite(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
 ) -> bool:
-    """Tell whether a not finite loss or norm is all that was logged up to the end of the incident."""
+    """Tell whether a not finite loss or norm is all that was logged up to the end of the
+    incident."""
     if "non-finite" not in (incident.kind, *incident.also):
         return False
     rows = np.concatenate([before, during])
@@ -106,9 +108,9 @@ def _uniform_classes(
 ) -> tuple[float, int] | None:
     """Return (loss, number of classes) where a loss stands still at their logarithm; else None.
 
-    The number is the one that the log states; or a whole one that the loss meets to 0.02 classes; or,
-    of more classes than a loss can tell apart, that at which the run began. Without a stated number
-    the run must have learnt before: a loss can stand anywhere.
+    The number is the one that the log states; or a whole one that the loss meets to 0.02 classes;
+    or, of more classes than a loss can tell apart, that at which the run began. Without a stated
+    number the run must have learnt before: a loss can stand anywhere.
 
     NaN and Inf are left out. Cost: O(n log n) in the rows.
     """

@@ -40,7 +40,7 @@ class TrialResult:
     lr_limit: float | None = None
     """Learning rate that it held to at most; None: no limit."""
     changed: tuple[str, ...] = ()
-    """What else it changed, by the ids of `trimtab.plan.arms`."""
+    """What else it changed, by the ids of `trimtab.plan.trials`."""
 
     @property
     def cuts_rate(self) -> bool:

@@ -1,4 +1,7 @@
-"""The guard: stands in a training loop, records, judges, and, when allowed, recovers. Needs torch."""
+"""The guard: stands in a training loop, records, judges, and, when allowed, recovers.
+
+Needs torch.
+"""
 
 from trimtab.errors import MissingExtraError
 
@@ -9,6 +12,6 @@ except ImportError:
 
 from trimtab.guard.guard import Guard
 from trimtab.guard.probes.overflow import find_overflow
-from trimtab.guard.reproducibility import seed_all
+from trimtab.guard.recording.environment import seed_all
 
 __all__ = ["Guard", "find_overflow", "seed_all"]

@@ -8,23 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
-from trimtab.guard import asked, intake
-from trimtab.guard.afterwards import Afterwards
-from trimtab.guard.batches import Losses
-from trimtab.guard.companion import companion_of
-from trimtab.guard.data import Fed
-from trimtab.guard.edge import Edge, to_stderr
-from trimtab.guard.interrupts import Interrupts
-from trimtab.guard.late_engine import LateEngine
-from trimtab.guard.launch import begin
-from trimtab.guard.lock import RunLock
-from trimtab.guard.ranks import Ranks
-from trimtab.guard.recorder import Recorder
-from trimtab.guard.recovery import Recovery
-from trimtab.guard.replay import ReplayCheck
-from trimtab.guard.snapshots import Training, restore_rng
-from trimtab.guard.store import bring_records, holds_run
-from trimtab.guard.streams import open_order
+from trimtab.guard.control import arguments
+from trimtab.guard.data.order import Fed
+from trimtab.guard.data.streams import open_order
+from trimtab.guard.distributed.process_group import Ranks
+from trimtab.guard.loop import setup_checks
+from trimtab.guard.loop.fault_barrier import Edge, to_stderr
+from trimtab.guard.loop.loss_accumulator import Losses
+from trimtab.guard.loop.resume_check import ReplayCheck
+from trimtab.guard.loop.signal_handler import Interrupts
+from trimtab.guard.loop.startup import begin
+from trimtab.guard.loop.step_loop import Afterwards
+from trimtab.guard.recording.recorder import Recorder
+from trimtab.guard.recording.run_lock import RunLock
+from trimtab.guard.recovery.recovery import Recovery
+from trimtab.guard.state.checkpoint_store import bring_records, holds_run
+from trimtab.guard.state.external_checkpoint import companion_of
+from trimtab.guard.state.training_state import Training, restore_rng
+from trimtab.guard.step.deferred_step import LateEngine
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-    from trimtab.guard.edge import Part
-    from trimtab.guard.snapshots import Stateful
+    from trimtab.guard.loop.fault_barrier import Part
+    from trimtab.guard.state.training_state import Stateful
 
 __all__ = ["Guard"]
 
@@ -103,16 +104,17 @@ class Guard(Afterwards):
             check_resume: Do so many steps of a new run twice, the second time from a checkpoint on
                 disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.
-            count_tokens: Gives the tokens of a batch; default: elements of its first integer tensor.
+            count_tokens: Gives the tokens of a batch; default: elements of its first integer
+                tensor.
             accumulate: Most batches of the loader that make one step: so many are handed out before
                 `step()` must be called; each with its own `backward(loss, parts=accumulate)`.
             extra: More objects that decide the future, by name, whose `state_dict()` is plain data;
                 saved, rolled back and resumed with the rest.
-            loaded_step: Step of a checkpoint of another trainer's that is loaded already: the run goes
-                on from there and not from a checkpoint of the guard's.
+            loaded_step: Step of a checkpoint of another trainer's that is loaded already: the run
+                goes on from there and not from a checkpoint of the guard's.
             companion: What `companion()` gave for that checkpoint; None: there is nothing.
-            say: Shows one line to the user; default: standard error. In `observe` only the start, the
-                end, and each incident once.
+            say: Shows one line to the user; default: standard error. In `observe` only the start,
+                the end, and each incident once.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
@@ -120,31 +122,37 @@ class Guard(Afterwards):
             ActError: A run is there but does not fit these objects.
         """
         policy = Policy() if policy is None else policy
-        directory = RunDirectory(asked.run_folder(run))
-        intake.check_objects(model, optimizer, scheduler, policy)
+        directory = RunDirectory(arguments.run_folder(run))
+        setup_checks.check_objects(model, optimizer, scheduler, policy)
         policy = replace(policy, mode=mode) if mode is not None else policy
-        intake.check_arguments(optimizer, clip, steps, scheduler, accumulate)
+        setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         self._order = open_order(data)
         self._ranks = ranks = Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
         is_old = ranks.agree(partial(holds_run, directory))
         if is_old and not resume:
             raise ConfigError(
-                f"{run}: holds a run already; choose another directory, or resume=True to go on with it"
+                f"{run}: holds a run already; choose another directory, or resume=True to go on"
+                " with it"
             )
         self.policy = policy
         self._steps = steps if steps is not None else self._order.steps_per_epoch(accumulate)
-        self._say = intake.safe_say(say or to_stderr) if ranks.chief else _say_nothing
-        self._count_tokens = intake.safe_counter(count_tokens or intake.count_tokens)
+        self._say = setup_checks.safe_say(say or to_stderr) if ranks.chief else _say_nothing
+        self._count_tokens = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens)
         self._lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
             self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
             self._resume_skip_list()
             self._training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
             self._engine = LateEngine(
-                self._training, self._order, policy, self._recorder,
-                clip=clip, ranks=ranks, output_layer=output_layer,
-            )  # fmt: skip
+                self._training,
+                self._order,
+                policy,
+                self._recorder,
+                clip=clip,
+                ranks=ranks,
+                output_layer=output_layer,
+            )
             self._engine.store.notes += brought
             self._recovery = Recovery(self._engine, say=self._tell, final_step=self._steps)
             self._edge = Edge(
@@ -164,9 +172,13 @@ class Guard(Afterwards):
             self._engine.looks_closely = lambda: self._recovery.busy or self._recovery.unsettled
             self._engine.on_gradients = lambda look: self._edge.run("probes", look)
             self._rng_at_start = begin(
-                self._engine, steps=self._steps, is_old=is_old, say=self._tell,
-                loaded_step=loaded_step, companion=companion,
-            )  # fmt: skip
+                self._engine,
+                steps=self._steps,
+                is_old=is_old,
+                say=self._tell,
+                loaded_step=loaded_step,
+                companion=companion,
+            )
             self._executed_at_start = self._engine.decisions.executed_steps
             self._told_step = self._engine.store.whole_step
             wanted = check_resume > 0 and self._engine.counters.step == 0
@@ -180,8 +192,9 @@ class Guard(Afterwards):
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until the run is done; after a rollback, the batches to train on again.
 
-        Once the run is done, it yields nothing. After a `break`, or an error that was caught, a second
-        loop goes on; a batch that was handed out without a `step()` is given up, as by `drop_batch`.
+        Once the run is done, it yields nothing. After a `break`, or an error that was caught, a
+        second loop goes on; a batch that was handed out without a `step()` is given up, as by
+        `drop_batch`.
         """
         return self._hand_out(whole=True)
 
@@ -275,19 +288,22 @@ class Guard(Afterwards):
         last = "the last batch" if self._accumulate == 1 else f"the last {len(self._fed)} batches"
         every = "every batch" if self._accumulate == 1 else f"every {self._accumulate} batches"
         raise ConfigError(
-            f"guard.step() was not called for {last}; call guard.backward(loss) for each and guard.step() once for {every}; "
-            "guard.drop_batch(why=...) before `continue` gives up what cannot be used"
+            f"guard.step() was not called for {last}; call guard.backward(loss) for each and"
+            f" guard.step() once for {every}; guard.drop_batch(why=...) before `continue` gives up"
+            " what cannot be used"
         )
 
     def _check_between(self) -> None:
         if self._fed:
             raise ConfigError(
-                "a step is under way; call guard.checkpoint() between guard.step() and the next batch, "
-                "or give the batch up with guard.drop_batch(why=...)"
+                "a step is under way; call guard.checkpoint() between guard.step() and the next"
+                " batch, or give the batch up with guard.drop_batch(why=...)"
             )
 
     def go_on_after(self, batches: int) -> None:
-        """Begin so many batches of this rank into the data, with the random states that are in force.
+        """Begin so many batches of this rank into the data.
+
+        With the random states that are in force.
 
         For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
         """
@@ -339,7 +355,8 @@ class Guard(Afterwards):
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
 
-        Call it between steps. Saved while an alarm is open, or with weights that are not finite, it is
+        Call it between steps. Saved while an alarm is open, or with weights that are not finite, it
+        is
         suspect: a restart passes it over.
 
         Raises:
@@ -353,8 +370,8 @@ class Guard(Afterwards):
     def companion(self) -> dict[str, Any]:
         """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.
 
-        Tensors and text, for `Guard(loaded_step=..., companion=...)`. All ranks must call it, between
-        two steps.
+        Tensors and text, for `Guard(loaded_step=..., companion=...)`. All ranks must call it,
+        between two steps.
 
         Raises:
             ConfigError: A step is under way.

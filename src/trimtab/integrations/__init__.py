@@ -1,1 +1,4 @@
-"""Adapters for the trainers that people use; each module imports its package only when it is used."""
+"""Adapters for the trainers that people use.
+
+Each module imports its package only when it is used.
+"""

@@ -15,8 +15,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trimtab.chronicle.logbook import event_lines
-from trimtab.chronicle.prose import plain
 from trimtab.errors import ConfigError
+from trimtab.text import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,11 @@ class WandB(Thinned):
         data = event.data
         if event.event == "incident" and data.get("state") == "open":
             level = "ERROR" if data.get("severity") == "critical" else "WARN"
-            self._run.alert(title=f"trimtab: {plain(data.get('kind'), limit=60)} at step {event.step:,}", text=text, level=level)  # fmt: skip
+            self._run.alert(
+                title=f"trimtab: {plain(data.get('kind'), limit=60)} at step {event.step:,}",
+                text=text,
+                level=level,
+            )
         self._run.summary["trimtab/last"] = text
 
 
@@ -141,7 +145,8 @@ class Prometheus:
     """Keeps gauges and counters of `prometheus_client`, for a scrape or a pushgateway.
 
     `trimtab_signal{name}`, `trimtab_step`, `trimtab_findings_total{kind,severity}`,
-    `trimtab_incidents_total{kind,severity}`, `trimtab_actions_total{remedy}`, `trimtab_faults_total`.
+    `trimtab_incidents_total{kind,severity}`, `trimtab_actions_total{remedy}`,
+    `trimtab_faults_total`.
     """
 
     def __init__(self, prometheus_client: Any, registry: Any | None = None) -> None:

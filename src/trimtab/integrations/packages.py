@@ -36,25 +36,103 @@ class Package:
 
 
 PACKAGES = (
-    Package(name="torch", serves="guard, audit, smoke, parity, lab", lowest=(2, 13), highest=(2, 13), extra="torch"),
-    Package(name="transformers", serves="HF Trainer, audit of HF configs", lowest=(5, 23), highest=(5, 23), extra="hf"),
-    Package(name="accelerate", serves="HF Trainer, Accelerate", lowest=(1, 15), highest=(1, 15), extra="hf"),
-    Package(name="peft", serves="adapters in HF Trainer", lowest=(0, 21), highest=(0, 21), extra="hf"),
-    Package(name="datasets", serves="data of HF Trainer", lowest=(5, 2), highest=(5, 2), extra="hf"),
-    Package(name="trl", serves="SFT and GRPO by GuardMixin", lowest=(1, 16), highest=(1, 16), extra="trl"),
-    Package(name="lightning", serves="Lightning Trainer and Fabric", lowest=(2, 4), highest=(2, 6), extra="lightning"),
-    Package(name="torchtitan", serves="torchtitan's Trainer", lowest=(0, 3), highest=(0, 3), extra="torchtitan"),
-    Package(name="megatron-core", serves="Megatron loops and hooks", lowest=(0, 16), highest=(0, 16), extra="megatron"),
-    Package(name="deepspeed", serves="DeepSpeed engine", lowest=(0, 19), highest=(0, 19), extra="deepspeed"),
+    Package(
+        name="torch",
+        serves="guard, audit, smoke, parity, lab",
+        lowest=(2, 13),
+        highest=(2, 13),
+        extra="torch",
+    ),
+    Package(
+        name="transformers",
+        serves="HF Trainer, audit of HF configs",
+        lowest=(5, 23),
+        highest=(5, 23),
+        extra="hf",
+    ),
+    Package(
+        name="accelerate",
+        serves="HF Trainer, Accelerate",
+        lowest=(1, 15),
+        highest=(1, 15),
+        extra="hf",
+    ),
+    Package(
+        name="peft", serves="adapters in HF Trainer", lowest=(0, 21), highest=(0, 21), extra="hf"
+    ),
+    Package(
+        name="datasets", serves="data of HF Trainer", lowest=(5, 2), highest=(5, 2), extra="hf"
+    ),
+    Package(
+        name="trl",
+        serves="SFT and GRPO by GuardMixin",
+        lowest=(1, 16),
+        highest=(1, 16),
+        extra="trl",
+    ),
+    Package(
+        name="lightning",
+        serves="Lightning Trainer and Fabric",
+        lowest=(2, 4),
+        highest=(2, 6),
+        extra="lightning",
+    ),
+    Package(
+        name="torchtitan",
+        serves="torchtitan's Trainer",
+        lowest=(0, 3),
+        highest=(0, 3),
+        extra="torchtitan",
+    ),
+    Package(
+        name="megatron-core",
+        serves="Megatron loops and hooks",
+        lowest=(0, 16),
+        highest=(0, 16),
+        extra="megatron",
+    ),
+    Package(
+        name="deepspeed",
+        serves="DeepSpeed engine",
+        lowest=(0, 19),
+        highest=(0, 19),
+        extra="deepspeed",
+    ),
     Package(name="tensorboard", serves="logger", lowest=(2, 21), highest=(2, 21), extra="loggers"),
     Package(name="wandb", serves="logger", lowest=(0, 31), highest=(0, 31), extra="loggers"),
-    Package(name="mlflow-skinny", serves="logger (or the whole mlflow)", lowest=(3, 17), highest=(3, 17), extra="loggers"),
+    Package(
+        name="mlflow-skinny",
+        serves="logger (or the whole mlflow)",
+        lowest=(3, 17),
+        highest=(3, 17),
+        extra="loggers",
+    ),
     Package(name="trackio", serves="logger", lowest=(0, 43), highest=(0, 43), extra="loggers"),
-    Package(name="prometheus-client", serves="logger", lowest=(0, 26), highest=(0, 26), extra="loggers"),
-    Package(name="torchdata", serves="loaders that keep their place", lowest=(0, 11), highest=(0, 11), extra="streams"),
-    Package(name="webdataset", serves="streams of tar files", lowest=(1, 0), highest=(1, 0), extra="streams"),
-    Package(name="pyarrow", serves="Parquet and Arrow in scan", lowest=(26, 0), highest=(26, 0), extra="data"),
-)  # fmt: skip
+    Package(
+        name="prometheus-client", serves="logger", lowest=(0, 26), highest=(0, 26), extra="loggers"
+    ),
+    Package(
+        name="torchdata",
+        serves="loaders that keep their place",
+        lowest=(0, 11),
+        highest=(0, 11),
+        extra="streams",
+    ),
+    Package(
+        name="webdataset",
+        serves="streams of tar files",
+        lowest=(1, 0),
+        highest=(1, 0),
+        extra="streams",
+    ),
+    Package(
+        name="pyarrow",
+        serves="Parquet and Arrow in scan",
+        lowest=(26, 0),
+        highest=(26, 0),
+        extra="data",
+    ),
+)
 """What `trimtab doctor --packages` lists."""
 
 _TOLD: set[str] = set()

@@ -1,4 +1,5 @@
-"""Stand-ins for a trainer's optimizer and scheduler, through which its step becomes the guard's step.
+"""Stand-ins for a trainer's optimizer and scheduler, through which its step becomes the guard's
+step.
 
 A trainer calls `optimizer.step()`, `scheduler.step()` and `optimizer.zero_grad()` at moments of its
 own. `Guard.step` does all three, in its order, so the trainer is given stand-ins: the optimizer's

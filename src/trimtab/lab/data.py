@@ -104,8 +104,9 @@ def make_loader(
 ) -> DataLoader[dict[str, Tensor]]:
     """Return a loader whose batch b holds samples b * batch_size and the ones after it.
 
-    Of several ranks each gets its share of these very samples. It has a generator of its own: a DataLoader draws from torch's global one at each start, which
-    would make the number of restarts visible in the training run.
+    Of several ranks each gets its share of these very samples. It has a generator of its own: a
+    DataLoader draws from torch's global one at each start, which would make the number of restarts
+    visible in the training run.
     """
     sampler: DistributedSampler[dict[str, Tensor]] | None = None
     if ranks > 1:

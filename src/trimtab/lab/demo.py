@@ -1,4 +1,7 @@
-"""The demo: two faults, each healthy, unguarded and guarded; then a public log; one table, one page."""
+"""The demo: two faults, each healthy, unguarded and guarded; then a public log.
+
+One table, one page.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from trimtab.analysis.assemble import events_of, make_account
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.lab.demo_page import render_demo
@@ -19,7 +23,6 @@ from trimtab.lab.run import LabResult, run_scenario, run_unguarded
 from trimtab.lab.scenarios import SCENARIOS, get_scenario, healthy_twin, training_settings
 from trimtab.lab.text import load_text
 from trimtab.readers import read_run
-from trimtab.report.assemble import events_of, make_account
 from trimtab.report.html import render_html
 from trimtab.report.terminal import render_terminal
 from trimtab.testing.tr8_104b import print_log
@@ -30,9 +33,9 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from trimtab.analysis.account import RunAccount
     from trimtab.lab.scenarios import Scenario
     from trimtab.lab.text import Text
-    from trimtab.report.account import RunAccount
 
 __all__ = ["ScenarioOutcome", "run_demo"]
 
@@ -78,11 +81,13 @@ def run_demo(
         f"about {minutes:.0f} minutes on two idle cores; {out} is replaced when all is done",
     )
     console.print(
-        f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on, {len(text.validation) / 1e3:.0f} kB held out",
+        f"text: {text.source} · {len(text.train) / 1e6:.1f} MB to train on,"
+        f" {len(text.validation) / 1e3:.0f} kB held out",
         markup=False,
     )
     console.print(
-        f"      sha256 train {text.train_sha256[:16]} · held out {text.validation_sha256[:16]} · seed {seed}",
+        f"      sha256 train {text.train_sha256[:16]} · held out {text.validation_sha256[:16]} ·"
+        f" seed {seed}",
         markup=False,
     )
     twins: dict[Scenario, tuple[float, list[float]]] = {}
@@ -102,10 +107,14 @@ def run_demo(
     return {
         "schema": 1,
         "seed": seed,
-        "text": {"source": text.source, "train_sha256": text.train_sha256, "validation_sha256": text.validation_sha256},
+        "text": {
+            "source": text.source,
+            "train_sha256": text.train_sha256,
+            "validation_sha256": text.validation_sha256,
+        },
         "scenarios": [_row(o) for o in outcomes],
         "report": str(page),
-    }  # fmt: skip
+    }
 
 
 def _workspace(out: Path) -> Path:
@@ -156,9 +165,13 @@ def _deeds(o: ScenarioOutcome) -> list[str]:
 
 
 def _run_one(
-    scenario: Scenario, seed: int, text: Text, out: Path,
-    twins: dict[Scenario, tuple[float, list[float]]], console: Console,
-) -> ScenarioOutcome:  # fmt: skip
+    scenario: Scenario,
+    seed: int,
+    text: Text,
+    out: Path,
+    twins: dict[Scenario, tuple[float, list[float]]],
+    console: Console,
+) -> ScenarioOutcome:
     console.rule(f"{scenario.name}: {scenario.title}", align="left")
     twin = healthy_twin(scenario)
     healthy = get_scenario("healthy")
@@ -181,12 +194,19 @@ def _run_one(
     )
     run = out / scenario.name
     act = run_scenario(
-        scenario.name, seed, "act", text, run, reference_loss=reference,
-        say=lambda line: _say_line(console, f"    {line}"), on_step=_progress("guarded   "),
-    )  # fmt: skip
+        scenario.name,
+        seed,
+        "act",
+        text,
+        run,
+        reference_loss=reference,
+        say=lambda line: _say_line(console, f"    {line}"),
+        on_step=_progress("guarded   "),
+    )
     _say_line(
         console,
-        f"(c) guarded    validation loss {act.final_loss:.4f}   ratio {act.ratio:.4f}   wasted {act.wasted_steps:.1%}",
+        f"(c) guarded    validation loss {act.final_loss:.4f}   ratio {act.ratio:.4f}   wasted"
+        f" {act.wasted_steps:.1%}",
     )
     account = make_account(read_run(run), events=events_of(run))
     RunDirectory(run).report.write_text(
@@ -256,7 +276,10 @@ def _table(outcomes: Sequence[ScenarioOutcome]) -> Table:
         table.add_column(name, justify="right")
     for o in outcomes:
         table.add_row(
-            o.scenario.name, f"{o.off.reference_loss:.4f}", f"{o.off.final_loss:.4f} (x{o.off.ratio:.3f})",
-            f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})", f"{o.act.wasted_steps:.1%}",
-        )  # fmt: skip
+            o.scenario.name,
+            f"{o.off.reference_loss:.4f}",
+            f"{o.off.final_loss:.4f} (x{o.off.ratio:.3f})",
+            f"{o.act.final_loss:.4f} (x{o.act.ratio:.3f})",
+            f"{o.act.wasted_steps:.1%}",
+        )
     return table

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.chronicle.prose import number, plain, values_text
+from trimtab.analysis.timeline import deeds_of, words
 from trimtab.report.compare import GUARDED, Curve, render_comparison
-from trimtab.report.deeds import deeds_of, words
 from trimtab.report.html import source_hash, static_text
 from trimtab.report.panels import step_range
 from trimtab.report.sections import cards_html, chronicle_html, decisions_html, lineage_html
 from trimtab.report.sections import text as safe
 from trimtab.report.terminal import terminal_text
 from trimtab.testing.tr8_104b import SOURCE
+from trimtab.text import number, plain, values_text
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from trimtab.analysis.account import RunAccount
     from trimtab.lab.demo import ScenarioOutcome
     from trimtab.lab.run import LabResult
     from trimtab.lab.text import Text
-    from trimtab.report.account import RunAccount
 
 __all__ = ["render_demo"]
 
@@ -77,7 +77,10 @@ def render_demo(
     style = "".join(
         static_text(name) for name in ("colours.css", "plot.css", "page.css", "demo.css")
     )
-    policy = f"default-src 'none'; style-src '{source_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; style-src '{source_hash(style)}'; img-src data:; base-uri 'none';"
+        " form-action 'none'"
+    )
     return _PAGE.substitute(
         policy=policy,
         version=__version__,
@@ -90,14 +93,16 @@ def render_demo(
         scenarios="\n".join(_scenario(o) for o in outcomes),
         public=_public(public_log),
         footer=safe(
-            f"training text sha256 {text.train_sha256[:16]}, held out {text.validation_sha256[:16]} · trimtab {__version__}"
+            f"training text sha256 {text.train_sha256[:16]}, held out {text.validation_sha256[:16]}"
+            f" · trimtab {__version__}"
         ),
     )
 
 
 def _corpus(corpus: Text) -> str:
     return safe(
-        f"{corpus.source}, {len(corpus.train) / 1e6:.1f} MB to train on, {len(corpus.validation) / 1e3:.0f} kB held out"
+        f"{corpus.source}, {len(corpus.train) / 1e6:.1f} MB to train on,"
+        f" {len(corpus.validation) / 1e3:.0f} kB held out"
     )
 
 
@@ -107,11 +112,14 @@ def _corpus(corpus: Text) -> str:
 def _state(outcomes: Sequence[ScenarioOutcome]) -> str:
     faulty = [o for o in outcomes if o.scenario.fault_step is not None]
     if not faulty:
-        return f"{_counted(len(outcomes), 'run')} without a fault: with the guard the validation loss ends {_compared([o.act for o in outcomes])}."
+        return (
+            f"{_counted(len(outcomes), 'run')} without a fault: with the guard the validation loss"
+            f" ends {_compared([o.act for o in outcomes])}."
+        )
     off, act = [o.off for o in faulty], [o.act for o in faulty]
     return (
-        f"{_counted(len(faulty), 'fault')} put into training: without the guard the validation loss ends {_compared(off)}, "
-        f"with it {_compared(act)}."
+        f"{_counted(len(faulty), 'fault')} put into training: without the guard the validation loss"
+        f" ends {_compared(off)}, with it {_compared(act)}."
     )
 
 
@@ -142,8 +150,9 @@ def _saved(run: LabResult) -> bool:
 
 def _table(outcomes: Sequence[ScenarioOutcome]) -> str:
     head = (
-        '<tr><th class="l">scenario</th><th>(a) healthy</th><th>(b) no guard</th><th>(c) guarded</th>'
-        '<th>gap closed</th><th>steps wasted</th><th class="l">what was done, and why</th></tr>'
+        '<tr><th class="l">scenario</th><th>(a) healthy</th><th>(b) no guard</th><th>(c)'
+        ' guarded</th><th>gap closed</th><th>steps wasted</th><th class="l">what was done, and'
+        " why</th></tr>"
     )
     return f'<table class="results">{head}{"".join(_row(o) for o in outcomes)}</table>'
 
@@ -151,7 +160,8 @@ def _table(outcomes: Sequence[ScenarioOutcome]) -> str:
 def _row(o: ScenarioOutcome) -> str:
     gap = o.gap_closed if o.scenario.fault_step is not None else None
     return (
-        f'<tr><td class="l"><a href="#{safe(o.scenario.name)}">{safe(o.scenario.name)}</a></td><td>{_loss(o.off.reference_loss)}</td>'
+        '<tr><td class="l"><a'
+        f' href="#{safe(o.scenario.name)}">{safe(o.scenario.name)}</a></td><td>{_loss(o.off.reference_loss)}</td>'
         f"<td>{_ending(o.off)}</td><td>{_ending(o.act)}</td>"
         f"<td>{f'{gap:.1%}' if gap is not None and math.isfinite(gap) else '—'}</td><td>{o.act.wasted_steps:.1%}</td>"
         f'<td class="l why">{_done(o.act)}</td></tr>'
@@ -213,8 +223,9 @@ def _verdict(o: ScenarioOutcome) -> str:
     if o.scenario.fault_step is None:
         return f"The guarded run ends {_compared([o.act])}; {wasted}."
     return (
-        f"The fault sets in at step {number(o.scenario.fault_step)} of {number(o.scenario.steps)}. Without the guard the validation loss "
-        f"ends {_compared([o.off])}, with it {_compared([o.act])}; {wasted}."
+        f"The fault sets in at step {number(o.scenario.fault_step)} of {number(o.scenario.steps)}."
+        f" Without the guard the validation loss ends {_compared([o.off])}, with it"
+        f" {_compared([o.act])}; {wasted}."
     )
 
 
@@ -227,10 +238,14 @@ def _legend() -> str:
         (f"a{GUARDED} dead trial", "trials not kept"),
     )
     drawn = "".join(
-        f'<i><svg width="22" height="9" aria-hidden="true"><line class="curve {name}" x1="0" x2="22" y1="5" y2="5"/></svg>{label}</i>'
+        f'<i><svg width="22" height="9" aria-hidden="true"><line class="curve {name}" x1="0"'
+        f' x2="22" y1="5" y2="5"/></svg>{label}</i>'
         for name, label in items
     )
-    point = '<i><svg width="10" height="10" aria-hidden="true"><circle class="kept" cx="5" cy="5" r="4"/></svg>state gone back to</i>'
+    point = (
+        '<i><svg width="10" height="10" aria-hidden="true"><circle class="kept" cx="5" cy="5"'
+        ' r="4"/></svg>state gone back to</i>'
+    )
     return f'<p class="key">{drawn}{point}</p>'
 
 

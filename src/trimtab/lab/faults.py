@@ -1,4 +1,7 @@
-"""Faults that are planted in a run beside damaged data: a wrong rate, a damaged tensor. No torch here."""
+"""Faults that are planted in a run beside damaged data: a wrong rate, a damaged tensor.
+
+No torch here.
+"""
 
 from __future__ import annotations
 

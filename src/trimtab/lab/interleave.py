@@ -1,8 +1,8 @@
 """Training loops that take turns: one step of each, whoever owns the loop.
 
-A trainer runs its own loop and comes back when it is done. Here each loop has a thread that is let go
-for one step and then waits, so that loops of any trainer are timed step by step beside each other.
-Never two at once: what else the machine does falls on all of them alike.
+A trainer runs its own loop and comes back when it is done. Here each loop has a thread that is let
+go for one step and then waits, so that loops of any trainer are timed step by step beside each
+other. Never two at once: what else the machine does falls on all of them alike.
 """
 
 from __future__ import annotations

@@ -68,11 +68,18 @@ class LabResult:
     def to_json(self) -> dict[str, Any]:
         """Return the public form; NaN and Inf as null."""
         return {
-            "schema": 1, "scenario": self.scenario, "seed": self.seed, "guard": self.guard,
-            "final_loss": _number(self.final_loss), "reference_loss": _number(self.reference_loss),
-            "ratio": _number(self.ratio), "wasted_steps": _number(self.wasted_steps),
-            "incidents": self.incidents, "actions": list(self.actions), "wall_s": self.wall_s,
-        }  # fmt: skip
+            "schema": 1,
+            "scenario": self.scenario,
+            "seed": self.seed,
+            "guard": self.guard,
+            "final_loss": _number(self.final_loss),
+            "reference_loss": _number(self.reference_loss),
+            "ratio": _number(self.ratio),
+            "wasted_steps": _number(self.wasted_steps),
+            "incidents": self.incidents,
+            "actions": list(self.actions),
+            "wall_s": self.wall_s,
+        }
 
 
 def run_scenario(
@@ -114,10 +121,17 @@ def run_scenario(
         final, losses = done.final_loss, done.losses
         wasted, incidents, actions = done.wasted_steps, done.incidents, done.actions
     return LabResult(
-        scenario=name, seed=seed, guard=guard, final_loss=final, reference_loss=reference_loss,
-        wasted_steps=wasted, incidents=incidents, actions=actions,
-        wall_s=time.perf_counter() - started, losses=tuple(losses),
-    )  # fmt: skip
+        scenario=name,
+        seed=seed,
+        guard=guard,
+        final_loss=final,
+        reference_loss=reference_loss,
+        wasted_steps=wasted,
+        incidents=incidents,
+        actions=actions,
+        wall_s=time.perf_counter() - started,
+        losses=tuple(losses),
+    )
 
 
 def run_unguarded(
@@ -226,9 +240,12 @@ def _train_guarded(
             if on_step is not None:
                 on_step(guard.step_number, scenario.steps, losses[-1])
     return GuardedRun(
-        final_loss=evaluate(parts.model, text, max_bytes=evaluation_bytes), losses=losses, wasted_steps=guard.wasted_steps,
-        incidents=guard.num_incidents, actions=guard.actions,
-    )  # fmt: skip
+        final_loss=evaluate(parts.model, text, max_bytes=evaluation_bytes),
+        losses=losses,
+        wasted_steps=guard.wasted_steps,
+        incidents=guard.num_incidents,
+        actions=guard.actions,
+    )
 
 
 def _number(x: float) -> float | None:

@@ -107,80 +107,160 @@ _DATA = tuple(
 )
 _RATES = (
     _short(
-        "rate-30x", "LR 0.3, thirty times the sound one, from the start, clipped: attention saturates",
-        _CONSTANT, lr_fault=_wrong_rate(30.0),
+        "rate-30x",
+        "LR 0.3, thirty times the sound one, from the start, clipped: attention saturates",
+        _CONSTANT,
+        lr_fault=_wrong_rate(30.0),
     ),
     _short(
-        "rate-no-final-norm", "LR 0.1 without a final norm: the loss explodes",
-        _CONSTANT, model=_NO_FINAL_NORM, lr_fault=_wrong_rate(10.0),
+        "rate-no-final-norm",
+        "LR 0.1 without a final norm: the loss explodes",
+        _CONSTANT,
+        model=_NO_FINAL_NORM,
+        lr_fault=_wrong_rate(10.0),
     ),
     _short(
-        "rate-no-clip", "LR 0.1 without clipping: attention logits grow, the loss stays up",
-        _CONSTANT, clip_norm=None, lr_fault=_wrong_rate(10.0),
+        "rate-no-clip",
+        "LR 0.1 without clipping: attention logits grow, the loss stays up",
+        _CONSTANT,
+        clip_norm=None,
+        lr_fault=_wrong_rate(10.0),
     ),
     _short(
-        "rate-ramp", "LR that rises by a tenth of 3e-3 with every step: a slow divergence",
-        _CONSTANT, steps=600, peak_lr=3e-3, lr_fault=_wrong_rate(1.0, growth_per_step=0.1),
+        "rate-ramp",
+        "LR that rises by a tenth of 3e-3 with every step: a slow divergence",
+        _CONSTANT,
+        steps=600,
+        peak_lr=3e-3,
+        lr_fault=_wrong_rate(1.0, growth_per_step=0.1),
     ),
     _short(
-        "spikes-organic", "LR 0.05 without a final norm: spikes out of nothing",
-        _CONSTANT, model=_NO_FINAL_NORM, lr_fault=_wrong_rate(5.0),
+        "spikes-organic",
+        "LR 0.05 without a final norm: spikes out of nothing",
+        _CONSTANT,
+        model=_NO_FINAL_NORM,
+        lr_fault=_wrong_rate(5.0),
     ),
     _short(
-        "fp16-overflow", "LR 0.3 in fp16: the forward pass overflows, the loss scale collapses",
-        _CONSTANT, steps=200, precision="fp16", lr_fault=_wrong_rate(30.0),
+        "fp16-overflow",
+        "LR 0.3 in fp16: the forward pass overflows, the loss scale collapses",
+        _CONSTANT,
+        steps=200,
+        precision="fp16",
+        lr_fault=_wrong_rate(30.0),
     ),
-)  # fmt: skip
+)
 
 _TENSORS = (
     _short(
-        "fp16-weight", "A matrix times 3e5 in fp16: the forward pass overflows at once",
-        steps=110, precision="fp16",
+        "fp16-weight",
+        "A matrix times 3e5 in fp16: the forward pass overflows at once",
+        steps=110,
+        precision="fp16",
         state_fault=StateFault(step=60, tensor="blocks.1.down.weight", place="weight", factor=3e5),
     ),
     _short(
-        "bitflip-weight", "One bit flips in the embedding of a frequent byte",
-        state_fault=StateFault(step=_LATE, tensor="token_embedding.weight", place="weight", element=_FREQUENT_BYTE * 64 + 7, bit=30),
+        "bitflip-weight",
+        "One bit flips in the embedding of a frequent byte",
+        state_fault=StateFault(
+            step=_LATE,
+            tensor="token_embedding.weight",
+            place="weight",
+            element=_FREQUENT_BYTE * 64 + 7,
+            bit=30,
+        ),
     ),
     _short(
-        "bitflip-exp-avg", "One bit flips in Adam's first moment",
-        state_fault=StateFault(step=_LATE, tensor="blocks.1.attention.qkv.weight", place="exp_avg", element=1234, bit=30),
+        "bitflip-exp-avg",
+        "One bit flips in Adam's first moment",
+        state_fault=StateFault(
+            step=_LATE,
+            tensor="blocks.1.attention.qkv.weight",
+            place="exp_avg",
+            element=1234,
+            bit=30,
+        ),
     ),
     _short(
-        "bitflip-exp-avg-sq", "The sign of one number flips in Adam's second moment",
-        state_fault=StateFault(step=_LATE, tensor="blocks.1.attention.qkv.weight", place="exp_avg_sq", element=1234, bit=31),
+        "bitflip-exp-avg-sq",
+        "The sign of one number flips in Adam's second moment",
+        state_fault=StateFault(
+            step=_LATE,
+            tensor="blocks.1.attention.qkv.weight",
+            place="exp_avg_sq",
+            element=1234,
+            bit=31,
+        ),
     ),
     _short(
-        "nan-one-rank", "One of two ranks has NaN gradients for three steps",
-        steps=300, ranks=2,
-        state_fault=StateFault(step=_LATE, tensor="blocks.1.up.weight", place="gradient", factor=math.nan, rank=1, num_steps=3),
+        "nan-one-rank",
+        "One of two ranks has NaN gradients for three steps",
+        steps=300,
+        ranks=2,
+        state_fault=StateFault(
+            step=_LATE,
+            tensor="blocks.1.up.weight",
+            place="gradient",
+            factor=math.nan,
+            rank=1,
+            num_steps=3,
+        ),
     ),
     _short(
-        "nan-weight-one-rank", "A weight of one of two ranks turns NaN",
-        steps=300, ranks=2,
-        state_fault=StateFault(step=_LATE, tensor="blocks.1.up.weight", place="weight", element=99, factor=math.nan, rank=1),
+        "nan-weight-one-rank",
+        "A weight of one of two ranks turns NaN",
+        steps=300,
+        ranks=2,
+        state_fault=StateFault(
+            step=_LATE,
+            tensor="blocks.1.up.weight",
+            place="weight",
+            element=99,
+            factor=math.nan,
+            rank=1,
+        ),
     ),
-)  # fmt: skip
+)
 
 _SOUND = (
     _short("sound-lr-low", "LR 3e-3, constant", _CONSTANT, peak_lr=3e-3, expect="untouched"),
     _short("sound-lr-high", "LR 1e-2, constant", _CONSTANT, expect="untouched"),
     _short("sound-cosine", "LR 1e-2, cosine", expect="untouched"),
-    _short("sound-no-clip", "LR 1e-2 without clipping", _CONSTANT, clip_norm=None, expect="untouched"),
-    _short("sound-no-final-norm", "LR 1e-2 without a final norm", _CONSTANT, model=_NO_FINAL_NORM, expect="untouched"),
     _short(
-        "sound-wide", "Width 128, 4 layers, LR 1e-2: attention logits above 100, and all is well",
-        _CONSTANT, model=ModelConfig(width=128, num_layers=4, context_tokens=128), steps=250, expected_minutes=1.0, expect="untouched",
+        "sound-no-clip", "LR 1e-2 without clipping", _CONSTANT, clip_norm=None, expect="untouched"
     ),
     _short(
-        "benign-spike", "A spike from two odd batches: the loss comes back by itself within some steps",
-        expect="untouched", corruption=_bad_steps("random", first=150, count=2, batch_size=_SHORT.batch_size),
+        "sound-no-final-norm",
+        "LR 1e-2 without a final norm",
+        _CONSTANT,
+        model=_NO_FINAL_NORM,
+        expect="untouched",
     ),
     _short(
-        "benign-spike-slow", "A spike like BLOOM's: the embedding shrinks to a fifth, and is learnt again in some 30 steps",
-        expect="untouched", state_fault=StateFault(step=150, tensor="token_embedding.weight", place="weight", factor=0.2),
+        "sound-wide",
+        "Width 128, 4 layers, LR 1e-2: attention logits above 100, and all is well",
+        _CONSTANT,
+        model=ModelConfig(width=128, num_layers=4, context_tokens=128),
+        steps=250,
+        expected_minutes=1.0,
+        expect="untouched",
     ),
-)  # fmt: skip
+    _short(
+        "benign-spike",
+        "A spike from two odd batches: the loss comes back by itself within some steps",
+        expect="untouched",
+        corruption=_bad_steps("random", first=150, count=2, batch_size=_SHORT.batch_size),
+    ),
+    _short(
+        "benign-spike-slow",
+        "A spike like BLOOM's: the embedding shrinks to a fifth, and is learnt again in some 30"
+        " steps",
+        expect="untouched",
+        state_fault=StateFault(
+            step=150, tensor="token_embedding.weight", place="weight", factor=0.2
+        ),
+    ),
+)
 
 ACCEPTANCE: tuple[Scenario, ...] = (*_DATA, *_TENSORS, *_RATES, *_SOUND)
 """What `trimtab lab accept` runs: faults that a guard must undo, and runs it must leave alone."""

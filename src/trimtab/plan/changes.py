@@ -49,17 +49,17 @@ class ChangeSet:
             keys = ", ".join(c.key for c in self.changes)
             yield Lint(
                 "several-changes",
-                f"{len(self.changes)} keys differ from the parent ({keys}): if it goes well, or fails, "
-                "it cannot be told which one did it; vary one thing, or bisect",
+                f"{len(self.changes)} keys differ from the parent ({keys}): if it goes well, or"
+                " fails, it cannot be told which one did it; vary one thing, or bisect",
             )
         keys_changed = {c.key.lower().lstrip("-") for c in self.changes}
         optimizer = next((c for c in self.changes if _is(c.key, _OPTIMIZER_KEYS)), None)
         if optimizer is not None and not any(_is(k, _LR_KEYS) for k in keys_changed):
             yield Lint(
                 "optimizer-without-lr",
-                f"the optimizer changes ({optimizer}) and the learning rate does "
-                "not: a rate that suits Adam is mostly far too small for SGD (OPT-175B's plateau), and "
-                "the other way round far too large",
+                f"the optimizer changes ({optimizer}) and the learning rate does not: a rate that"
+                " suits Adam is mostly far too small for SGD (OPT-175B's plateau), and the other"
+                " way round far too large",
             )
 
     def applied(self, keys: Sequence[str]) -> dict[str, str]:
@@ -107,8 +107,8 @@ def _is(key: str, names: Sequence[str]) -> bool:
 class Narrowing:
     """Which of many changes is to blame: run with half of them, and again.
 
-    All together are known to fail, none is known to go well. Where the fault needs several of them at
-    once, those are what is left.
+    All together are known to fail, none is known to go well. Where the fault needs several of them
+    at once, those are what is left.
 
     Example:
         >>> runs = Narrowing(keys=("clip", "lr", "seed", "wd"))

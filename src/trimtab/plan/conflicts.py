@@ -54,7 +54,10 @@ CONFLICTS: tuple[Conflict, ...] = (
             Position(_TALK, "set to match GPT-3, whose value is 0.1"),
             Position(_OPT, "0.1 in the settings"),
         ),
-        reading="1.0 is a slip for 0.1: ten times the usual decay would stop learning, and two sources closer to the run say 0.1",
+        reading=(
+            "1.0 is a slip for 0.1: ten times the usual decay would stop learning, and two sources"
+            " closer to the run say 0.1"
+        ),
         about=("weight-decay", "updates-too-small", "plateau"),
     ),
     Conflict(
@@ -66,10 +69,14 @@ CONFLICTS: tuple[Conflict, ...] = (
             ),
             Position(
                 f"{_TR8}, log lines",
-                "the printed steps of the first failure are 7 000 and 7 010, of the second 6 910 to 6 940",
+                "the printed steps of the first failure are 7 000 and 7 010, of the second 6 910 to"
+                " 6 940",
             ),
         ),
-        reading="the log lines count; the lead of the loss scale is then about 2 200 steps, 1 300 by the text",
+        reading=(
+            "the log lines count; the lead of the loss scale is then about 2 200 steps, 1 300 by"
+            " the text"
+        ),
         about=("unrecovered-spike", "scale-collapse", "warm-up-end"),
     ),
     Conflict(
@@ -80,7 +87,10 @@ CONFLICTS: tuple[Conflict, ...] = (
             Position(_TR8, "try 3 with it failed in the same way"),
             Position(_OPT, "11.10 with it, from BigScience's change, failed too"),
         ),
-        reading="harmless in exact arithmetic and good for fp16's range; it cured neither run, so do not wait for it",
+        reading=(
+            "harmless in exact arithmetic and good for fp16's range; it cured neither run, so do"
+            " not wait for it"
+        ),
         about=("stable-attention-scaling", "fp16-range"),
     ),
     Conflict(
@@ -91,7 +101,10 @@ CONFLICTS: tuple[Conflict, ...] = (
             Position(_TALK, "helped, or only put it off: they could not tell"),
             Position("Marin 32B retrospective", "a tighter clip made no big difference"),
         ),
-        reading="a delay at least; combine it with a lower learning rate, and compare with the unchanged run",
+        reading=(
+            "a delay at least; combine it with a lower learning rate, and compare with the"
+            " unchanged run"
+        ),
         about=("lower-clip", "learning-rate-too-high"),
     ),
     Conflict(
@@ -103,7 +116,10 @@ CONFLICTS: tuple[Conflict, ...] = (
             Position("GPT-3 paper", "6e-5 for that size"),
             Position(_NOTES, "1.2e-4, lowered whenever the loss began to diverge"),
         ),
-        reading="1.2e-4 at the start, and much less in force later; look at the rate as it was, not at the table",
+        reading=(
+            "1.2e-4 at the start, and much less in force later; look at the rate as it was, not at"
+            " the table"
+        ),
         about=("lower-lr", "learning-rate-too-high"),
     ),
     Conflict(

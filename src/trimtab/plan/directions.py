@@ -55,14 +55,21 @@ class Directions:
         return tuple(Probe(self.value * f, f) for f in both)
 
     def report(self, losses: dict[float, float], *, here: float) -> None:
-        """Take in the losses of the arms by value, and of the value itself; then halve the interval.
+        """Take in the losses of the arms by value, and of the value itself.
 
-        A loss that is not finite is worse than any. The best of the three is where the search stands
-        next; the interval is halved on the logarithmic scale.
+        Then halve the interval.
+
+        A loss that is not finite is worse than any. The best of the three is where the search
+        stands next; the interval is halved on the logarithmic scale.
         """
         self.tried |= {**losses, self.value: here}
         known = {v: x if math.isfinite(x) else math.inf for v, x in self.tried.items()}
         candidates = [self.value, *(p.value for p in self.next_probes)]
-        best = min(candidates, key=lambda v: min((x for w, x in known.items() if math.isclose(w, v)), default=math.inf))  # fmt: skip
+        best = min(
+            candidates,
+            key=lambda v: min(
+                (x for w, x in known.items() if math.isclose(w, v)), default=math.inf
+            ),
+        )
         self.value, self.loss = best, known.get(best, math.nan)
         self.factor = math.sqrt(self.factor)

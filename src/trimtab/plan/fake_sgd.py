@@ -1,4 +1,7 @@
-"""Adam made to act like SGD (beta1 0, a large eps, the rate scaled by it): is it one, and is it in force?"""
+"""Adam made to act like SGD (beta1 0, a large eps, the rate scaled by it).
+
+Is it one, and is it in force?
+"""
 
 import math
 from collections.abc import Mapping
@@ -32,8 +35,8 @@ def check_fake_sgd(
 ) -> FakeSgd:
     """Return whether Adam with these settings takes SGD's steps.
 
-    Adam's step is lr g / (sqrt(v) + eps) with beta1 = 0; for eps >> sqrt(v) it is (lr / eps) g. Blind
-    to single elements whose gradient is far above the RMS.
+    Adam's step is lr g / (sqrt(v) + eps) with beta1 = 0; for eps >> sqrt(v) it is (lr / eps) g.
+    Blind to single elements whose gradient is far above the RMS.
 
     Args:
         wanted: beta1, eps and lr as asked for.
@@ -49,15 +52,16 @@ def check_fake_sgd(
         >>> check_fake_sgd(asked, asked, grad_rms=1e-3).effective
         True
         >>> check_fake_sgd(asked, {**asked, "eps": 1e-8}, grad_rms=1e-3).warnings[0]
-        'eps is 1e-08 in force and not 100: not effective, loading a checkpoint brought the old one back'
+        'eps is 1e-08 in force and not 100: not effective, loading a checkpoint brought the old one
+        back'
     """
     for side, values in (("asked for", wanted), ("in force", in_force)):
         missing = [k for k in ("beta1", "eps", "lr") if k not in values]
         if missing:
             raise ConfigError(f"settings {side}: no {', '.join(missing)}")
     warnings = [
-        f"{k} is {in_force[k]:g} in force and not {wanted[k]:g}: not effective, loading a checkpoint "
-        "brought the old one back"
+        f"{k} is {in_force[k]:g} in force and not {wanted[k]:g}: not effective, loading a"
+        " checkpoint brought the old one back"
         for k in ("eps", "beta1", "lr")
         if not math.isclose(in_force[k], wanted[k], rel_tol=1e-9, abs_tol=1e-15)
     ]
@@ -67,7 +71,8 @@ def check_fake_sgd(
         warnings.append(f"beta1 is {in_force['beta1']:g}: steps are averaged, SGD's are not")
     if not gap <= _GAP:
         warnings.append(
-            f"eps {eps:g} is not large beside gradients of {grad_rms:.3g}: the step is off by up to {gap:.0%}"
+            f"eps {eps:g} is not large beside gradients of {grad_rms:.3g}: the step is off by up to"
+            f" {gap:.0%}"
         )
     rate = in_force["lr"] / eps if eps > 0 else math.inf
     return FakeSgd(gap=gap, rate=rate, warnings=tuple(warnings))

@@ -1,4 +1,5 @@
-"""Plan B: until when a failing lineage can go on so that published settings still finish in time."""
+"""Plan B: until when a failing lineage can go on so that published settings still finish in
+time."""
 
 import math
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ def plan_b(
     """Return whether to give a failing lineage up for published settings.
 
     days needed = tokens / (tokens_per_day * goodput); switch within = (1 - reserve) * days_left -
-    days needed of plan B. Switch where the present lineage will not be done in time and plan B will.
+    days needed of plan B. Switch where the present lineage will not be done in time and plan B
+    will.
 
     Args:
         days_left: Until the machines are gone.
@@ -57,14 +59,18 @@ def plan_b(
         'switch'
     """
     for name, value, low in (
-        ("days_left", days_left, 0.0), ("tokens_left", tokens_left, 0.0),
-        ("plan_b_tokens", plan_b_tokens, 0.0), ("tokens_per_day", tokens_per_day, 1e-300),
-    ):  # fmt: skip
+        ("days_left", days_left, 0.0),
+        ("tokens_left", tokens_left, 0.0),
+        ("plan_b_tokens", plan_b_tokens, 0.0),
+        ("tokens_per_day", tokens_per_day, 1e-300),
+    ):
         if not (math.isfinite(value) and value >= low):
             raise ConfigError(f"{name} is {value!r}, expected a number above 0")
     for name, value in (
-        ("goodput", goodput), ("plan_b_goodput", plan_b_goodput), ("reserve", reserve),
-    ):  # fmt: skip
+        ("goodput", goodput),
+        ("plan_b_goodput", plan_b_goodput),
+        ("reserve", reserve),
+    ):
         if not 0 <= value <= 1:
             raise ConfigError(f"{name} is {value!r}, expected 0 to 1")
     needed = tokens_left / (tokens_per_day * goodput) if goodput > 0 else math.inf
@@ -76,12 +82,19 @@ def plan_b(
         advice = "switch" if within >= 0 else "too late"
     said = {
         "go on": f"the present lineage needs {needed:.0f} of {usable:.0f} usable days",
-        "switch": f"the present lineage needs {needed:.0f} days and has {usable:.0f}; published settings "
-        f"from scratch need {needed_b:.0f}: adopt them within {within:.0f} days",
-        "too late": f"neither the present lineage ({needed:.0f} days) nor published settings "
-        f"({needed_b:.0f}) will be done in {usable:.0f} days: fewer tokens, or a smaller model",
+        "switch": (
+            f"the present lineage needs {needed:.0f} days and has {usable:.0f}; published settings "
+            f"from scratch need {needed_b:.0f}: adopt them within {within:.0f} days"
+        ),
+        "too late": (
+            f"neither the present lineage ({needed:.0f} days) nor published settings "
+            f"({needed_b:.0f}) will be done in {usable:.0f} days: fewer tokens, or a smaller model"
+        ),
     }[advice]
     return PlanB(
-        advice=advice, days_needed=needed, days_needed_b=needed_b, switch_within_days=within,
+        advice=advice,
+        days_needed=needed,
+        days_needed_b=needed_b,
+        switch_within_days=within,
         text=said,
-    )  # fmt: skip
+    )

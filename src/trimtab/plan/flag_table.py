@@ -1,8 +1,11 @@
-"""Flags by framework, as data: what carries out a remedy, and what runs a test that tells causes apart.
+"""Flags by framework, as data.
+
+What carries out a remedy, and what runs a test that tells causes apart.
 
 Megatron-LM as of 2024-2026; Megatron-DeepSpeed is BigScience's fork, whose scheduler override and
-data skip have other names. metaseq and fairseq, torchtitan, OLMo, nanoGPT, Lightning's CLI, NeMo and
-DeepSpeed as their public configuration files name the options. `{...}` is filled in from the plan.
+data skip have other names. metaseq and fairseq, torchtitan, OLMo, nanoGPT, Lightning's CLI, NeMo
+and DeepSpeed as their public configuration files name the options. `{...}` is filled in from the
+plan.
 """
 
 from collections.abc import Mapping
@@ -26,7 +29,8 @@ DIALECTS: tuple[tuple[str, str], ...] = (
     ("nanogpt", "nanogpt"),
     ("lightning", "lightning"),
 )
-"""What the name of a log format or framework contains -> whose flags it calls for; the first wins; empty: none known."""
+"""What the name of a log format or framework contains -> whose flags it calls for; the first wins;
+empty: none known."""
 
 _MEGATRON: Mapping[str, str] = {
     "roll-back": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",
@@ -151,13 +155,20 @@ TRAPS: Mapping[tuple[str, str], str] = {
     (
         "megatron",
         "lower-lr",
-    ): "--lr is the peak of the schedule; compare the rate of the first logged step with it, since a loaded optimizer can bring the old peak back; BigScience's fork calls the override --override-lr-scheduler",
+    ): (
+        "--lr is the peak of the schedule; compare the rate of the first logged step with it, since"
+        " a loaded optimizer can bring the old peak back; BigScience's fork calls the override"
+        " --override-lr-scheduler"
+    ),
     ("megatron-deepspeed", "lower-lr"): f"--lr is the peak of the schedule; {_PEAK}",
     ("megatron-deepspeed", "roll-back"): "every latest* file in the folder must name the step",
     (
         "hf-trainer",
         "lower-lr",
-    ): "the checkpoint's scheduler.pt and optimizer.pt hold the old rate and win over the flag; compare the rate of the first logged step",
+    ): (
+        "the checkpoint's scheduler.pt and optimizer.pt hold the old rate and win over the flag;"
+        " compare the rate of the first logged step"
+    ),
     ("metaseq", "roll-back"): "fairseq puts the epoch before the step: checkpoint_EPOCH_STEP.pt",
     (
         "metaseq",
@@ -178,14 +189,19 @@ TRAPS: Mapping[tuple[str, str], str] = {
     (
         "lightning",
         "lower-lr",
-    ): "the checkpoint's optimizer and scheduler states hold the old rate and win; compare the rate of the first logged step",
+    ): (
+        "the checkpoint's optimizer and scheduler states hold the old rate and win; compare the"
+        " rate of the first logged step"
+    ),
     ("deepspeed", "lower-lr"): f"a loaded scheduler can bring the old rate back; {_PEAK}",
 }
 """What to watch for, by dialect and remedy."""
 
 _GENERIC_TESTS: Mapping[str, str] = {
     "compare-settings": "trimtab compare {log}@{parent} {log}@{attempt}",
-    "data-losses": "load {at}; model.eval(); loss of the batches of {first} to {last}, no backward pass",
+    "data-losses": (
+        "load {at}; model.eval(); loss of the batches of {first} to {last}, no backward pass"
+    ),
     "replay": "load {at}; same seed, same data, nothing changed; run to {last}",
     "half-rate": "load {at}; learning rate in force x 0.5; run to {last}",
     "old-rate": "load {at}; learning rate {old_lr}; run to {last}",
@@ -226,7 +242,10 @@ TEST_FLAGS: Mapping[str, Mapping[str, str]] = {
         "--resume_from_checkpoint OUTPUT/checkpoint-{at}",
         "--learning_rate {lr}",
         "--bf16 True --fp16 False",
-        replay="--resume_from_checkpoint OUTPUT/checkpoint-{at} --logging_steps 1 --full_determinism True",
+        replay=(
+            "--resume_from_checkpoint OUTPUT/checkpoint-{at} --logging_steps 1 --full_determinism"
+            " True"
+        ),
     ),
     "metaseq": _replays(
         "--restore-file SAVE_DIR/checkpoint_{at}.pt --log-interval 1", "--lr {lr}", "--bf16"

@@ -1,8 +1,8 @@
 """Why a run keeps failing: the hypotheses people went through, in the order of cost and prior.
 
-Each is a guided test: what to launch, what its outcome says, and what need not be looked at any more.
-The order of BigScience's 104B series: other data, fp32, beta2, redesign. Costs and priors are data;
-`edited` takes them from a table of the user's.
+Each is a guided test: what to launch, what its outcome says, and what need not be looked at any
+more. The order of BigScience's 104B series: other data, fp32, beta2, redesign. Costs and priors are
+data; `edited` takes them from a table of the user's.
 
 References:
     BigScience tr8-104B chronicles and lessons learned (bigscience-workshop/bigscience).
@@ -60,51 +60,99 @@ class Hypothesis:
 
 HYPOTHESES: tuple[Hypothesis, ...] = (
     Hypothesis(
-        id="data", title="the data at that place", cost=1.0, prior=0.4,
-        probe="the same checkpoint twice: with the run's own seed, and with another (which regenerates index files and shuffles anew)",
-        stage="mid-run", change={"seed": "+1"},
+        id="data",
+        title="the data at that place",
+        cost=1.0,
+        prior=0.4,
+        probe=(
+            "the same checkpoint twice: with the run's own seed, and with another (which"
+            " regenerates index files and shuffles anew)"
+        ),
+        stage="mid-run",
+        change={"seed": "+1"},
         heals="the data of that place, under this state: leave the window out",
         fails="not the order of the data",
     ),
     Hypothesis(
-        id="fp16", title="the number format", cost=1.5, prior=0.25,
+        id="fp16",
+        title="the number format",
+        cost=1.5,
+        prior=0.25,
         probe="the same checkpoint for 200 steps in fp32",
-        stage="mid-run", change={"dtype": "fp32"},
+        stage="mid-run",
+        change={"dtype": "fp32"},
         heals="fp16: then softmax, attention and loss scale, one by one; bf16 is the cure",
         fails="not fp16: no need to look at softmax, attention and loss scale",
     ),
     Hypothesis(
-        id="softmax", title="softmax in half precision", cost=0.5, prior=0.1, within="fp16",
-        probe="largest attention logit per layer, and one step with softmax in fp32 (--attention-softmax-in-fp32)",
-        stage="mid-run", change={"softmax_dtype": "fp32"},
-        heals="softmax overflows: keep it in fp32", fails="not softmax",
+        id="softmax",
+        title="softmax in half precision",
+        cost=0.5,
+        prior=0.1,
+        within="fp16",
+        probe=(
+            "largest attention logit per layer, and one step with softmax in fp32"
+            " (--attention-softmax-in-fp32)"
+        ),
+        stage="mid-run",
+        change={"softmax_dtype": "fp32"},
+        heals="softmax overflows: keep it in fp32",
+        fails="not softmax",
     ),
     Hypothesis(
-        id="attention", title="the implementation of attention", cost=0.6, prior=0.1, within="fp16",
+        id="attention",
+        title="the implementation of attention",
+        cost=0.6,
+        prior=0.1,
+        within="fp16",
         probe="logits of one batch with the fused and with the plain kernel, side by side",
-        stage="mid-run", change={"attention_kernel": "plain"},
-        heals="the fused kernel: use the plain one", fails="not the kernel",
+        stage="mid-run",
+        change={"attention_kernel": "plain"},
+        heals="the fused kernel: use the plain one",
+        fails="not the kernel",
     ),
     Hypothesis(
-        id="loss-scale", title="the loss scale", cost=0.2, prior=0.1, within="fp16",
-        probe="loss scale and skipped steps over the last thousand: a scale that sinks to its floor",
-        stage="mid-run", change={"loss_scale_min": "1", "loss_scale_window": "100"},
-        heals="the scaler: reset it, lower its floor", fails="not the scaler",
+        id="loss-scale",
+        title="the loss scale",
+        cost=0.2,
+        prior=0.1,
+        within="fp16",
+        probe=(
+            "loss scale and skipped steps over the last thousand: a scale that sinks to its floor"
+        ),
+        stage="mid-run",
+        change={"loss_scale_min": "1", "loss_scale_window": "100"},
+        heals="the scaler: reset it, lower its floor",
+        fails="not the scaler",
     ),
     Hypothesis(
-        id="beta2", title="Adam's beta2: 0.999 or 0.95", cost=3.0, prior=0.3,
-        probe="largest element of Adam's second moment over the warm-up; then the same steps at 0.95",
-        stage="either", change={"beta2": "0.95"},
-        heals="the second moment is too slow for this: train at 0.95, from scratch where it can be had",
+        id="beta2",
+        title="Adam's beta2: 0.999 or 0.95",
+        cost=3.0,
+        prior=0.3,
+        probe=(
+            "largest element of Adam's second moment over the warm-up; then the same steps at 0.95"
+        ),
+        stage="either",
+        change={"beta2": "0.95"},
+        heals=(
+            "the second moment is too slow for this: train at 0.95, from scratch where it can"
+            " be had"
+        ),
         fails="not beta2",
     ),
     Hypothesis(
-        id="design", title="the shape: width over depth", cost=100.0, prior=0.3,
+        id="design",
+        title="the shape: width over depth",
+        cost=100.0,
+        prior=0.3,
         probe="aspect ratio beside 150 to 200, and a run of another shape",
-        stage="from scratch", change={"hidden": "narrower", "layers": "more"},
-        heals="the shape", fails="not the shape",
+        stage="from scratch",
+        change={"hidden": "narrower", "layers": "more"},
+        heals="the shape",
+        fails="not the shape",
     ),
-)  # fmt: skip
+)
 """Which of them comes first is `in_cost_order`'s."""
 
 
@@ -142,7 +190,8 @@ def edited(table: Mapping[str, Mapping[str, Any]]) -> tuple[Hypothesis, ...]:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if key not in ("cost", "prior") or not number or not 0 < value <= top:
                 raise ConfigError(
-                    f"{name}.{key} is {value!r}, expected cost above 0 or prior above 0 and at most 1"
+                    f"{name}.{key} is {value!r}, expected cost above 0 or prior above 0 and at"
+                    " most 1"
                 )
             held = by_id[name]
             cost, prior = (
@@ -198,8 +247,9 @@ def guided_test(
     control = Launch(name="control: no change", settings=dict(config), changed={})
     test = Launch(
         name=f"test: {', '.join(f'{k} {a} to {b}' for k, (a, b) in changed.items())}",
-        settings={**config, **{k: b for k, (_, b) in changed.items()}}, changed=changed,
-    )  # fmt: skip
+        settings={**config, **{k: b for k, (_, b) in changed.items()}},
+        changed=changed,
+    )
     return Guided(
         hypothesis=hypothesis,
         launches=(control, test),
@@ -222,7 +272,9 @@ def _counted(was: str) -> str:
 def still_open(
     outcomes: Mapping[str, bool], hypotheses: Sequence[Hypothesis] = HYPOTHESES
 ) -> tuple[Hypothesis, ...]:
-    """Return what is left to test, in order: not what was tested, nor the parts of what is ruled out.
+    """Return what is left to test, in order.
+
+    Not what was tested, nor the parts of what is ruled out.
 
     Args:
         outcomes: By id, whether the changed run went well.

@@ -1,4 +1,7 @@
-"""The ledger of knobs: every setting that one attempt changed alone, with its effect on four metrics."""
+"""The ledger of knobs: every setting that one attempt changed alone.
+
+With its effect on four metrics.
+"""
 
 from dataclasses import dataclass
 
@@ -29,15 +32,17 @@ class Toggle:
     @property
     def text(self) -> str:
         """The change as a clause."""
-        return ", ".join(f"{k} {a} to {b}" for k, a, b in zip(self.keys, self.was, self.now, strict=True))  # fmt: skip
+        return ", ".join(
+            f"{k} {a} to {b}" for k, a, b in zip(self.keys, self.was, self.now, strict=True)
+        )
 
 
 def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, ...]:
     """Return every change of settings from a parent attempt to its child, in order.
 
-    Compared are the child's rows with the parent's at the same steps, where the parent went on; else
-    with the parent's last rows before the branch. What the child does not state is no change: a guard's
-    trial states what it sets, and nothing else.
+    Compared are the child's rows with the parent's at the same steps, where the parent went on;
+    else with the parent's last rows before the branch. What the child does not state is no change:
+    a guard's trial states what it sets, and nothing else.
 
     Args:
         record: A run whose attempts state their settings.
@@ -63,13 +68,15 @@ def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, .
             beside = theirs[record.step[theirs] <= limit][-window_rows:]
         found.append(
             Toggle(
-                attempt=child.number, parent=record.attempts[parent].number,
+                attempt=child.number,
+                parent=record.attempts[parent].number,
                 keys=tuple(c.key for c in changes),
-                was=tuple(_said(c.was) for c in changes), now=tuple(_said(c.now) for c in changes),
+                was=tuple(_said(c.was) for c in changes),
+                now=tuple(_said(c.now) for c in changes),
                 steps=min(len(mine), len(beside)),
                 label=label_change(_stretch(record, beside), _stretch(record, mine)),
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 

@@ -16,8 +16,8 @@ METRICS = ("loss", "loss spread", "grad norm", "alarms")
 _LOSS_SHARE = 0.01
 """Least change of the mean loss that counts, share of it. That of a verification."""
 _RATIO = 1.5
-"""Least change of spread and norm that counts, ratio. Ours: medians of calm stretches of the lab of 64
-steps differ less."""
+"""Least change of spread and norm that counts, ratio. Ours: medians of calm stretches of the lab of
+64 steps differ less."""
 
 
 @dataclass
@@ -50,17 +50,20 @@ class ChangeLabel:
 
     def text(self) -> str:
         """Return it as a clause."""
-        said = (f"{m} {self.figures[m][0]:.3g} to {self.figures[m][1]:.3g} ({self.metrics[m]})" for m in METRICS)  # fmt: skip
+        said = (
+            f"{m} {self.figures[m][0]:.3g} to {self.figures[m][1]:.3g} ({self.metrics[m]})"
+            for m in METRICS
+        )
         return f"{self.overall}: {', '.join(said)}"
 
 
 def label_change(before: Stretch, after: Stretch) -> ChangeLabel:
     """Return the label of a change from the steps before and after it.
 
-    The loss counts by size (1 %) and significance (3 standard errors of the difference of the means),
-    its spread (1.4826 MAD of first differences) and the median norm by a ratio of 1.5, alarms by their
-    number. Overall: worse where the loss is or two metrics are; better where the loss is and only one
-    metric is worse, or where two are and none is worse.
+    The loss counts by size (1 %) and significance (3 standard errors of the difference of the
+    means), its spread (1.4826 MAD of first differences) and the median norm by a ratio of 1.5,
+    alarms by their number. Overall: worse where the loss is or two metrics are; better where the
+    loss is and only one metric is worse, or where two are and none is worse.
     Non-finite losses after the change make it worse. Under 8 steps on either side: unclear.
 
     Example:

@@ -1,10 +1,10 @@
 """The guard's next step after it has gone back: which short branch to try, which one to keep.
 
-One pure function of a `Situation`. The order is `Policy.arms`, what worked in an incident of the same
-kind first. The replay that changes nothing comes where neither the data nor the rate is suspected;
-then it tells whether there is anything to cure. A branch is kept once it held, and no dearer one is
-tried then, except stronger cuts of the rate, as long as they are clearly better, and bf16 where fp32
-held. A rate is never raised.
+One pure function of a `Situation`. The order is `Policy.arms`, what worked in an incident of the
+same kind first. The replay that changes nothing comes where neither the data nor the rate is
+suspected; then it tells whether there is anything to cure. A branch is kept once it held, and no
+dearer one is tried then, except stronger cuts of the rate, as long as they are clearly better, and
+bf16 where fp32 held. A rate is never raised.
 """
 
 import math
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
-from trimtab.plan.arms import Trial, in_order
 from trimtab.plan.policy import Policy
+from trimtab.plan.trials import Trial, in_order
 
 __all__ = [
     "Commit",
@@ -83,12 +83,14 @@ class Situation:
     lr_rising: bool = False
     """Whether the scheduled rate was still rising at the onset, without a jump."""
     lr_proven: bool = True
-    """Whether `lr_restore` had worked for a while; not where it rose with the run, as in a warm-up."""
+    """Whether `lr_restore` had worked for a while; not where it rose with the run, as in a warm-up.
+    """
     policy: Policy
     probe: DataProbe | None = None
     """Losses of the batches ahead of the restore point, where they were computed."""
     window: tuple[int, int] | None = None
-    """Sample ids fed from the first sign to the detection; left out where the probe finds nothing."""
+    """Sample ids fed from the first sign to the detection; left out where the probe finds nothing.
+    """
     trials: tuple[TrialResult, ...] = ()
     """Trials already run from this restore point, in order."""
     recurrences: int = 0
@@ -190,12 +192,17 @@ def _blocked(s: Situation) -> NextStep | None:
         )
     if s.failures >= policy.max_failures:
         return GiveUp(
-            reason=f"{s.failures} recoveries in a row did not hold, the policy allows {policy.max_failures}"
+            reason=(
+                f"{s.failures} recoveries in a row did not hold, the policy allows"
+                f" {policy.max_failures}"
+            )
         )
     if s.wasted_share >= policy.max_wasted_share:
         return GiveUp(
-            reason=f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
-            f"the policy allows {policy.max_wasted_share:.0%}"
+            reason=(
+                f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
+                f"the policy allows {policy.max_wasted_share:.0%}"
+            )
         )
     return _too_much_data(s)
 
@@ -213,9 +220,11 @@ def _too_much_data(s: Situation) -> GiveUp | None:
         return None
     share = (s.skipped_samples + last - first + 1) / s.planned_samples
     return GiveUp(
-        reason=f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the "
-        f"planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise it, or "
-        f"call guard.skip_samples({first}, {last}, why=...)"
+        reason=(
+            f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the"
+            f" planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise"
+            f" it, or call guard.skip_samples({first}, {last}, why=...)"
+        )
     )
 
 
@@ -435,7 +444,10 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
     if weaker:
         text += f", and was better than {weaker[-1].name} ({weaker[-1].loss:.4g})"
     if stronger:
-        text += f"; {stronger[0].name} was not better by {s.policy.better_by:.1%} ({stronger[0].loss:.4g})"
+        text += (
+            f"; {stronger[0].name} was not better by {s.policy.better_by:.1%}"
+            f" ({stronger[0].loss:.4g})"
+        )
     return text + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
@@ -443,15 +455,19 @@ def _nothing_held(s: Situation, *, spent: bool) -> NextStep:
     tried = ", ".join(t.name for t in s.trials) or "nothing"
     if spent:
         return GiveUp(
-            reason=f"no trial held (tried: {tried}) in {s.trial_steps} steps of trials, the policy "
-            f"allows {s.policy.trial_budget_steps} for an incident"
+            reason=(
+                f"no trial held (tried: {tried}) in {s.trial_steps} steps of trials, the policy "
+                f"allows {s.policy.trial_budget_steps} for an incident"
+            )
         )
     if not s.older_restore_point:
         return GiveUp(reason=f"no trial held (tried: {tried}) and nothing lies further back")
     if s.depth + s.rollbacks + 1 > s.policy.max_rollbacks:
         return GiveUp(
-            reason=f"no trial held (tried: {tried}) after going further back {s.depth} times, "
-            f"the policy allows {s.policy.max_rollbacks} rollbacks"
+            reason=(
+                f"no trial held (tried: {tried}) after going further back {s.depth} times, "
+                f"the policy allows {s.policy.max_rollbacks} rollbacks"
+            )
         )
     times = 2 ** (s.depth + 1 + s.recurrences)
     return GoBack(

@@ -1,7 +1,7 @@
 """Which machine is faulty: halve the pool, run on one half, and again.
 
-A pool fails a probe if any machine in it is faulty. Found one, it is taken out and the rest is tried;
-so any number is found, one after the other, in about log2(n) probes each.
+A pool fails a probe if any machine in it is faulty. Found one, it is taken out and the rest is
+tried; so any number is found, one after the other, in about log2(n) probes each.
 """
 
 import math

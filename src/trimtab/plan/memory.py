@@ -1,11 +1,14 @@
-"""What worked in earlier incidents, read off the events of a run: it is tried, and proposed, first."""
+"""What worked in earlier incidents, read off the events of a run.
+
+It is tried, and proposed, first.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trimtab.plan.arms import Trial
 from trimtab.plan.plan import Plan
+from trimtab.plan.trials import Trial
 
 __all__ = ["ARM_REMEDIES", "prefer", "remedy_of", "what_worked"]
 
@@ -37,8 +40,8 @@ def remedy_of(trial: Trial) -> str:
 def what_worked(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
     """Return the arms that worked, by kind of incident, the latest first.
 
-    One counts from the outcome that verified it, and no longer once it failed in a later incident of
-    the same kind.
+    One counts from the outcome that verified it, and no longer once it failed in a later incident
+    of the same kind.
 
     Args:
         events: (event, fields) of a journal, in order.
@@ -68,7 +71,8 @@ def what_worked(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, tu
 
 
 def prefer(plan: Plan, worked: Sequence[str]) -> Plan:
-    """Return a plan with the remedies of arms that worked in an earlier incident of the kind first."""
+    """Return a plan with the remedies of arms that worked in an earlier incident of the kind
+    first."""
     names = [ARM_REMEDIES.get(arm, "roll-back") for arm in worked]
     first = [
         replace(r, why="; ".join(filter(None, ("worked in the last incident of this kind", r.why))))

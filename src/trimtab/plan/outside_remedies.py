@@ -1,4 +1,7 @@
-"""Remedies for what lies outside the dynamics of the loss: input, order of data, logging, updates."""
+"""Remedies for what lies outside the dynamics of the loss.
+
+Input, order of data, logging, updates.
+"""
 
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy
@@ -30,7 +33,10 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         id="check-first-batch",
         title="start again, and watch the first batch go forward (trimtab.guard.find_overflow)",
-        changes="nothing yet: find_overflow(model, forward) names the modules by how near their outputs come to the largest number of the format, and the first that is not finite",
+        changes=(
+            "nothing yet: find_overflow(model, forward) names the modules by how near their outputs"
+            " come to the largest number of the format, and the first that is not finite"
+        ),
         cost="two forward passes; nothing has been learnt that could be lost",
         undo="start without the check",
         when="mid-run",
@@ -38,7 +44,9 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         id="start-in-fp32",
         title="start again in fp32 with plain kernels for ten steps, from the same initial weights",
-        changes="the number format, and the kernels: plain attention, none that is compiled or fused",
+        changes=(
+            "the number format, and the kernels: plain attention, none that is compiled or fused"
+        ),
         cost="ten slow steps; nothing has been learnt that could be lost",
         undo="go back to the old format once the cause is found",
         when="mid-run",

@@ -27,10 +27,18 @@ Values = Mapping[str, float | str | bool | None]
 
 _STATE_KINDS = frozenset(
     {
-        "spike", "unrecovered-spike", "divergence", "shift", "drift", "non-finite",
-        "scale-collapse", "grad-explosion", "resume-jump", "batch-outlier",
+        "spike",
+        "unrecovered-spike",
+        "divergence",
+        "shift",
+        "drift",
+        "non-finite",
+        "scale-collapse",
+        "grad-explosion",
+        "resume-jump",
+        "batch-outlier",
     }
-)  # fmt: skip
+)
 """Kinds that leave the weights in doubt: what to go back for."""
 _SECOND_SHARE = 0.12
 """From this share on a cause that does not lead has its first remedy planned too. Ours."""
@@ -121,7 +129,10 @@ def make_plan(
 
 
 def _one_rank(record: RunRecord) -> bool:
-    """Whether the run says of itself that it is one process: there is no other node to go on with."""
+    """Whether the run says of itself that it is one process.
+
+    There is no other node to go on with.
+    """
     sizes = (a.settings.get("world_size") for a in record.attempts)
     return {size for size in sizes if size is not None} == {"1"}
 
@@ -141,7 +152,10 @@ def _rollback(
 
 
 def _first_sign(diagnosis: Diagnosis, incident: Incident, f: Features) -> float:
-    """Return the step to go back before: of weights spoilt by an earlier incident, its first sign."""
+    """Return the step to go back before.
+
+    Of weights spoilt by an earlier incident, its first sign.
+    """
     spoilt = CAUSE_BY_ID[diagnosis.top.cause].go_back == "always"
     return f.blow_up if spoilt and f.blow_up is not None else incident.first_step
 
@@ -212,12 +226,13 @@ def _roll_back(case: _Case) -> Built:
         stated = "resumed at" if again.resume_stated else "resumed at or before"
         when = "sooner" if again.sooner_by > 0 else "again"
         why.append(
-            f"attempt {case.incident.attempt} {stated} {step_text(choice.further_back_than)} and failed {when}, so go further back"
+            f"attempt {case.incident.attempt} {stated} {step_text(choice.further_back_than)} and"
+            f" failed {when}, so go further back"
         )
     elif again is not None:
         why.append(
-            f"attempt {case.incident.attempt} had gone back before and failed; the log does not say "
-            "how far: go at least twice that"
+            f"attempt {case.incident.attempt} had gone back before and failed; the log does not say"
+            " how far: go at least twice that"
         )
     values: dict[str, float | str | bool | None] = {}
     if choice.target is not None:
@@ -305,7 +320,10 @@ def _lower_clip(case: _Case) -> Built:
     return (
         "lower-clip",
         {"clip": clip},
-        f"1.5 x the median grad norm before the onset ({f.clip_ratio * f.clip:.3g}); now {f.assumed}",
+        (
+            f"1.5 x the median grad norm before the onset ({f.clip_ratio * f.clip:.3g}); now"
+            f" {f.assumed}"
+        ),
     )
 
 
@@ -329,7 +347,10 @@ def _patience(case: _Case) -> Built:
     return (
         "patience",
         {},
-        f"it was over within {f.num_rows} row{'s' * (f.num_rows != 1)}, and {f.rows_after} went by since",
+        (
+            f"it was over within {f.num_rows} row{'s' * (f.num_rows != 1)}, and {f.rows_after} went"
+            " by since"
+        ),
     )
 
 
@@ -338,9 +359,9 @@ def _restore_order(case: _Case) -> Built:
     if resumed is None:
         return None
     why = (
-        f"resume once more from the checkpoint that the resume at {step_text(resumed)} loaded, with the sampler's position restored, or go on "
-        "with data that was not fed yet; the loss before the rise was that of data learnt by heart, "
-        "so the rise itself needs no cure"
+        f"resume once more from the checkpoint that the resume at {step_text(resumed)} loaded, with"
+        " the sampler's position restored, or go on with data that was not fed yet; the loss"
+        " before the rise was that of data learnt by heart, so the rise itself needs no cure"
     )
     return "restore-data-order", {}, why
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimtab.errors import ConfigError
-from trimtab.plan.arms import ARM_BY_ID, DEFAULT_ORDER
 from trimtab.plan.probe_names import PROBES
+from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
 
 __all__ = ["Mode", "Policy", "Reads"]
 
@@ -45,11 +45,11 @@ class Policy:
     """Steps a spike is trained through before acting, optimizer steps. BLOOM's 2022 spike healed by
     itself in about 30; shorter because our trials are cheap. Chosen on the lab, seeds 0-9."""
     healing_steps: int = 32
-    """Further steps that a spike is given while its loss is on the way back, optimizer steps; then it
-    is acted on. BLOOM's 2022 spike healed by itself in about 30."""
+    """Further steps that a spike is given while its loss is on the way back, optimizer steps; then
+    it is acted on. BLOOM's 2022 spike healed by itself in about 30."""
     spikes_trained_through: int = 2
-    """Spikes that may heal by themselves within `spike_horizon_steps` before the next one is acted on at
-    once, count. BLOOM had one in its whole run. Chosen on the lab, seeds 0-1."""
+    """Spikes that may heal by themselves within `spike_horizon_steps` before the next one is acted
+    on at once, count. BLOOM had one in its whole run. Chosen on the lab, seeds 0-1."""
     spike_horizon_steps: int = 256
     """Distance over which spikes that healed are counted, optimizer steps. Ours."""
     snapshot_every_steps: int = 20
@@ -62,20 +62,22 @@ class Policy:
     was unstable."""
     checkpoint_every_steps_unsettled: int = 50
     """Distance of on-disk checkpoints while what was done is being verified, optimizer steps; the
-    smaller of both holds. BigScience saved every 300 instead of 1500 while tr8-104B was unstable."""
+    smaller of both holds. BigScience saved every 300 instead of 1500 while tr8-104B was
+    unstable."""
     checkpoint_in_background: bool = True
     """Copy the state and write a scheduled checkpoint while training goes on; False: training waits
     until it is on disk. Ours."""
     checkpoints_kept: int = 5
     """Healthy on-disk checkpoints kept, count; pinned ones do not count. Ours."""
     copy_to: str = ""
-    """Folder, best on another disk, in which the run gets a copy of its checkpoints and records under
-    its own name; a run that lost its directory goes on from there. Empty: none."""
+    """Folder, best on another disk, in which the run gets a copy of its checkpoints and records
+    under its own name; a run that lost its directory goes on from there. Empty: none."""
 
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
-    device; late: in a calm step at the start of the next one, before its update, so that the device is
-    never waited for; auto: late on an accelerator, now on a CPU. Ours: now until a GPU has run it."""
+    device; late: in a calm step at the start of the next one, before its update, so that the device
+    is never waited for; auto: late on an accelerator, now on a CPU. Ours: now until a GPU has run
+    it."""
     probe_every_steps: int = 10
     """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
     stays below 1 % of a step so."""
@@ -97,8 +99,8 @@ class Policy:
     """When to separate causes by further branches. when-stuck: once neither the data left out nor a
     lower rate held; always: in every incident, before a remedy is chosen; never. Ours."""
     arms: tuple[str, ...] = DEFAULT_ORDER
-    """Branches that may be tried, in this order, by their ids in `trimtab.plan.arms`; what is left out
-    is never tried. Cheapest for its prior first."""
+    """Branches that may be tried, in this order, by their ids in `trimtab.plan.trials`; what is
+    left out is never tried. Cheapest for its prior first."""
     trial_budget_steps: int = 768
     """Most steps spent on the branches of one incident, optimizer steps. Ours: 16 trials."""
     past_runs: tuple[str, ...] = ()
@@ -107,16 +109,18 @@ class Policy:
     lr_factors: tuple[float, ...] = (1 / 2, 1 / 4, 1 / 10, 1 / 30)
     """Learning-rate factors tried, mildest first, no unit. 1/2 as tr8-104B did; the rest ours."""
     lr_factor_saturating: float = 1 / 30
-    """Mildest factor that is tried where attention saturated: milder ones look better in a short branch
-    and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
+    """Mildest factor that is tried where attention saturated: milder ones look better in a short
+    branch and end worse, saturated again or too noisy. Chosen on the lab, seed 0."""
     lr_factor_rising: float = 1 / 10
-    """Mildest factor that is tried where the rate was still rising, as in a warm-up, and none was proven: of
-    the rate at the first sign, and held there. Chosen on the lab, seeds 0-5, after a miss at seed 101."""
+    """Mildest factor that is tried where the rate was still rising, as in a warm-up, and none was
+    proven: of the rate at the first sign, and held there. Chosen on the lab, seeds 0-5, after a
+        miss at seed 101."""
     lr_factor_returning: float = 1 / 10
     """Mildest factor that is tried where spikes return. Chosen on the lab, seeds 0-3."""
     lr_jump_ratio: float = 1.5
     """Rise of the learning rate in force between restore point and onset above which the old rate
-    is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's distance."""
+    is tried first, ratio. Ours: a warm-up or cosine schedule moves less in a snapshot's
+    distance."""
     lr_raise_allowed: bool = False
     """Always False: the guard lowers a learning rate and never raises one. OPT-175B and IDEFICS-80B
     raised theirs in mid-run, and both counted it as a failure."""
@@ -125,8 +129,8 @@ class Policy:
     held, share of the loss. Ours."""
 
     on_give_up: OnGiveUp = "advise"
-    """What to do when nothing is left to try. advise: the run goes on, advice follows; stop: the run
-    is saved and ended with exit code 3, for a person to look."""
+    """What to do when nothing is left to try. advise: the run goes on, advice follows; stop: the
+    run is saved and ended with exit code 3, for a person to look."""
 
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
@@ -142,7 +146,8 @@ class Policy:
     """Most of the planned data that may be left out in all, share of the planned steps. Ours; PaLM
     left out 200-500 batches at each of about 20 spikes, far less than this."""
     max_wasted_share: float = 0.6
-    """Most steps that may be off the final lineage, trials included, share of effective steps. Ours."""
+    """Most steps that may be off the final lineage, trials included, share of effective steps.
+    Ours."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -174,7 +179,8 @@ class Policy:
                 )
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
-                f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or false"
+                f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
+                " false"
             )
         folder: object = self.copy_to
         if not isinstance(folder, str) or "\0" in folder:
@@ -236,7 +242,8 @@ class Policy:
     def from_toml(cls, path: str | Path) -> "Policy":
         """Return the policy that a TOML file describes: its `[policy]` table, or the whole file.
 
-        Beside `[policy]`, other tables and keys are other people's; a setting of ours there is refused.
+        Beside `[policy]`, other tables and keys are other people's; a setting of ours there is
+        refused.
 
         Raises:
             ConfigError: The file cannot be read, is not TOML, or says something impossible.

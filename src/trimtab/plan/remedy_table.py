@@ -61,7 +61,10 @@ REMEDIES: tuple[Remedy, ...] = (
         title="lower the learning rate",
         changes="the learning rate in force, by a factor that the scheduler cannot undo",
         cost="slower learning while it lasts",
-        undo="take the factor away in steps, and only after a review: raising it back failed elsewhere",
+        undo=(
+            "take the factor away in steps, and only after a review: raising it back failed"
+            " elsewhere"
+        ),
         when="mid-run",
         worked=(
             Ev("OPT-175B", _OPT, "each time the run began to diverge"),
@@ -111,7 +114,10 @@ REMEDIES: tuple[Remedy, ...] = (
         id="lower-clip",
         title="clip gradients tighter",
         changes="the clip norm",
-        cost="evidence is mixed, it may only delay; a clip below the usual norm scales every step down",
+        cost=(
+            "evidence is mixed, it may only delay; a clip below the usual norm scales every step"
+            " down"
+        ),
         labels=("evidence: delays only?",),
         undo="raise the clip again",
         when="mid-run",
@@ -119,7 +125,8 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev(
                 "OPT-175B",
                 _OPT,
-                "2.5 to 1.5 to 1.0 to 0.3: helped or delayed, they could not tell; without any clip it failed",
+                "2.5 to 1.5 to 1.0 to 0.3: helped or delayed, they could not tell; without any clip"
+                " it failed",
             ),
         ),
         failed=(Ev("Marin 32B", _MARIN, "no big difference"),),
@@ -145,7 +152,9 @@ REMEDIES: tuple[Remedy, ...] = (
         id="adam-eps",
         title="change Adam's epsilon",
         changes="the floor under the second moment",
-        cost="a larger one freezes tensors with tiny gradients, a smaller one amplifies their noise",
+        cost=(
+            "a larger one freezes tensors with tiny gradients, a smaller one amplifies their noise"
+        ),
         undo="set it back",
         when="unsure",
         worked=(Ev("OLMo 2", "OLMo 2 report", "smaller: the grad norm settled sooner"),),
@@ -187,7 +196,8 @@ REMEDIES: tuple[Remedy, ...] = (
             Ev(
                 "GLM-130B",
                 _GLM,
-                "0.1 from the start; taken back to 1 at about 6 000, spikes at 33 700 and 35 200, then 0.1 again",
+                "0.1 from the start; taken back to 1 at about 6 000, spikes at 33 700 and 35 200,"
+                " then 0.1 again",
             ),
         ),
     ),
@@ -295,7 +305,10 @@ REMEDIES: tuple[Remedy, ...] = (
         id="double-batch",
         title="double the batch",
         changes="the tokens of each update",
-        cost="twice the tokens for each update: the same corpus gives half the updates, and each token teaches less",
+        cost=(
+            "twice the tokens for each update: the same corpus gives half the updates, and each"
+            " token teaches less"
+        ),
         undo="halve it again",
         when="mid-run",
         failed=(Ev("OPT-175B", _OPT, "not much difference, and less efficient per sample"),),

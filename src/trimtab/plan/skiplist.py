@@ -1,7 +1,7 @@
 """A skip list: which samples or documents of which files are to be left out of training, as JSON.
 
-`trimtab scan --write-skip` writes one, `guard.skip_list` reads it; a program of yours may do either.
-The form is in docs/formats.md.
+`trimtab scan --write-skip` writes one, `guard.skip_list` reads it; a program of yours may do
+either. The form is in docs/formats.md.
 """
 
 import json
@@ -24,11 +24,13 @@ class SkipSource:
 
     path: str
     unit: str
-    """What the numbers count: "document" (record, row, line of JSON) or "sample" (of `context` elements)."""
+    """What the numbers count: "document" (record, row, line of JSON) or "sample" (of `context`
+    elements)."""
     size: int
     """Units the file holds; a reader whose count differs must not use the numbers."""
     ids: tuple[tuple[int, int], ...]
-    """Ranges [first, last] of unit numbers, counted from 0 in this file; rising, apart from each other."""
+    """Ranges [first, last] of unit numbers, counted from 0 in this file; rising, apart from each
+    other."""
     context: int | None = None
 
     def __post_init__(self) -> None:
@@ -37,7 +39,8 @@ class SkipSource:
         for first, last in self.ids:
             if not after < first <= last < self.size:
                 raise ConfigError(
-                    f"skip list, {self.path}: range [{first}, {last}]; expected rising ranges within 0..{self.size - 1}"
+                    f"skip list, {self.path}: range [{first}, {last}]; expected rising ranges"
+                    f" within 0..{self.size - 1}"
                 )
             after = last
 
@@ -60,7 +63,10 @@ class SkipList:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Ranges [first, last] over all sources, as indices of the dataset that holds them in this order."""
+        """Ranges [first, last] over all sources.
+
+        As indices of the dataset that holds them in this order.
+        """
         found, before = [], 0
         for source in self.sources:
             found += [(before + first, before + last) for first, last in source.ids]
@@ -132,7 +138,8 @@ def read_skip_list(path: Path) -> SkipList:
         or document.get("schema") != 1
     ):
         raise ReadError(
-            f'{path}: no skip list of schema 1; expected {{"schema": 1, "kind": "{_KIND}", "sources": […]}}'
+            f'{path}: no skip list of schema 1; expected {{"schema": 1, "kind": "{_KIND}",'
+            ' "sources": […]}'
         )
     try:
         return SkipList(tuple(_source(s) for s in document["sources"]))

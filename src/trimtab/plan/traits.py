@@ -14,14 +14,26 @@ __all__ = ["TRAITS", "traits_of"]
 TRAITS = ("language-model", "loss-scale")
 
 _LANGUAGE_FORMATS = (
-    "megatron", "metaseq", "fairseq", "torchtitan", "llm.c", "nanogpt", "olmo", "maxtext",
-    "transformer-xl", "nemo", "neox", "levanter",
-)  # fmt: skip
+    "megatron",
+    "metaseq",
+    "fairseq",
+    "torchtitan",
+    "llm.c",
+    "nanogpt",
+    "olmo",
+    "maxtext",
+    "transformer-xl",
+    "nemo",
+    "neox",
+    "levanter",
+)
 """Trainers that make language models and nothing else."""
 _LANGUAGE_SIGNALS = ("tokens_seen", "attention_logit_max", "attention_entropy")
 _LANGUAGE_WORDS = re.compile(
-    r"tokens?(?![a-z])|perplexity|ppl(?![a-z])|lm[ _-]?loss|vocab|seq[_-]?len|gpt|llama|bert|transformer", re.I
-)  # fmt: skip
+    r"tokens?(?![a-z])|perplexity|ppl(?![a-z])|lm["
+    r" _-]?loss|vocab|seq[_-]?len|gpt|llama|bert|transformer",
+    re.I,
+)
 _HALF_WORDS = re.compile(r"(?<![a-z0-9])fp16(?![0-9])", re.I)
 
 

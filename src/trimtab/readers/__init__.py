@@ -17,6 +17,7 @@ from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.fallback import TextReader
+from trimtab.readers.freetext.formats import TEXT_FORMATS
 from trimtab.readers.hf_stdout import HfStdoutReader
 from trimtab.readers.json_document import JsonDocumentReader
 from trimtab.readers.jsonl import JsonlReader
@@ -26,7 +27,6 @@ from trimtab.readers.mllog import MllogReader
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.tensorboard import TensorBoardReader, event_files_among
-from trimtab.readers.text_formats import TEXT_FORMATS
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
 
@@ -148,7 +148,8 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
 
 
 def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
-    """Yield the record of a run (one path, or the event files of a directory), or all in a database."""
+    """Yield the record of a run (one path, or the event files of a directory), or all in a
+    database."""
     if len(run) > 1:
         yield TensorBoardReader().read_files(run, source)
     elif is_run_directory(run[0]):
@@ -168,7 +169,9 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
 
 
 def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]:
-    """Yield the records of the logs inside an archive, a notebook or a page; others are passed over.
+    """Yield the records of the logs inside an archive, a notebook or a page.
+
+    Others are passed over.
 
     Raises:
         ReadError: There is no log in it.
@@ -194,7 +197,10 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 
 
 def _read_text(reader: Reader, path: Path) -> RunRecord:
-    """Read a file; text that looked like a known trainer's and is not, as that of an unknown one."""
+    """Read a file; text that looked like a known trainer's and is not.
+
+    As that of an unknown one.
+    """
     try:
         return reader.read(path)
     except ReadError as error:

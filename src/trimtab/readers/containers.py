@@ -1,7 +1,7 @@
 """Files that hold logs without being one: archives, notebooks, pages with tables, NumPy arrays.
 
-What is inside is unpacked as text, never run, and read as any file is. Archives are bounded: a member
-or a sum of them beyond the limits is left out.
+What is inside is unpacked as text, never run, and read as any file is. Archives are bounded: a
+member or a sum of them beyond the limits is left out.
 """
 
 import io
@@ -33,15 +33,42 @@ _NO_ARCHIVE_OF_LOGS = re.compile(
     r"(?:^|/)(?:data\.pkl|constants\.pkl|\[Content_Types\]\.xml|METADATA|AndroidManifest\.xml)$"
 )
 _BINARIES: tuple[tuple[bytes, str], ...] = (
-    (b"PAR1", "a Parquet table; write it as CSV (pandas.read_parquet(...).to_csv(...)) and give that"),
+    (
+        b"PAR1",
+        "a Parquet table; write it as CSV (pandas.read_parquet(...).to_csv(...)) and give that",
+    ),
     (b"ARROW1", "an Arrow file; write it as CSV and give that"),
     (b"\x89HDF\r\n", "an HDF5 file; write its history as CSV or JSON and give that"),
-    (b"\x80\x02", "a pickle, which is never opened, as that may run code; write the history as JSON and give that"),
-    (b"\x80\x03", "a pickle, which is never opened, as that may run code; write the history as JSON and give that"),
-    (b"\x80\x04", "a pickle, which is never opened, as that may run code; write the history as JSON and give that"),
-    (b"\x80\x05", "a pickle, which is never opened, as that may run code; write the history as JSON and give that"),
+    (
+        b"\x80\x02",
+        (
+            "a pickle, which is never opened, as that may run code; write the history as JSON and"
+            " give that"
+        ),
+    ),
+    (
+        b"\x80\x03",
+        (
+            "a pickle, which is never opened, as that may run code; write the history as JSON and"
+            " give that"
+        ),
+    ),
+    (
+        b"\x80\x04",
+        (
+            "a pickle, which is never opened, as that may run code; write the history as JSON and"
+            " give that"
+        ),
+    ),
+    (
+        b"\x80\x05",
+        (
+            "a pickle, which is never opened, as that may run code; write the history as JSON and"
+            " give that"
+        ),
+    ),
     (b"PK\x03\x04", "an archive without a log in it, such as a checkpoint; give the log"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

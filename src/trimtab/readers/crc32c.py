@@ -1,4 +1,6 @@
-"""CRC-32C (Castagnoli), as TFRecord files carry it: of one record, or of many of one length at once.
+"""CRC-32C (Castagnoli), as TFRecord files carry it.
+
+Of one record, or of many of one length at once.
 
 The CRC is linear over bits: for two messages of one length, crc(a) ^ crc(b) depends on a ^ b alone,
 and that byte by byte. So of many records that differ in a few bytes only those few are looked up.
@@ -55,7 +57,10 @@ def masked(crc: NDArray[np.uint32]) -> NDArray[np.uint32]:
 
 @lru_cache(maxsize=64)
 def byte_effects(length: int) -> NDArray[np.uint32]:
-    """Return what a changed byte does to the CRC: uint32 [length, 256] by place and by old ^ new."""
+    """Return what a changed byte does to the CRC.
+
+    Uint32 [length, 256] by place and by old ^ new.
+    """
     effects = np.empty((length, 256), dtype=np.uint32)
     effect = _TABLE
     for place in range(length - 1, -1, -1):

@@ -87,8 +87,8 @@ class CsvReader:
             fill_series(table, long_form.series)
         if table.num_rows == 0:
             raise ReadError(
-                f"{path}: a header ({', '.join(name[:40] for name in header[:6])} ...) and no rows; nothing has been "
-                "logged yet, or it is the wrong file"
+                f"{path}: a header ({', '.join(name[:40] for name in header[:6])} ...) and no rows;"
+                " nothing has been logged yet, or it is the wrong file"
             )
         table.notes.extend(lines.notes())
         table.settle_problems(ragged, "a number")

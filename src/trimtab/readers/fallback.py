@@ -1,9 +1,9 @@
 """Text of trainers that nobody has written a reader for.
 
-The shape of the records is learnt from the lines themselves (`text_shapes`): key-value pairs, tables
-under a header, JSON or dicts in a line, step counters, rank and time prefixes, progress bars. What
-the keys mean, what counts the steps and which lines belong together is settled over the whole file
-(`text_settle`), and the notes of the record say what was guessed and how sure that is.
+The shape of the records is learnt from the lines themselves (`text_shapes`): key-value pairs,
+tables under a header, JSON or dicts in a line, step counters, rank and time prefixes, progress
+bars. What the keys mean, what counts the steps and which lines belong together is settled over the
+whole file (`text_settle`), and the notes of the record say what was guessed and how sure that is.
 """
 
 import re
@@ -13,18 +13,19 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
+from trimtab.readers.freetext.keys import Meaning
+from trimtab.readers.freetext.resolve import settle
+from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.skip_counter import skipped_as_share
-from trimtab.readers.text_keys import Meaning
-from trimtab.readers.text_pairs import DECIMAL_COMMA_TOKEN, TOKEN
-from trimtab.readers.text_settle import settle
-from trimtab.readers.text_shapes import Shapes
 from trimtab.record import RunRecord
 
 __all__ = ["TextReader"]
 
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
-    rb"|rmse|\bmae\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)[ :=\t]{1,9}\d*\.\d"
+    rb"|rmse|\bmae\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)["
+    rb" :=\t]{1,9}\d*\.\d"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
@@ -44,7 +45,8 @@ class TextReader:
     pattern: bytes = b""
     """Regular expression that tells the format; empty: any text."""
     keys: Mapping[str, Meaning | None] = field(default_factory=dict)
-    """Keys of this format, as `normalise` gives them, that mean something else than they seem to."""
+    """Keys of this format, as `normalise` gives them, that mean something else than they seem to.
+    """
     sureness: float = 0.93
 
     def sniff(self, sample: Sample) -> float:
@@ -94,8 +96,8 @@ def _noise(warnings: Mapping[str, int], num_rows: int) -> list[str]:
         return []
     shown = text.strip()[:_SHOWN]
     return [
-        f"one warning fills the log, {number} lines or {number / max(1, num_rows):.0f} per record: {shown!r}; "
-        "silence it at its source, or send it to a file of its own"
+        f"one warning fills the log, {number} lines or {number / max(1, num_rows):.0f} per record:"
+        f" {shown!r}; silence it at its source, or send it to a file of its own"
     ]
 
 

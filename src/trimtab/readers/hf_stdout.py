@@ -90,7 +90,10 @@ def _pairs(text: str) -> dict[str, object]:
 
 
 def _speaks_of_training(key: str, value: object) -> bool:
-    """Whether a pair makes its dict a record: a loss or a grad norm, not a setting such as an LR."""
+    """Whether a pair makes its dict a record.
+
+    A loss or a grad norm, not a setting such as an LR.
+    """
     name = canonical(key)
     if name is None:
         words = normalise(key).replace("/", " ").split()

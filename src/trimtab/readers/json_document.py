@@ -212,7 +212,10 @@ def _rows_know(rows: list[dict[str, Any]]) -> bool:
 
 
 def _named_series(rows: list[dict[str, Any]]) -> dict[str, Series]:
-    """Return the series of `[{"name": "loss", "x": [...], "y": [...]}, ...]`, none of other rows."""
+    """Return the series of `[{"name": "loss", "x": [...], "y".
+
+    [...]}, ...]`, none of other rows.
+    """
     found: dict[str, Series] = {}
     for row in rows:
         name = next((row[k] for k in ("name", "metric", "tag", "key") if k in row), None)
@@ -225,8 +228,8 @@ def _named_series(rows: list[dict[str, Any]]) -> dict[str, Series]:
 def _rows_of_frame(part: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of a data frame as pandas writes it, or of rows by their step; else none.
 
-    `{"columns": [...], "data": [[...], ...]}`, `{"step": {"0": 1, ...}, "loss": {"0": 2.5, ...}}` and
-    `{"1": {"loss": 2.5}, "2": ...}`.
+    `{"columns": [...], "data": [[...], ...]}`, `{"step": {"0": 1, ...}, "loss": {"0": 2.5, ...}}`
+    and `{"1": {"loss": 2.5}, "2": ...}`.
     """
     names, data = part.get("columns"), part.get("data")
     if isinstance(names, list) and isinstance(data, list):

@@ -1,8 +1,9 @@
 """Series of values, each with a name and steps of its own -> rows.
 
-Trackers export one line per value (`step,metric,value`), or one list per metric (`{"loss": [[1, 2.5],
-...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss; what the
-others say at the same step joins them, and what they say between two rows gets a row of its own.
+Trackers export one line per value (`step,metric,value`), or one list per metric (`{"loss": [[1,
+2.5], ...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss;
+what the others say at the same step joins them, and what they say between two rows gets a row of
+its own.
 """
 
 from bisect import bisect_right
@@ -11,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+from trimtab.readers.freetext.keys import is_held_out
 from trimtab.readers.numbers import BadNumberError, parse_step
 from trimtab.readers.table import Table
 from trimtab.readers.tags import might_be_loss, signal_of_tag
-from trimtab.readers.text_keys import is_held_out
 from trimtab.vocabulary import normalise
 
 __all__ = ["LongForm", "fill_series", "series_of"]
@@ -71,8 +72,8 @@ class LongForm:
 def series_of(part: object) -> Series | None:
     """Return the (step, value) pairs that a part of a JSON document is, None for another part.
 
-    Pairs `[step, value]`; triples `[time, step, value]` as TensorBoard exports them; or two lists of
-    one length under `steps` and `values`, or `x` and `y`.
+    Pairs `[step, value]`; triples `[time, step, value]` as TensorBoard exports them; or two lists
+    of one length under `steps` and `values`, or `x` and `y`.
     """
     if isinstance(part, dict):
         by_name = {normalise(k): v for k, v in part.items() if isinstance(v, list)}

@@ -1,4 +1,5 @@
-"""Text that Megatron-LM and Megatron-DeepSpeed print, also inside Markdown and behind rank prefixes.
+"""Text that Megatron-LM and Megatron-DeepSpeed print, also inside Markdown and behind rank
+prefixes.
 
     iteration  7000/ 159576 | consumed samples: 260912 | elapsed time per iteration (ms): 18706.1 |
     learning rate: 6.000E-05 | ... | lm loss: 6.444662E+00 | loss scale: 2048.0 | grad norm: ... |
@@ -113,7 +114,10 @@ class _Parse:
         self.sections = Sections(self.builder)
 
     def see_block(self, lines: list[str]) -> None:
-        """Look at lines in their order: records in a row by their layouts, all others one by one."""
+        """Look at lines in their order.
+
+        Records in a row by their layouts, all others one by one.
+        """
         seen = 0
         while seen < len(lines) and (not self.known or len(lines) < _FEW_LINES):
             self.see(lines[seen])

@@ -60,7 +60,10 @@ class _Draft:
 
 
 def settle_units(record: RunRecord, layout: Layout) -> RunRecord:
-    """Return the record with every signal in the unit of the vocabulary, and notes on what was done."""
+    """Return the record with every signal in the unit of the vocabulary.
+
+    And notes on what was done.
+    """
     draft = _Draft(
         record,
         dict(record.columns),
@@ -113,8 +116,8 @@ def _drop_unwired_norm(draft: _Draft) -> None:
         return
     draft.columns["grad_norm"] = _without(column, rows[dead])
     draft.notes.append(
-        f"grad norm: exactly 0.000 in {counted(int(dead.sum()), 'record')}, which means that it was "
-        "not computed; it counts as missing there"
+        f"grad norm: exactly 0.000 in {counted(int(dead.sum()), 'record')}, which means that it was"
+        " not computed; it counts as missing there"
     )
 
 
@@ -140,8 +143,9 @@ def _mark_reprinted_norm(draft: _Draft) -> None:
     draft.columns["grad_norm"] = _without(column, again)
     _raise_to(draft, "skipped", again, 1.0)
     draft.notes.append(
-        f"grad norm: the one before is repeated to the last digit in {counted(len(again), 'record')}: such "
-        "steps were skipped for overflow; their norm counts as missing"
+        "grad norm: the one before is repeated to the last digit in"
+        f" {counted(len(again), 'record')}: such steps were skipped for overflow; their norm counts"
+        " as missing"
     )
 
 
@@ -164,8 +168,8 @@ def _count_missing_loss(draft: _Draft) -> None:
     _raise_to(draft, "nonfinite", np.flatnonzero(bad), 1.0)
     if absent.any():
         draft.notes.append(
-            f"{counted(int(absent.sum()), 'record')} without a loss, which was skipped or not finite: "
-            "counted as non-finite"
+            f"{counted(int(absent.sum()), 'record')} without a loss, which was skipped or not"
+            " finite: counted as non-finite"
         )
 
 
@@ -202,8 +206,8 @@ def _undo_loss_scale(draft: _Draft, layout: Layout) -> None:
 def _note_interval(draft: _Draft) -> None:
     if draft.interval > 1.0 and "loss" in draft.columns:
         draft.notes.append(
-            f"one record per {draft.interval:g} steps: the loss is a mean over them, so the heights "
-            "of spikes are lower bounds and times are no finer than that"
+            f"one record per {draft.interval:g} steps: the loss is a mean over them, so the heights"
+            " of spikes are lower bounds and times are no finer than that"
         )
 
 

@@ -40,7 +40,8 @@ def shown(name: str) -> str:
 def parse_number(value: object) -> float | None:
     """Return a logged value as a number, None where it says "missing".
 
-    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string and `None` are missing.
+    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string and `None` are
+    missing.
 
     Raises:
         BadNumberError: It is neither.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
@@ -27,15 +28,27 @@ from trimtab.readers.table_axis import (
     names_epoch,
 )
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
-from trimtab.readers.text_keys import MEAN_NOTE, is_held_out, names_mean
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
 __all__ = ["BadValue", "Table", "is_known_key", "is_step_key"]
 
 _SPLIT_KEYS = frozenset(
-    {"split", "mode", "phase", "stage", "subset", "type", "kind", "event", "partition", "prefix", "set", "dataset"}
-)  # fmt: skip
+    {
+        "split",
+        "mode",
+        "phase",
+        "stage",
+        "subset",
+        "type",
+        "kind",
+        "event",
+        "partition",
+        "prefix",
+        "set",
+        "dataset",
+    }
+)
 """Names of a column that says whether a row is of training or of held-out data."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
 """Last words of what is said of a loss beside its mean."""
@@ -349,7 +362,10 @@ class Table:
 
 
 def _extend(builder: RecordBuilder, step: NDArray[np.float64], signals: dict[str, Column]) -> None:
-    """Add all rows; a step logged again with another loss begins an attempt, as a fallen one does."""
+    """Add all rows; a step logged again with another loss begins an attempt.
+
+    As a fallen one does.
+    """
     cuts = [0, *_again(step, signals), len(step)]
     for first, end in pairwise(cuts):
         if first:
@@ -402,8 +418,8 @@ def _with_slope_note(record: RunRecord) -> RunRecord:
     slope, changes = scale_slope(norm.values[both], scale.values[both], record.attempt[both])
     if changes >= _MIN_SLOPE_CHANGES and slope > 0.75:
         text = (
-            f"grad norm moves with the loss scale (log-log slope {slope:.2f} over {changes} changes): "
-            "it may be the norm of scaled gradients; it is left as logged"
+            f"grad norm moves with the loss scale (log-log slope {slope:.2f} over {changes}"
+            " changes): it may be the norm of scaled gradients; it is left as logged"
         )
         return replace(record, notes=(*record.notes, text))
     return record

@@ -13,11 +13,32 @@ from trimtab.vocabulary import normalise
 __all__ = ["EPOCH_KEYS", "counting", "find_table_axis", "is_inner_step", "is_step", "names_epoch"]
 
 _STEP_KEYS = (
-    "step", "global step", "train/global step", "trainer/global step", "global step/max steps",
-    "iteration", "iter", "train/step", "train/iteration", "num updates", "update", "updates",
-    "optimizer step", "current steps", "train step", "training step", "steps", "iterations", "it",
-    "num steps", "training iteration", "itr", "train iteration", "train iter", "current step",
-)  # fmt: skip
+    "step",
+    "global step",
+    "train/global step",
+    "trainer/global step",
+    "global step/max steps",
+    "iteration",
+    "iter",
+    "train/step",
+    "train/iteration",
+    "num updates",
+    "update",
+    "updates",
+    "optimizer step",
+    "current steps",
+    "train step",
+    "training step",
+    "steps",
+    "iterations",
+    "it",
+    "num steps",
+    "training iteration",
+    "itr",
+    "train iteration",
+    "train iter",
+    "current step",
+)
 """Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
 _SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)
 _INNER_KEYS = frozenset({"batch", "batch idx", "batch index", "batch id", "minibatch", "batch num"})

@@ -47,7 +47,10 @@ def _words(text: str) -> list[str]:
 
 
 def _is_no_series(tag: str) -> bool:
-    """Whether a tag is another's series over: on another axis, its bounds, a run's final figures."""
+    """Whether a tag is another's series over.
+
+    On another axis, its bounds, a run's final figures.
+    """
     other_axis = " vs " in normalise(tag) or not _SETTINGS.isdisjoint(tag.lower().split("/")[:-1])
     return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
 
@@ -150,7 +153,10 @@ def _rank_of(
 
 
 def stand_in_rank(tag: str) -> tuple[int, bool, int]:
-    """Return a sort key for tags that might be a loss: train and total first, those of a policy last."""
+    """Return a sort key for tags that might be a loss.
+
+    Train and total first, those of a policy last.
+    """
     words = _words(tag)
     order = [
         "train" in words and "loss" in words,

@@ -105,7 +105,10 @@ class _File:
 
 
 def _parse(data: bytes, path: Path) -> EventFile:
-    """Return what a file holds; below `eval/`, as TensorFlow writes it, tags are said to be that."""
+    """Return what a file holds; below `eval/`.
+
+    As TensorFlow writes it, tags are said to be that.
+    """
     folder = path.resolve().parent.name
     if not is_validation_word(folder):
         return parse_events(data, is_wanted_tag)
@@ -138,8 +141,8 @@ def _without_other_ranks(files: Sequence[_File], notes: list[str]) -> list[_File
             kept.append(file)
         else:
             notes.append(
-                f"{file.path.name}: logs the steps of {twin.path.name} at the same time, as another "
-                "rank does; left out"
+                f"{file.path.name}: logs the steps of {twin.path.name} at the same time, as another"
+                " rank does; left out"
             )
     return kept
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.crc32c import byte_effects, crc32c_rows, masked
+from trimtab.readers.protobuf import WireError
 from trimtab.readers.tfevents_layout import Layout, lay_out, scalars_of
 from trimtab.readers.tfrecord import Frames, find_frames
-from trimtab.readers.wire import WireError
 
 __all__ = ["EventFile", "Series", "parse_events"]
 
@@ -25,7 +25,8 @@ _MAX_LAYOUTS = 128
 _RARE = 4
 """Lengths with no more events than this are read one by one."""
 _LONG_BYTES = 4096
-"""Longer events (images, histograms, graphs) are read one by one: only their heads are looked at."""
+"""Longer events (images, histograms, graphs) are read one by one: only their heads are looked at.
+"""
 
 
 @dataclass(frozen=True)

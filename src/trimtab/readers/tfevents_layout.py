@@ -1,4 +1,6 @@
-"""One TensorBoard event as a layout: which bytes are the time, the step, the values, and which are fixed.
+"""One TensorBoard event as a layout.
+
+Which bytes are the time, the step, the values, and which are fixed.
 
 Events of one tag differ only in those bytes, so the layout of one of them reads thousands at once.
 Both forms of a scalar are known: `simple_value`, and a tensor with one element (TF2, tensorboardX,
@@ -11,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.wire import (
+from trimtab.readers.protobuf import (
     BYTES,
     FIXED32,
     FIXED64,

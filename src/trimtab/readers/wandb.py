@@ -18,9 +18,9 @@ from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
 from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.readers.protobuf import BYTES, VARINT, Field, WireError, fields, signed
 from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.whole import read_whole
-from trimtab.readers.wire import BYTES, VARINT, Field, WireError, fields, signed
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
 

@@ -10,25 +10,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number
-from trimtab.report.account import RunAccount
-from trimtab.report.deeds import Deed, deeds_of
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.timeline import Deed, deeds_of
+from trimtab.record import axis_word
 from trimtab.report.downsample import extreme_rows
 from trimtab.report.panels import Panel, Stretch, make_panels, step_range
 from trimtab.report.picture import LEFT, RIGHT, Scale, axis_svg, curve_svg, pixels_of
 from trimtab.report.sections import text
-from trimtab.report.telling import axis_word
+from trimtab.signals.robust import RUNNING_WINDOW_STEPS, running_median
+from trimtab.text import number
 
-__all__ = ["GUARDED", "Curve", "Drawing", "render_comparison", "running_median"]
+__all__ = ["GUARDED", "Curve", "Drawing", "render_comparison"]
 
 GUARDED = 0
 """Colour of the guarded run, whatever attempt; the style sheet's a0."""
 
-WINDOW_STEPS = 21
-"""Of the running median in the strip of distances: longer than the noise, shorter than a fault."""
-
 LEAST_DISTANCE = 0.01
-"""Nats per token that the axis of distances reaches at least, so that round-off looks like nothing."""
+"""Nats per token that the axis of distances reaches at least, so that round-off looks like nothing.
+"""
 
 POINTS = 1_600
 TOP, GAP, TALL, LOW = 20.0, 12.0, 230.0, 74.0
@@ -126,27 +125,10 @@ def _crop(stretch: Stretch, limits: tuple[float, float]) -> Stretch:
 
 
 def _thinned(stretch: Stretch) -> Stretch:
-    """Return no more points than pixels can show, the lowest and the highest of each few among them."""
+    """Return no more points than pixels can show, the lowest and the highest of each few among
+    them."""
     rows = extreme_rows(stretch.y, budget=POINTS)
     return replace(stretch, x=stretch.x[rows], y=stretch.y[rows])
-
-
-def running_median(y: NDArray[np.float64], window: int = WINDOW_STEPS) -> NDArray[np.float64]:
-    """Return the median of `window` values around each, fewer at the ends; NaN stays NaN.
-
-    Example:
-        >>> running_median(np.array([1.0, 9.0, 1.0, 2.0, 2.0]), window=3).tolist()
-        [5.0, 1.0, 2.0, 2.0, 2.0]
-    """
-    half = window // 2
-    median = np.empty(len(y), dtype=np.float64)
-    if len(y) >= 2 * half + 1:
-        whole = np.lib.stride_tricks.sliding_window_view(y, 2 * half + 1)
-        median[half : len(y) - half] = np.median(whole, axis=1)
-    for i in range(len(y)):
-        if not half <= i < len(y) - half:
-            median[i] = np.median(y[max(0, i - half) : i + half + 1])
-    return median
 
 
 def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
@@ -157,7 +139,10 @@ def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
     """
     reference, record = others[0], account.record
     rows = record.lineage_rows()
-    curves = [*others[1:], Curve(colour=GUARDED, x=record.step[rows], y=record.columns["loss"].values[rows])]  # fmt: skip
+    curves = [
+        *others[1:],
+        Curve(colour=GUARDED, x=record.step[rows], y=record.columns["loss"].values[rows]),
+    ]
     stretches = []
     for curve in curves:
         same, here, there = np.intersect1d(curve.x, reference.x, return_indices=True)
@@ -170,7 +155,8 @@ def _distances(account: RunAccount, others: Sequence[Curve]) -> Panel:
     return Panel(
         name="distance",
         title="Loss above the healthy run's",
-        unit=f"running median of {WINDOW_STEPS} steps" + (f", cut off at {top:.2g}" if cut else ""),
+        unit=f"running median of {RUNNING_WINDOW_STEPS} steps"
+        + (f", cut off at {top:.2g}" if cut else ""),
         scale="linear",
         stretches=limited,
     )
@@ -218,7 +204,11 @@ class Drawing:
             scale.low, scale.high = min(scale.low, -least), max(scale.high, least)
         for value in scale.ticks():
             pixel = float(scale(np.asarray([value]))[0])
-            self.parts.append(f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{pixel:.1f}" y2="{pixel:.1f}"/><text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}" text-anchor="end">{number(value)}</text>')  # fmt: skip
+            self.parts.append(
+                f'<line class="grid" x1="{LEFT}" x2="{self.width - RIGHT}" y1="{pixel:.1f}"'
+                f' y2="{pixel:.1f}"/><text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}"'
+                f' text-anchor="end">{number(value)}</text>'
+            )
         self._fault(height, label=label)
         self.parts += [curve_svg(s, scale, self.limits, self.width) for s in stretches]
         for deed in deeds:
@@ -230,9 +220,10 @@ class Drawing:
     def _frame(self, name: str, title: str, unit: str, height: float) -> None:
         right = self.width - RIGHT
         self.parts.append(
-            f'<g data-panel="{name}"><text class="title" x="{LEFT}" y="{self.y + 14}">{text(title)}</text>'
-            f'<text class="unit" x="{right}" y="{self.y + 14}" text-anchor="end">{text(unit)}</text>'
-            f'<rect class="plot" x="{LEFT}" y="{self.y + TOP}" width="{right - LEFT}" height="{height}"/>'
+            f'<g data-panel="{name}"><text class="title" x="{LEFT}"'
+            f' y="{self.y + 14}">{text(title)}</text><text class="unit" x="{right}"'
+            f' y="{self.y + 14}" text-anchor="end">{text(unit)}</text><rect class="plot" x="{LEFT}"'
+            f' y="{self.y + TOP}" width="{right - LEFT}" height="{height}"/>'
         )
         self.y += TOP
 
@@ -240,11 +231,15 @@ class Drawing:
         if self.fault_step is None or not self.shows(self.fault_step):
             return
         x = self.x_of(self.fault_step)
-        self.parts.append(f'<line class="fault" x1="{x:.1f}" x2="{x:.1f}" y1="{self.y}" y2="{self.y + height}"/>')  # fmt: skip
+        self.parts.append(
+            f'<line class="fault" x1="{x:.1f}" x2="{x:.1f}" y1="{self.y}" y2="{self.y + height}"/>'
+        )
         if label:
             left = x > self.width * 0.8
             self.parts.append(
-                f'<text class="fault-word" x="{x + (-5 if left else 5):.1f}" y="{self.y + 14}" text-anchor="{"end" if left else "start"}">{text(self.mark)} {number(self.fault_step)}</text>'
+                f'<text class="fault-word" x="{x + (-5 if left else 5):.1f}" y="{self.y + 14}"'
+                f' text-anchor="{"end" if left else "start"}">{text(self.mark)}'
+                f" {number(self.fault_step)}</text>"
             )
 
     def _kept(self, step: float, stretches: Sequence[Stretch], scale: Scale) -> None:
@@ -253,7 +248,10 @@ class Drawing:
             at = np.flatnonzero(s.x == step)
             if len(at) and np.isfinite(s.y[at[0]]):
                 y = float(scale(s.y[at[:1]])[0])
-                self.parts.append(f'<circle class="kept" cx="{self.x_of(step):.1f}" cy="{y:.1f}" r="4"><title>gone back to {number(step)}</title></circle>')  # fmt: skip
+                self.parts.append(
+                    f'<circle class="kept" cx="{self.x_of(step):.1f}" cy="{y:.1f}"'
+                    f' r="4"><title>gone back to {number(step)}</title></circle>'
+                )
                 return
 
     def strip(self, deeds: Sequence[Deed], height: float, *, num_elsewhere: int) -> None:
@@ -264,7 +262,10 @@ class Drawing:
         for i, deed in enumerate(deeds):
             self._deed(deed, self.y + 4 + ROW * (i + 0.5))
         if not deeds:
-            self.parts.append(f'<text class="empty" x="{self.width / 2}" y="{self.y + height / 2 + 4}" text-anchor="middle">nothing: left alone</text>')  # fmt: skip
+            self.parts.append(
+                f'<text class="empty" x="{self.width / 2}" y="{self.y + height / 2 + 4}"'
+                ' text-anchor="middle">nothing: left alone</text>'
+            )
         self.y += height + GAP
         self.parts.append("</g>")
 
@@ -272,22 +273,30 @@ class Drawing:
         low, high = self.x_of(self.limits[0]), self.x_of(self.limits[1])
         x0, x1 = (min(max(self.x_of(v), low), high) for v in (deed.first, deed.last))
         if deed.kind == "back":  # from the later step to the earlier one
-            mark = f'<path class="arrow" d="M{x0:.1f} {y}L{x1 + 2:.1f} {y}M{x1 + 7:.1f} {y - 4}L{x1 + 1:.1f} {y}L{x1 + 7:.1f} {y + 4}"/>'
+            mark = (
+                f'<path class="arrow" d="M{x0:.1f} {y}L{x1 + 2:.1f} {y}M{x1 + 7:.1f}'
+                f' {y - 4}L{x1 + 1:.1f} {y}L{x1 + 7:.1f} {y + 4}"/>'
+            )
         else:
-            mark = f'<rect class="deed {deed.kind}" x="{x0:.1f}" y="{y - 4}" width="{max(x1 - x0, 3):.1f}" height="8"/>'
+            mark = (
+                f'<rect class="deed {deed.kind}" x="{x0:.1f}" y="{y - 4}"'
+                f' width="{max(x1 - x0, 3):.1f}" height="8"/>'
+            )
         left, right = min(x0, x1) - low, high - max(x0, x1)
         before = left > right
         room = int((max(left, right) - 10) / CHARACTER)
         said = deed.text if len(deed.text) <= room else deed.text[: max(room - 1, 0)] + "…"
         x, anchor = (min(x0, x1) - 7, "end") if before else (max(x0, x1) + 7, "start")
         self.parts.append(
-            f'<g><title>{text(deed.text)}</title>{mark}<text class="word" x="{x:.1f}" y="{y + 4}" text-anchor="{anchor}">{text(said)}</text></g>'
+            f'<g><title>{text(deed.text)}</title>{mark}<text class="word" x="{x:.1f}" y="{y + 4}"'
+            f' text-anchor="{anchor}">{text(said)}</text></g>'
         )
 
     def finish(self, word: str) -> str:
         """Draw the axis and return the picture."""
         self.parts.append(axis_svg(self.limits, self.y, self.width, word))
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {self.width:.0f} {self.y + 26:.0f}" role="img" '
-            f'aria-label="Loss, gradient norm and learning rate">{"".join(self.parts)}</svg>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {self.width:.0f}'
+            f' {self.y + 26:.0f}" role="img" aria-label="Loss, gradient norm and learning'
+            f' rate">{"".join(self.parts)}</svg>'
         )

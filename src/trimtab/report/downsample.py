@@ -12,8 +12,8 @@ def extreme_rows(
     """Return the rows to draw: of each bucket the lowest and the highest, and what is not finite.
 
     The rows are cut into budget // 2 buckets of equal length; the first and the last row and those
-    in `keep` always stay. Global minimum and maximum are therefore always among the rows returned. Up
-    to budget // 4 non-finite rows all stay; of more, the first of each bucket.
+    in `keep` always stay. Global minimum and maximum are therefore always among the rows returned.
+    Up to budget // 4 non-finite rows all stay; of more, the first of each bucket.
 
     Args:
         values: float64 [n_rows]; NaN and Inf take part in no comparison.

@@ -11,9 +11,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import plain, signal_label
 from trimtab.readers.layers import LayerReadings
 from trimtab.record import RunRecord
+from trimtab.text import plain, signal_label
 
 __all__ = ["Heat", "HeatPart", "make_heats", "worst_columns"]
 

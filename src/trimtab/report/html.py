@@ -17,9 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number, plain
-from trimtab.report.account import RunAccount
-from trimtab.report.deeds import event_sentence
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.timeline import event_sentence
+from trimtab.record import axis_word
+from trimtab.report.headline import (
+    any_alarm,
+    context_sentence,
+    first_deed,
+    standing,
+    state_sentence,
+)
 from trimtab.report.heat import Heat, make_heats
 from trimtab.report.panels import Panel, Stretch, bands, make_panels, step_range
 from trimtab.report.picture import render_picture
@@ -32,12 +39,11 @@ from trimtab.report.sections import (
     notes_html,
     text,
 )
-from trimtab.report.state import any_alarm, context_sentence, first_deed, standing, state_sentence
-from trimtab.report.telling import (
-    axis_word,
+from trimtab.report.wording import (
     header_sentence,
     read_time,
 )
+from trimtab.text import number, plain
 from trimtab.version import __version__
 
 __all__ = ["page_data", "render_html", "source_hash", "static_text"]
@@ -88,8 +94,8 @@ def static_text(name: str) -> str:
 
 def _policy(style: str, script: str) -> str:
     return (
-        f"default-src 'none'; style-src '{source_hash(style)}'; script-src '{source_hash(script)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -120,12 +126,18 @@ def _footer(account: RunAccount, data: dict[str, Any]) -> str:
     counts = {p["name"]: sum(len(s["y"]) for s in p["stretches"]) for p in data["panels"]}
     drawn = max(counts.values(), default=0)
     if any(counts.get(n, math.inf) < int(c.present.sum()) for n, c in record.columns.items()):
-        rows += f", up to {number(drawn)} drawn per signal: of each few rows the lowest and the highest, around alarms all"
+        rows += (
+            f", up to {number(drawn)} drawn per signal: of each few rows the lowest and the"
+            " highest, around alarms all"
+        )
     return f"{rows} · {plain(record.source)} · trimtab {__version__}"
 
 
 def page_data(account: RunAccount) -> dict[str, Any]:
-    """Return what the script draws, as JSON values; stretches name their steps by index into `xs`."""
+    """Return what the script draws, as JSON values.
+
+    Stretches name their steps by index into `xs`.
+    """
     record = account.record
     steps = _Steps()
     panels = [_panel(p, steps) for p in make_panels(account)]

@@ -8,9 +8,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.chronicle.prose import plain
-from trimtab.report.account import RunAccount
-from trimtab.report.telling import IncidentTelling, tell, too_short
+from trimtab.analysis.account import RunAccount
+from trimtab.report.wording import IncidentTelling, tell, too_short
+from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
 
@@ -123,7 +123,9 @@ def shortened(path: str, *, limit: int) -> str:
 
 
 def shortened_together(paths: Sequence[str], *, limit: int) -> tuple[str, ...]:
-    """Return paths as harmless lines; what all have in common is left out before what tells them apart.
+    """Return paths as harmless lines.
+
+    What all have in common is left out before what tells them apart.
 
     A common beginning and a common end go first, in whole parts; what is still too long loses its
     middle.

@@ -8,13 +8,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number, plain, signal_label
-from trimtab.record import Column, RunRecord
-from trimtab.report.account import RunAccount
-from trimtab.report.cures import left_behind
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.ordering import letters
+from trimtab.analysis.resolution import left_behind
+from trimtab.record import Column, RunRecord, axis_word
 from trimtab.report.downsample import extreme_rows
-from trimtab.report.ordering import letters
-from trimtab.report.telling import axis_word, capital
+from trimtab.report.wording import capital
+from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
@@ -49,17 +49,26 @@ SPECS = (
 incident names and that is not here gets a panel behind them."""
 
 LOG_RANGE = 30
-"""A loss whose top is this many times its lower decile, or a learning rate its median, is drawn on a
-log scale. Ours: a language model falls from 11 to 2, a memorising one from 5 to 0.01."""
+"""A loss whose top is this many times its lower decile, or a learning rate its median, is drawn on
+a log scale. Ours: a language model falls from 11 to 2, a memorising one from 5 to 0.01."""
 
 LANGUAGE = (
-    "megatron", "torchtitan", "fairseq", "trimtab", "maxtext", "olmo", "nanogpt", "llm.c",
-    "transformer-xl", "deepspeed",
-)  # fmt: skip
+    "megatron",
+    "torchtitan",
+    "fairseq",
+    "trimtab",
+    "maxtext",
+    "olmo",
+    "nanogpt",
+    "llm.c",
+    "transformer-xl",
+    "deepspeed",
+)
 """Formats of trainers of language models, whose loss is in nats per token."""
 
 POINTS = 20_000
-"""Points per signal in the page; a log with fewer rows is there whole. Ours: keeps 150 k steps at about 3 MB."""
+"""Points per signal in the page; a log with fewer rows is there whole. Ours: keeps 150 k steps at
+about 3 MB."""
 
 DETAIL_ROWS = 1_000
 """Rows kept whole on either side of an alarm's first sign, onset, peak and end."""
@@ -178,9 +187,9 @@ def bands(account: RunAccount) -> tuple[Band, ...]:
                 left=left_behind(record, inc),
                 lasts=inc.end is None,
                 signals=_shown(inc.signals),
-                precursor_signal=None
-                if inc.precursor_signal is None
-                else _shown((inc.precursor_signal,))[0],
+                precursor_signal=(
+                    None if inc.precursor_signal is None else _shown((inc.precursor_signal,))[0]
+                ),
             )
         )
     return tuple(sorted(found, key=lambda b: (b.onset, b.peak, b.attempt)))
@@ -263,7 +272,10 @@ def _unit(name: str, *, language: bool) -> str:
 
 
 def _in_nats(record: RunRecord, stretches: Sequence[Stretch]) -> bool:
-    """Tell whether a loss is one in nats per token: the log is of a language model, the values fit."""
+    """Tell whether a loss is one in nats per token.
+
+    The log is of a language model, the values fit.
+    """
     y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches]) if stretches else np.zeros(0)
     tells = record.format in LANGUAGE or "tokens_seen" in record.columns
     return tells and len(y) > 0 and float(y.min()) >= 0 and float(np.median(y)) < 20
@@ -321,7 +333,10 @@ def _stretches(
 def _parts(
     rows: NDArray[np.intp], live: NDArray[np.bool_]
 ) -> Iterator[tuple[NDArray[np.intp], bool]]:
-    """Cut rows where they leave or join the final lineage; a dead part starts at its last live row."""
+    """Cut rows where they leave or join the final lineage.
+
+    A dead part starts at its last live row.
+    """
     if not len(rows):
         return
     flags = live[rows]
@@ -371,7 +386,8 @@ def _annotation(
 
 
 def _argmax(record: RunRecord, column: Column) -> tuple[float, float] | None:
-    """Return (step, value) of the largest finite value on the final lineage, the first of equals."""
+    """Return (step, value) of the largest finite value on the final lineage, the first of
+    equals."""
     rows = record.lineage_rows()
     rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
     if not len(rows):

@@ -8,10 +8,10 @@ from importlib.resources import files
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.chronicle.prose import number, plain
-from trimtab.report.account import RunAccount
+from trimtab.analysis.account import RunAccount
+from trimtab.record import axis_word
 from trimtab.report.panels import Band, Panel, Stretch, bands, make_panels, step_range
-from trimtab.report.telling import axis_word
+from trimtab.text import number, plain
 
 __all__ = [
     "LEFT",
@@ -134,7 +134,10 @@ def render_picture(
         y += TOP + height + GAP
     body.append(axis_svg(limits, y, float(width), axis_word(account.record)))
     total = y + 26
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {total:.0f}" role="img" aria-label="Signals of {escape(plain(account.record.source))}">'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {total:.0f}"'
+        f' role="img" aria-label="Signals of {escape(plain(account.record.source))}">'
+    )
     style = f"<style>{_style()}</style>" if standalone else ""
     return head + style + "".join(body) + "</svg>"
 
@@ -167,12 +170,19 @@ def _panel(
     parts = [
         f'<g data-panel="{panel.name}" data-x0="{limits[0]:g}" data-x1="{limits[1]:g}">',
         f'<text class="title" x="{LEFT}" y="{top + 14}">{escape(panel.title)}</text>',
-        f'<text class="unit" x="{width - RIGHT}" y="{top + 14}" text-anchor="end">{escape(plain(panel.note or panel.unit))}</text>',
-        f'<rect class="plot" x="{LEFT}" y="{plot_top}" width="{width - LEFT - RIGHT}" height="{height}"/>',
+        (
+            f'<text class="unit" x="{width - RIGHT}" y="{top + 14}"'
+            f' text-anchor="end">{escape(plain(panel.note or panel.unit))}</text>'
+        ),
+        (
+            f'<rect class="plot" x="{LEFT}" y="{plot_top}" width="{width - LEFT - RIGHT}"'
+            f' height="{height}"/>'
+        ),
     ]
     if panel.strip:
         parts.append(
-            f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}" text-anchor="middle">{escape(panel.strip)}</text></g>'
+            f'<text class="empty" x="{(LEFT + width - RIGHT) / 2}" y="{plot_top + height / 2 + 4}"'
+            f' text-anchor="middle">{escape(panel.strip)}</text></g>'
         )
         return "".join(parts)
     scale = Scale(panel, plot_top, height)
@@ -182,10 +192,12 @@ def _panel(
     for value, pixel in zip(ticks, scale(np.asarray(ticks)), strict=True):
         if plot_top - 1 <= pixel <= plot_top + height + 1:
             parts.append(
-                f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{pixel:.1f}" y2="{pixel:.1f}"/>'
+                f'<line class="grid" x1="{LEFT}" x2="{width - RIGHT}" y1="{pixel:.1f}"'
+                f' y2="{pixel:.1f}"/>'
             )
             parts.append(
-                f'<text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}" text-anchor="end">{number(value)}</text>'
+                f'<text class="tick" x="{LEFT - 6}" y="{pixel + 4:.1f}"'
+                f' text-anchor="end">{number(value)}</text>'
             )
     for stretch in sorted(panel.stretches, key=lambda s: s.live):
         parts.append(curve_svg(stretch, scale, limits, width))
@@ -224,9 +236,13 @@ def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width
         else:
             pen = "M"
             bad.append(
-                f'<line class="bad" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.top}" y2="{scale.top + 8}"/>'
+                f'<line class="bad" x1="{x:.1f}" x2="{x:.1f}" y1="{scale.top}"'
+                f' y2="{scale.top + 8}"/>'
             )
-    name = f"curve a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}{' trial' if stretch.trial else ''}"
+    name = (
+        "curve"
+        f" a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}{' trial' if stretch.trial else ''}"
+    )
     path = f'<path class="{name}" d="{"".join(commands)}"/>' if commands else ""
     dots = (
         _dots(
@@ -275,15 +291,18 @@ def _band(
     )
     name = band.severity + (" left" if band.left or band.lasts else "")
     parts = [
-        f'<rect class="band {name}" x="{x0:.1f}" y="{top}" width="{max(x1 - x0, 2):.1f}" height="{height}"/>'
+        f'<rect class="band {name}" x="{x0:.1f}" y="{top}" width="{max(x1 - x0, 2):.1f}"'
+        f' height="{height}"/>'
     ]
     if first < x0:
         parts.append(
-            f'<rect class="band before {name}" x="{first:.1f}" y="{top}" width="{x0 - first:.1f}" height="{height}"/>'
+            f'<rect class="band before {name}" x="{first:.1f}" y="{top}" width="{x0 - first:.1f}"'
+            f' height="{height}"/>'
         )
     if letter:
         parts.append(
-            f'<text class="letter {band.severity}" x="{x0 + 3:.1f}" y="{top + 13}">{band.letter}</text>'
+            f'<text class="letter {band.severity}" x="{x0 + 3:.1f}"'
+            f' y="{top + 13}">{band.letter}</text>'
         )
     return "".join(parts)
 
@@ -294,7 +313,8 @@ def axis_svg(limits: tuple[float, float], top: float, width: float, word: str) -
     for value in nice_ticks(*limits, count=8):
         x = float(pixels_of(np.asarray([value]), limits, width)[0])
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{top + 8}" text-anchor="middle">{number(value)}</text>'
+            f'<text class="tick" x="{x:.1f}" y="{top + 8}"'
+            f' text-anchor="middle">{number(value)}</text>'
         )
     parts.append(
         f'<text class="unit" x="{width - RIGHT}" y="{top + 22}" text-anchor="end">{word}</text>'

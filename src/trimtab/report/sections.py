@@ -4,22 +4,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.timeline import event_sentence
 from trimtab.chronicle.journal import Event
-from trimtab.chronicle.prose import number, plain, values_text, verdict_text, words
-from trimtab.record import Attempt, RunRecord
-from trimtab.report.account import RunAccount
-from trimtab.report.deeds import event_sentence
+from trimtab.record import Attempt, RunRecord, axis_word
 from trimtab.report.panels import step_range
 from trimtab.report.picture import NUM_COLOURS
-from trimtab.report.telling import (
+from trimtab.report.wording import (
     PLAN_ROWS,
     CauseTelling,
     IncidentTelling,
     RemedyTelling,
-    axis_word,
     capital,
     tell,
 )
+from trimtab.text import number, plain, values_text, verdict_text, words
 
 __all__ = [
     "cards_html",
@@ -53,7 +52,10 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
     fold = ""
     if quiet:
         many = "s" if len(quiet) > 1 else ""
-        fold = f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no action</summary>{''.join(quiet)}</details>"
+        fold = (
+            f"<details><summary>{len(quiet)} incident{many} that need{'' if many else 's'} no"
+            f" action</summary>{''.join(quiet)}</details>"
+        )
     return "".join(alarms) + fold
 
 
@@ -88,8 +90,10 @@ def _card(t: IncidentTelling, prefix: str) -> str:
     severity = "info" if t.dismissed else text(t.severity)
     pattern = f"<span>{text(t.pattern)}</span>" if t.pattern else ""
     return (
-        f'<article class="card {severity}" id="{text(prefix)}incident-{t.letter}" data-letter="{t.letter}" tabindex="0">'
-        f'<header><span class="badge">{t.letter}</span><span class="severity">{severity}</span>{pattern}</header>'
+        f'<article class="card {severity}" id="{text(prefix)}incident-{t.letter}"'
+        f' data-letter="{t.letter}" tabindex="0">'
+        f'<header><span class="badge">{t.letter}</span><span'
+        f' class="severity">{severity}</span>{pattern}</header>'
         f"<h3>{text(capital(t.headline))}</h3><dl>{body}</dl></article>"
     )
 
@@ -104,7 +108,11 @@ def _causes(causes: tuple[CauseTelling, ...]) -> str:
 
 def _cause(c: CauseTelling) -> str:
     share = 0.0 if c.confidence == "—" else min(max(float(c.confidence), 0.0), 1.0) * 100
-    bar = f'<svg viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="3"/><rect class="fill" width="{share:.0f}" height="3"/></svg>'
+    bar = (
+        '<svg viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true"><rect'
+        f' class="track" width="100" height="3"/><rect class="fill" width="{share:.0f}"'
+        ' height="3"/></svg>'
+    )
     why = f'<span class="why">{text(c.details)}</span>' if c.details else ""
     return f'<li class="cause"><b>{text(c.title)}</b><span>{c.confidence}</span>{bar}{why}</li>'
 
@@ -156,7 +164,10 @@ def legend_html(account: RunAccount) -> str:
     items = []
     for i, a in enumerate(attempts[:12]):
         items.append(
-            f'<i><svg width="14" height="9" aria-hidden="true"><line class="curve a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}" x1="0" x2="14" y1="5" y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
+            '<i><svg width="14" height="9" aria-hidden="true"><line class="curve'
+            f' a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}"'
+            ' x1="0" x2="14" y1="5"'
+            f' y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )
     more = f"<i>and {len(attempts) - 12} more</i>" if len(attempts) > 12 else ""
     return (
@@ -186,7 +197,10 @@ def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
         changed = _differences(a, by_number.get(a.parent or ""))
         rows.append(
             (
-                f'<td class="nowrap"><span class="tree">{_branch(a, by_number)}</span><b>{_short(a.number)}</b></td>',
+                (
+                    '<td class="nowrap"><span'
+                    f' class="tree">{_branch(a, by_number)}</span><b>{_short(a.number)}</b></td>'
+                ),
                 f'<td class="nowrap">{_parent(a)}</td>',
                 f'<td class="n">{text(number(first))}\u2013{text(number(last))}</td>',
                 f'<td class="bars">{bar}</td>',
@@ -195,8 +209,15 @@ def lineage_html(account: RunAccount, *, prefix: str = "") -> str:
                 f"<td>{text(changed)}</td>",
             )
         )
-    titles = ("<th>attempt</th>", "<th>parent</th>", f'<th class="n">{axis_word(record)}s</th>',
-              '<th class="bars"></th>', "<th>fate</th>", "<th>why</th>", "<th>set differently</th>")  # fmt: skip
+    titles = (
+        "<th>attempt</th>",
+        "<th>parent</th>",
+        f'<th class="n">{axis_word(record)}s</th>',
+        '<th class="bars"></th>',
+        "<th>fate</th>",
+        "<th>why</th>",
+        "<th>set differently</th>",
+    )
     filled = [k for k in range(len(titles)) if any(row[k] != "<td></td>" for row in rows)]
     table = "".join(f"<tr>{''.join(row[k] for k in filled)}</tr>" for row in (titles, *rows))
     return f'<h2>Lineage</h2><table id="{text(prefix)}lineage">{table}</table>'
@@ -260,7 +281,11 @@ def _bar(
     x0, x1 = (1000 * (v - limits[0]) / span for v in (first, last))
     name = f"bar a{index % NUM_COLOURS}{'' if live else ' dead'}"
     height = 4 if a.trial else 8
-    return f'<svg viewBox="0 0 1000 14" preserveAspectRatio="none" aria-hidden="true"><line class="rail" x1="0" x2="1000" y1="7" y2="7"/><rect class="{name}" x="{x0:.1f}" y="{7 - height / 2:g}" width="{max(x1 - x0, 4):.1f}" height="{height}"/></svg>'
+    return (
+        '<svg viewBox="0 0 1000 14" preserveAspectRatio="none" aria-hidden="true"><line'
+        f' class="rail" x1="0" x2="1000" y1="7" y2="7"/><rect class="{name}" x="{x0:.1f}"'
+        f' y="{7 - height / 2:g}" width="{max(x1 - x0, 4):.1f}" height="{height}"/></svg>'
+    )
 
 
 def _differences(a: Attempt, parent: Attempt | None) -> str:
@@ -283,8 +308,14 @@ def decisions_html(events: Sequence[Event], *, prefix: str = "") -> str:
             groups[-1].append(event)
     if not groups:
         return ""
-    head = '<tr><th>attempt</th><th class="n">step</th><th>decided</th><th>why</th><th>done</th><th>came of it</th></tr>'
-    return f'<h2>Decisions</h2><table id="{text(prefix)}decisions">{head}{"".join(_decision(g) for g in groups)}</table>'
+    head = (
+        "<tr><th>attempt</th><th"
+        ' class="n">step</th><th>decided</th><th>why</th><th>done</th><th>came of it</th></tr>'
+    )
+    return (
+        "<h2>Decisions</h2><table"
+        f' id="{text(prefix)}decisions">{head}{"".join(_decision(g) for g in groups)}</table>'
+    )
 
 
 def _decision(group: Sequence[Event]) -> str:
@@ -300,7 +331,8 @@ def _decision(group: Sequence[Event]) -> str:
     done = "<br>".join(text(event_sentence(e)) for e in group if e.event == "action")
     outcome = "<br>".join(_outcome(e) for e in group if e.event == "outcome")
     return (
-        f'<tr><td class="nowrap">{_short(first.attempt)}</td><td class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
+        f'<tr><td class="nowrap">{_short(first.attempt)}</td><td'
+        f' class="n">{text(number(first.step))}</td><td>{text(d.get("what", "—"))}</td>'
         f"<td>{text(why)}</td><td>{done}</td><td>{outcome}</td></tr>"
     )
 
@@ -325,7 +357,8 @@ def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:
     main = [e for e in events if e.event not in ("finding", "checkpoint")]
     rest = [e for e in events if e.event in ("finding", "checkpoint")]
     fold = (
-        f"<details><summary>{number(len(rest))} findings and checkpoints</summary>{_events(rest)}</details>"
+        f"<details><summary>{number(len(rest))} findings and"
+        f" checkpoints</summary>{_events(rest)}</details>"
         if rest
         else ""
     )
@@ -334,16 +367,21 @@ def chronicle_html(events: Sequence[Event], *, prefix: str = "") -> str:
 
 def _events(events: Sequence[Event]) -> str:
     rows = "".join(
-        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td class="nowrap">{_short(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
+        f'<tr><td class="nowrap">{text(e.t[:19].replace("T", " "))}</td><td'
+        f' class="nowrap">{_short(e.attempt)}</td><td class="n">{text(number(e.step))}</td>'
         f"<td>{text(e.event)}</td><td>{text(plain(event_sentence(e), limit=600))}</td></tr>"
         for e in events[-MAX_EVENTS:]
     )
     left = (
-        f'<p class="quiet">The last {number(MAX_EVENTS)} of {number(len(events))}; the journal has all.</p>'
+        f'<p class="quiet">The last {number(MAX_EVENTS)} of {number(len(events))}; the journal has'
+        " all.</p>"
         if len(events) > MAX_EVENTS
         else ""
     )
-    return f'{left}<table><tr><th>time (UTC)</th><th>attempt</th><th class="n">step</th><th>event</th><th></th></tr>{rows}</table>'
+    return (
+        f"{left}<table><tr><th>time (UTC)</th><th>attempt</th><th"
+        f' class="n">step</th><th>event</th><th></th></tr>{rows}</table>'
+    )
 
 
 def notes_html(notes: Iterable[str]) -> str:

@@ -5,19 +5,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from trimtab.chronicle.prose import number
+from trimtab.analysis.impact import Impact
+from trimtab.analysis.side_by_side import Comparison, Side, mean_text
 from trimtab.report.compare import Curve, Drawing
 from trimtab.report.html import source_hash, static_text
-from trimtab.report.impact import Impact
 from trimtab.report.panels import Panel, Stretch
 from trimtab.report.sections import text
-from trimtab.report.side_by_side import Comparison, Side, mean_text
+from trimtab.text import number
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["render_page"]
 
-_PANELS = (("loss", "Loss", 230.0), ("grad_norm", "Gradient norm", 110.0),
-           ("activation_norm", "Activation norm", 110.0), ("loss_scale", "Loss scale", 90.0), ("lr", "Learning rate", 90.0))  # fmt: skip
+_PANELS = (
+    ("loss", "Loss", 230.0),
+    ("grad_norm", "Gradient norm", 110.0),
+    ("activation_norm", "Activation norm", 110.0),
+    ("loss_scale", "Loss scale", 90.0),
+    ("lr", "Learning rate", 90.0),
+)
 _POINTS = 1_600
 _OWN_STYLE = """
 main.two { display: block; max-width: 980px; margin: 0 auto; padding: 16px; }
@@ -85,7 +90,13 @@ def _picture(sides: tuple[Side, ...], impact: Impact | None, c: Comparison | Non
         )
         if stretches:
             unit = SIGNAL_BY_NAME[name].unit
-            panel = Panel(name=name, title=title, unit="" if unit == "1" else unit, scale="linear", stretches=stretches)  # fmt: skip
+            panel = Panel(
+                name=name,
+                title=title,
+                unit="" if unit == "1" else unit,
+                scale="linear",
+                stretches=stretches,
+            )
             draw.panel(replace(panel, scale=_scale(panel)), height, label=name == "loss")
     return draw.finish("step")
 
@@ -106,13 +117,46 @@ def _scale(panel: Panel) -> str:
 def _tables(c: Comparison | None, impact: Impact | None) -> str:
     parts = []
     if impact is not None:
-        rows = [(f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after)) for r in impact.rows]  # fmt: skip
-        parts.append(_table(f"Within {number(impact.window_steps)} steps of {number(impact.at)}", ("", "before", "after"), rows))  # fmt: skip
-        parts.append(_table("Signs of a calmer run", ("", "", ""), [(s.name, s.state, s.text) for s in impact.signs]))  # fmt: skip
+        rows = [
+            (f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after))
+            for r in impact.rows
+        ]
+        parts.append(
+            _table(
+                f"Within {number(impact.window_steps)} steps of {number(impact.at)}",
+                ("", "before", "after"),
+                rows,
+            )
+        )
+        parts.append(
+            _table(
+                "Signs of a calmer run",
+                ("", "", ""),
+                [(s.name, s.state, s.text) for s in impact.signs],
+            )
+        )
     if c is not None:
-        parts.append(_table(f"At equal {c.by}s".replace("tokenss", "tokens"), (c.by, c.a.label, c.b.label, "gap, nats"), [tuple(number(v) for v in (g.position, g.a, g.b, g.gap)) for g in c.gaps]))  # fmt: skip
-        parts.append(_table("Means over what both have", ("signal", c.a.label, c.b.label), [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b)) for m in c.means]))  # fmt: skip
-        parts.append(_table("Settings that differ", ("key", c.a.label, c.b.label), [(x.key, x.a or "—", x.b or "—") for x in c.changed]))  # fmt: skip
+        parts.append(
+            _table(
+                f"At equal {c.by}s".replace("tokenss", "tokens"),
+                (c.by, c.a.label, c.b.label, "gap, nats"),
+                [tuple(number(v) for v in (g.position, g.a, g.b, g.gap)) for g in c.gaps],
+            )
+        )
+        parts.append(
+            _table(
+                "Means over what both have",
+                ("signal", c.a.label, c.b.label),
+                [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b)) for m in c.means],
+            )
+        )
+        parts.append(
+            _table(
+                "Settings that differ",
+                ("key", c.a.label, c.b.label),
+                [(x.key, x.a or "—", x.b or "—") for x in c.changed],
+            )
+        )
     return "".join(parts)
 
 

@@ -12,17 +12,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.chronicle.prose import number, plain, signal_label
-from trimtab.report.account import RunAccount
-from trimtab.report.notes import loss_source, other_notes
+from trimtab.analysis.account import RunAccount
+from trimtab.record import axis_word
 from trimtab.report.overview import Unpadded, shortened
-from trimtab.report.telling import (
+from trimtab.report.shared_notes import loss_source, other_notes
+from trimtab.report.wording import (
     MAIN_SIGNALS,
     PLAN_ROWS,
     CauseTelling,
     IncidentTelling,
     RemedyTelling,
-    axis_word,
     final_loss,
     header_sentence,
     info_sentence,
@@ -31,6 +30,7 @@ from trimtab.report.telling import (
     tell,
     too_short,
 )
+from trimtab.text import number, plain, signal_label
 
 __all__ = ["TerminalReport", "render_terminal", "terminal_text"]
 
@@ -80,7 +80,8 @@ class TerminalReport:
     def _alarms(
         self, tellings: Sequence[IncidentTelling], console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Table | Padding]:
-        """Yield the alarms, in full as long as there is room, then their headlines, then their number."""
+        """Yield the alarms, in full as long as there is room, then their headlines, then their
+        number."""
         used, short = 2, 0
         for n, telling in enumerate(tellings):
             head = _first_line(telling)
@@ -284,9 +285,11 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     ending = (
         f"loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
         if last
-        else f"last {axis_word(record)} {number(float(record.step[-1]))}"
-        if record.num_rows
-        else "no train loss logged"
+        else (
+            f"last {axis_word(record)} {number(float(record.step[-1]))}"
+            if record.num_rows
+            else "no train loss logged"
+        )
     )
     short = bool(record.num_rows) and too_short(record)
     verdict = "nothing to judge" if not record.num_rows else "healthy"
@@ -296,9 +299,11 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     said = (
         f"{number(record.num_loss_rows)} train-loss records"
         if short
-        else f"{number(record.num_rows)} rows, nothing found in the other signals"
-        if blind
-        else "no incident that needs action"
+        else (
+            f"{number(record.num_rows)} rows, nothing found in the other signals"
+            if blind
+            else "no incident that needs action"
+        )
     )
     line = Table.grid(padding=(0, 3, 0, 0))
     line.add_column(no_wrap=True)

@@ -52,7 +52,9 @@ class Slope:
 
 
 def phases_of(lr: NDArray[np.float64]) -> tuple[Phase, ...]:
-    """Return the phases of finite rates, float64 [n], in their order; short ones join the one before.
+    """Return the phases of finite rates, float64 [n], in their order.
+
+    Short ones join the one before.
 
     Example:
         >>> lr = np.concatenate([np.linspace(0, 1, 50), np.ones(40), np.linspace(1, 0.1, 60)])

@@ -13,7 +13,10 @@ Floats = NDArray[np.float64]
 
 
 def spearman(x: Floats, y: Floats) -> float:
-    """Return Spearman's rank correlation of two finite float64 [n], ties shared; 0 for a constant."""
+    """Return Spearman's rank correlation of two finite float64 [n], ties shared.
+
+    0 for a constant.
+    """
     rx, ry = _ranks(x), _ranks(y)
     sx, sy = float(rx.std()), float(ry.std())
     if sx == 0 or sy == 0:

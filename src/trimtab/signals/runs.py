@@ -25,7 +25,9 @@ LEAST_RESTARTS = 2
 
 
 def separate_runs(record: RunRecord) -> RunRecord:
-    """Return the record with each run that starts anew as one without a parent, and a note that says so.
+    """Return the record with each run that starts anew as one without a parent.
+
+    And a note that says so.
 
     Attempts that state where they resumed stay as they are; so does a file with one restart. A loss
     of NaN at a start is no evidence. Cost: a look at the ends of each attempt.
@@ -58,7 +60,10 @@ def _is_anew(record: RunRecord, index: int) -> bool:
 
 
 def _is_back(record: RunRecord, name: str, index: int, num: int) -> bool | None:
-    """Whether a signal is back at its first start, away from its end before; None where that says nothing."""
+    """Whether a signal is back at its first start, away from its end before.
+
+    None where that says nothing.
+    """
     start, here, before = (_finite(record, name, i) for i in (0, index, index - 1))
     if min(len(start), len(here), len(before)) < num:
         return None
@@ -76,7 +81,10 @@ def _finite(record: RunRecord, name: str, index: int) -> Floats:
 
 
 def root_of(record: RunRecord, index: int) -> int:
-    """Return the attempt that an attempt descends from in the end; itself where it has no parent."""
+    """Return the attempt that an attempt descends from in the end.
+
+    Itself where it has no parent.
+    """
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
     seen = {index}
     while (parent := by_number.get(record.attempts[index].parent or "", -1)) not in (-1, *seen):

@@ -4,12 +4,13 @@
 
     check_detector(MyDetector(), finds=["spike"])  # raises AssertionError, naming the check
 
-or one test per check: `@pytest.mark.parametrize("check", checks_for(case))`, then `check.run(case)`.
+or one test per check: `@pytest.mark.parametrize("check", checks_for(case))`, then
+`check.run(case)`.
 
 What every detector owes is always checked: NaN and Inf enter no statistic, flat input is quiet,
 nothing looks ahead, live and offline agree, the state is a value that survives JSON, a lucky batch
-locks nothing up, quiet runs raise at most one alarm per 20,000 rows. What it says it finds (`finds`)
-is checked besides. All curves are simulated; the seeds from 100 on are for evaluation.
+locks nothing up, quiet runs raise at most one alarm per 20,000 rows. What it says it finds
+(`finds`) is checked besides. All curves are simulated; the seeds from 100 on are for evaluation.
 """
 
 import json
@@ -184,7 +185,8 @@ def _values_of(record: RunRecord, row: int) -> dict[str, float]:
 
 
 def check_well_formed(case: Case) -> None:
-    """A finding speaks of rows that were seen, of its own signals, of a known kind, in few tellings."""
+    """A finding speaks of rows that were seen, of its own signals, of a known kind, in few
+    tellings."""
     record = eventful_record(case, 100)
     findings = judge_record(record, Judge((case.detector,)))
     for f in findings:
@@ -276,7 +278,10 @@ def check_nonfinite_does_not_blind(case: Case) -> None:
 
 
 def check_flat_input(case: Case) -> None:
-    """A constant says nothing (once, if it finds those); a jump out of it is found where jumps are."""
+    """A constant says nothing (once, if it finds those).
+
+    A jump out of it is found where jumps are.
+    """
     values = np.full(800, float(make_quiet(case.signal, 1, 0, noise="none")[0]))
     values[600:] *= case.jump
     found = find_all(case.detector, {case.signal: values})

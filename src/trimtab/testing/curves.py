@@ -92,7 +92,10 @@ def make_quiet(
     noise: NoiseKind = "gaussian",
     curve: CurveKind = "flat",
 ) -> Floats:
-    """Return float64 [num_rows] of a healthy run: noise .02 for losses, .15 in the log for norms."""
+    """Return float64 [num_rows] of a healthy run.
+
+    Noise .02 for losses, .15 in the log for norms.
+    """
     if signal in _STEADY:
         return np.full(num_rows, _STEADY[signal])
     made = make_noise(num_rows, noise, np.random.default_rng(seed))

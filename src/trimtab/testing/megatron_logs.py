@@ -93,7 +93,10 @@ def _row_lines(record: RunRecord, row: int, style: MegatronStyle) -> Iterator[st
     step = float(record.step[row])
     if style.progress_bars:
         done = int(100 * step / style.total_steps)
-        yield f"\rtraining: {done}%|{'#' * (done // 10):10}|\rtraining: {done}%|{'#' * (done // 10):10}|"
+        yield (
+            f"\rtraining: {done}%|{'#' * (done // 10):10}|\rtraining:"
+            f" {done}%|{'#' * (done // 10):10}|"
+        )
     if _get(record, "loss", row) is not None or _get(record, "lr", row) is not None:
         yield _record_line(record, row, style)
     validation = _get(record, "val_loss", row)

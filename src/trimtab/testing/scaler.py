@@ -1,4 +1,7 @@
-"""A dynamic fp16 loss scaler at work, healthy or losing headroom: scale and skipped steps per row."""
+"""A dynamic fp16 loss scaler at work, healthy or losing headroom.
+
+Scale and skipped steps per row.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +17,8 @@ def simulate_scaler(
     """Return loss scale and skip flags, float64 [n] each.
 
     A step overflows where log2(scale) > headroom[t] + spread * e[t], e ~ Student's t with 5 degrees
-    of freedom; the scale halves and the step is skipped. After `window_steps` clean steps it doubles.
+    of freedom; the scale halves and the step is skipped. After `window_steps` clean steps it
+    doubles.
 
     Args:
         headroom: float64 [n], log2 of the largest scale that the gradients of a usual step bear.
@@ -38,8 +42,9 @@ def simulate_scaler(
 def tr8_104b_twin(seed: int, *, num_steps: int = 7400) -> dict[str, Floats]:
     """Return loss, loss_scale and skipped of a run like BigScience's tr8-104B, float64 [n] each.
 
-    The scale begins to sink at step 4,700, an octave in 250 steps (our guess: the chronicle shows a picture), and the loss explodes at 7,000
-    (6.4 to 14 in ten steps), as the chronicle says of the first try; all else is simulated.
+    The scale begins to sink at step 4,700, an octave in 250 steps (our guess: the chronicle shows a
+    picture), and the loss explodes at 7,000 (6.4 to 14 in ten steps), as the chronicle says of the
+    first try; all else is simulated.
     """
     rng = np.random.default_rng(seed)
     t = np.arange(num_steps, dtype=np.float64)

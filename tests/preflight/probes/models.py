@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.preflight.probes.twin import TwinModel
-from trimtab.preflight.shrink import Twin
+from trimtab.configs.shrink import Twin
+from trimtab.model_checks.twin import TwinModel
 
 
 def twin(seed: int = 0, **changes: Any) -> TwinModel:

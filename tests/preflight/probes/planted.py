@@ -9,14 +9,25 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from trimtab.preflight.probes.anatomy import local
-from trimtab.preflight.probes.parity import Case, clip_whole
-from trimtab.preflight.probes.twin import tensor_plan
-from trimtab.preflight.probes.twin_case import TwinCase
-from trimtab.preflight.shrink import Twin
+from trimtab.configs.shrink import Twin
+from trimtab.model_checks.anatomy import local
+from trimtab.model_checks.parity import Case, clip_whole
+from trimtab.model_checks.twin import tensor_plan
+from trimtab.model_checks.twin_case import TwinCase
 
-Bug = Literal["none", "rank-not-clipped", "local-clip", "norm-desync", "norm-desync-late", "wrong-decay",
-              "partial-qk-norm", "summed-not-averaged", "dropped-gradient", "dies", "tuple"]  # fmt: skip
+Bug = Literal[
+    "none",
+    "rank-not-clipped",
+    "local-clip",
+    "norm-desync",
+    "norm-desync-late",
+    "wrong-decay",
+    "partial-qk-norm",
+    "summed-not-averaged",
+    "dropped-gradient",
+    "dies",
+    "tuple",
+]
 
 SMALL = Twin(hidden=16, layers=2, heads=2, context=8, batch=8, vocab=32, clip=0.1)
 
@@ -89,13 +100,19 @@ class Planted:
         groups = case.optimizer.param_groups
         weight = case.model.get_parameter("blocks.1.ffn.up.weight")
         groups[0]["params"] = [w for w in groups[0]["params"] if w is not weight]
-        case.optimizer.add_param_group({"params": [weight], "weight_decay": 0.0, "lr": groups[0]["lr"]})  # fmt: skip
+        case.optimizer.add_param_group(
+            {"params": [weight], "weight_decay": 0.0, "lr": groups[0]["lr"]}
+        )
 
     def _partial_qk_norm(self, case: Case) -> None:
         """The norm on queries sees a rank's own heads, and its gradient is not added up."""
 
         def plan(sequence: bool) -> dict[str, Any]:
-            return {k: v for k, v in tensor_plan(self.twin, sequence=sequence).items() if "q_norm" not in k}  # fmt: skip
+            return {
+                k: v
+                for k, v in tensor_plan(self.twin, sequence=sequence).items()
+                if "q_norm" not in k
+            }
 
         case.tensor_plan = plan
 

@@ -8,11 +8,10 @@ from torch import nn
 from torch.nn import functional
 
 from tests.preflight.probes.models import Scaled, StableEmbedding, decayed, embedded, twin
+from trimtab.config_rules.lint import Finding
 from trimtab.errors import ConfigError
-from trimtab.preflight import audit
-from trimtab.preflight.lint import Finding
-from trimtab.preflight.probes.audit import Audit
-from trimtab.preflight.probes.twin import sinusoids
+from trimtab.model_checks.audit import Audit, audit
+from trimtab.model_checks.twin import sinusoids
 
 pytestmark = pytest.mark.torch
 
@@ -180,7 +179,10 @@ def test_frozen_and_unused_parameters() -> None:
     model.register_parameter("unused", nn.Parameter(torch.ones(4, 4)))
     model.get_parameter("blocks.0.ffn.up.weight").requires_grad_(False)
     told = said(audit(model), "UNTOUCHED")
-    assert {name for f in told for name in f.values["tensors"]} == {"unused", "blocks.0.ffn.up.weight"}  # fmt: skip
+    assert {name for f in told for name in f.values["tensors"]} == {
+        "unused",
+        "blocks.0.ffn.up.weight",
+    }
 
 
 def test_a_zero_output_layer_hides_nothing() -> None:

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.preflight.probes.models import twin
-from trimtab.preflight import audit
-from trimtab.preflight.probes.anatomy import dissect
-from trimtab.preflight.probes.causality import look_ahead
+from trimtab.model_checks.anatomy import dissect
+from trimtab.model_checks.audit import audit
+from trimtab.model_checks.causality import look_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Callable

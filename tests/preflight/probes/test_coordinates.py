@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from tests.preflight.probes.models import Scaled
+from trimtab.configs.shrink import Twin
 from trimtab.errors import ConfigError
-from trimtab.preflight import coordinate_check
-from trimtab.preflight.probes.twin import TwinModel, make_optimizer
-from trimtab.preflight.shrink import Twin
+from trimtab.model_checks.coordinates import coordinate_check
+from trimtab.model_checks.twin import TwinModel, make_optimizer
 
 pytestmark = pytest.mark.torch
 

@@ -1,4 +1,7 @@
-"""The init a model asks for, read off the meta device; transformers configs where it is installed."""
+"""The init a model asks for, read off the meta device.
+
+Transformers configs where it is installed.
+"""
 
 import json
 import math
@@ -13,8 +16,8 @@ from torch import nn
 from tests.preflight.probes.models import twin
 from trimtab.cli import main
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
-from trimtab.preflight import audit
-from trimtab.preflight.probes.drawn import AskedStds, from_hf_config
+from trimtab.model_checks.audit import audit
+from trimtab.model_checks.drawn import AskedStds, from_hf_config
 
 pytestmark = pytest.mark.torch
 
@@ -22,7 +25,10 @@ needs_hf = pytest.mark.skipif(find_spec("transformers") is None, reason="needs t
 
 
 def asked_of(fill: Any) -> tuple[float, float]:
-    """Return the std that a fill asks for on the meta device, and that of the same fill on the CPU."""
+    """Return the std that a fill asks for on the meta device.
+
+    And that of the same fill on the CPU.
+    """
     with torch.device("meta"):
         meta = nn.Linear(400, 400, bias=False)
     with AskedStds() as asked:
@@ -77,7 +83,9 @@ GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96, "voc
 
 
 @needs_hf
-def test_a_175b_config_is_audited_without_its_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_175b_config_is_audited_without_its_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small = write(tmp_path, **GPT3, initializer_range=0.0048)
     assert main(["audit", str(small), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)["audit"]
@@ -93,7 +101,11 @@ def test_a_175b_config_is_audited_without_its_memory(tmp_path: Path, capsys: pyt
 @needs_hf
 def test_code_that_a_config_names_is_not_run(tmp_path: Path) -> None:
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    config = write(tmp_path, **{**GPT3, "n_embd": 64, "n_layer": 2, "n_head": 2}, auto_map={"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"})  # fmt: skip
+    config = write(
+        tmp_path,
+        **{**GPT3, "n_embd": 64, "n_layer": 2, "n_head": 2},
+        auto_map={"AutoModelForCausalLM": "evil.Model", "AutoConfig": "evil.Config"},
+    )
     model, asked = from_hf_config(config)
     assert asked
     assert all(w.is_meta for w in model.parameters())

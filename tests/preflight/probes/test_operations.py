@@ -8,8 +8,8 @@ from torch import nn
 
 from tests.preflight.probes.models import Scaled, twin
 from trimtab.errors import ConfigError
-from trimtab.preflight import audit
-from trimtab.preflight.probes.operations import (
+from trimtab.model_checks.audit import audit
+from trimtab.model_checks.operations import (
     Scores,
     attention_scores,
     judge_ranking,
@@ -35,7 +35,9 @@ def test_the_scale_belongs_inside_the_product() -> None:
 def test_baddbmm_is_run_on_this_backend() -> None:
     scores = attention_scores()
     q = torch.full((1, 1, 128), 60.0, dtype=torch.float16)
-    own = torch.baddbmm(torch.zeros(1, 1, 1, dtype=torch.float16), q, q.transpose(1, 2), beta=0.0, alpha=128**-0.5)  # fmt: skip
+    own = torch.baddbmm(
+        torch.zeros(1, 1, 1, dtype=torch.float16), q, q.transpose(1, 2), beta=0.0, alpha=128**-0.5
+    )
     assert scores.fused_overflows == bool(own.isinf().any())
     (found,) = judge_scores(scores)
     assert ("overflows" in found.message) == scores.fused_overflows
@@ -50,7 +52,9 @@ def test_baddbmm_on_cuda() -> None:
 
 def test_both_outcomes_are_told() -> None:
     def scores(fused: float) -> Scores:
-        return Scores(product=460800, outside=math.inf, inside=40768, fused=fused, device="x", dtype="float16")  # fmt: skip
+        return Scores(
+            product=460800, outside=math.inf, inside=40768, fused=fused, device="x", dtype="float16"
+        )
 
     assert [f.severity for f in judge_scores(scores(math.inf))] == ["warning"]
     assert [f.severity for f in judge_scores(scores(40736.0))] == ["info"]
@@ -66,9 +70,17 @@ def test_the_cube_in_gelu() -> None:
     assert math.isinf(float(torch.tensor(41.0, dtype=torch.float16) ** 3))
 
     def told(model: nn.Module, dtype: str) -> list[str]:
-        return [n for f in audit(model, dtype=dtype, scaler=object()) if f.rule == "L30" for n in f.values["tensors"]]  # type: ignore[arg-type]  # fmt: skip
+        return [
+            n
+            for f in audit(model, dtype=dtype, scaler=object())
+            if f.rule == "L30"
+            for n in f.values["tensors"]
+        ]  # type: ignore[arg-type]
 
-    assert told(twin(activation="gelu-tanh"), "fp16") == ["blocks.0.ffn.activation", "blocks.1.ffn.activation"]  # fmt: skip
+    assert told(twin(activation="gelu-tanh"), "fp16") == [
+        "blocks.0.ffn.activation",
+        "blocks.1.ffn.activation",
+    ]
     assert told(twin(activation="gelu-tanh"), "bf16") == []
     assert told(twin(activation="gelu"), "fp16") == []
     assert told(twin(activation="relu"), "fp16") == []

@@ -10,9 +10,9 @@ from torch import nn
 from tests.preflight.probes.models import decayed, twin
 from tests.preflight.probes.test_audit import said
 from trimtab.errors import ConfigError
-from trimtab.preflight import audit, check_reload
-from trimtab.preflight.probes.groups import state_types
-from trimtab.preflight.probes.reload import check_loaded
+from trimtab.model_checks.audit import audit
+from trimtab.model_checks.groups import state_types
+from trimtab.model_checks.reload import check_loaded, check_reload
 
 pytestmark = pytest.mark.torch
 

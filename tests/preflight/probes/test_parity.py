@@ -10,9 +10,8 @@ import torch.distributed as dist
 from tests.guard.jobs import context
 from tests.preflight.probes.planted import SMALL, Planted, odd_batch, tuple_instead, without_plan
 from trimtab.errors import ConfigError
-from trimtab.preflight import parity
-from trimtab.preflight.probes.layouts import check_replicas
-from trimtab.preflight.probes.parity import Difference, Parity
+from trimtab.model_checks.layouts import check_replicas
+from trimtab.model_checks.parity import Difference, Parity, parity
 
 pytestmark = pytest.mark.torch
 
@@ -87,7 +86,11 @@ def test_a_matrix_in_the_wrong_group() -> None:
 def test_a_gradient_that_is_not_added_up() -> None:
     twin = replace(SMALL, qk_norm=True)
     seen = first(parity(Planted("partial-qk-norm", twin), ("tp",)))
-    assert (seen.step, seen.phase, seen.tensor) == (1, "gradient", "blocks.0.attention.q_norm.weight")  # fmt: skip
+    assert (seen.step, seen.phase, seen.tensor) == (
+        1,
+        "gradient",
+        "blocks.0.attention.q_norm.weight",
+    )
 
 
 @pytest.mark.slow
@@ -160,7 +163,10 @@ def watch(rank: int, store: str, results: str) -> None:
 @pytest.mark.slow
 @pytest.mark.covers("S210")
 def test_replicas_are_compared_each_n_steps(tmp_path: Path) -> None:
-    ranks = [context().Process(target=watch, args=(r, f"{tmp_path}/store", f"{tmp_path}/out")) for r in range(2)]  # fmt: skip
+    ranks = [
+        context().Process(target=watch, args=(r, f"{tmp_path}/store", f"{tmp_path}/out"))
+        for r in range(2)
+    ]
     for process in ranks:
         process.start()
     for process in ranks:

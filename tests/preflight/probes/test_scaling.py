@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.errors import ConfigError
-from trimtab.preflight.probes.scaling import (
+from trimtab.model_checks.scaling import (
     ScalerRules,
     check_clip_order,
     check_predivide,

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from trimtab.cli import main
+from trimtab.configs.settings import Setting, Settings
+from trimtab.configs.shrink import Twin, shrink
 from trimtab.errors import ConfigError
 from trimtab.lab.text import load_text
-from trimtab.preflight.ngrams import bigram_loss, unigram_loss
-from trimtab.preflight.probes.smoke import smoke
-from trimtab.preflight.settings import Setting, Settings
-from trimtab.preflight.shrink import Twin, shrink
+from trimtab.model_checks.ngrams import bigram_loss, unigram_loss
+from trimtab.model_checks.smoke import smoke
 
 pytestmark = pytest.mark.torch
 
@@ -36,7 +36,9 @@ def test_tables_against_a_loop() -> None:
     train = source.integers(0, 5, size=400).astype(np.uint8)
     test = source.integers(0, 5, size=50).astype(np.uint8)
     single = {t: (int((train == t).sum()) + 1) / (len(train) + 5) for t in range(5)}
-    assert unigram_loss(train, test, vocab=5) == pytest.approx(-np.mean([math.log(single[t]) for t in test]))  # fmt: skip
+    assert unigram_loss(train, test, vocab=5) == pytest.approx(
+        -np.mean([math.log(single[t]) for t in test])
+    )
     losses = []
     for a, b in itertools.pairwise(test):
         follows = train[1:][train[:-1] == a]
@@ -56,7 +58,25 @@ def test_a_text_that_repeats_is_known_to_bigrams_alone() -> None:
 
 
 def test_rate_and_init_keep_their_proportion_to_the_width() -> None:
-    twin = shrink(settings(hidden=12288, lr=6e-5, init_std=0.02, layers=96, beta1=0.9, beta2=0.999, eps=1e-6, weight_decay=0.2, clip=0.5, norm="LayerNorm", position="learned", tied_embeddings=True, warmup_steps=50, train_steps=1000, min_lr=6e-6))  # fmt: skip
+    twin = shrink(
+        settings(
+            hidden=12288,
+            lr=6e-5,
+            init_std=0.02,
+            layers=96,
+            beta1=0.9,
+            beta2=0.999,
+            eps=1e-6,
+            weight_decay=0.2,
+            clip=0.5,
+            norm="LayerNorm",
+            position="learned",
+            tied_embeddings=True,
+            warmup_steps=50,
+            train_steps=1000,
+            min_lr=6e-6,
+        )
+    )
     assert twin.lr == pytest.approx(6e-5 * 192)
     assert twin.init_std == pytest.approx(0.02 * math.sqrt(192))
     assert (twin.betas, twin.eps, twin.weight_decay, twin.clip) == ((0.9, 0.999), 1e-6, 0.2, 0.5)
@@ -88,7 +108,10 @@ def test_an_impossible_setting_is_refused() -> None:
 
 def test_settings_that_do_not_train_fail() -> None:
     text = np.tile(np.frombuffer(b"the cat sat on the mat. ", dtype=np.uint8), 400)
-    for wrong, word in ((replace(QUICK, lr=1e-7), "learned nothing"), (replace(QUICK, lr=1e30, clip=0.0), "NaN or Inf")):  # fmt: skip
+    for wrong, word in (
+        (replace(QUICK, lr=1e-7), "learned nothing"),
+        (replace(QUICK, lr=1e30, clip=0.0), "NaN or Inf"),
+    ):
         done = smoke(wrong, text, text, steps=12)
         assert not done.passed
         assert word in done.findings[0].message
@@ -112,7 +135,11 @@ def test_impossible_questions() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("changes", "passes"), [({}, True), ({"lr": 0.6}, False), ({"init_std": 4.0, "clip": 0.0}, False)], ids=["sound", "rate × 100", "init × 50"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "passes"),
+    [({}, True), ({"lr": 0.6}, False), ({"init_std": 4.0, "clip": 0.0}, False)],
+    ids=["sound", "rate × 100", "init × 50"],
+)
 def test_on_real_text(changes: dict[str, Any], passes: bool) -> None:
     text = load_text()
     done = smoke(replace(Twin(), **changes), text.train, text.validation, steps=200)
@@ -145,7 +172,9 @@ def test_json_and_exit_code(text_file: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.covers("S201")
-def test_a_launch_waits_for_the_test(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_launch_waits_for_the_test(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     mark = tmp_path / "started"
     launch = ["--launch", sys.executable, "-c", f"open({str(mark)!r}, 'w'); raise SystemExit(7)"]
     bad = ["--text", str(text_file), "--steps", "12", "--lr", "1e-9"]
@@ -160,9 +189,14 @@ def test_a_launch_waits_for_the_test(text_file: Path, tmp_path: Path, capsys: py
     assert mark.exists()
 
 
-def test_a_config_of_any_framework(text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+def test_a_config_of_any_framework(
+    text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "run.sh"
-    config.write_text("python pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --lr 3e-4 --adam-beta2 0.95 --seq-length 2048 --max-position-embeddings 2048\n")  # fmt: skip
+    config.write_text(
+        "python pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --lr"
+        " 3e-4 --adam-beta2 0.95 --seq-length 2048 --max-position-embeddings 2048\n"
+    )
     assert run(str(config), "--text", str(text_file), "--steps", "10", "--json") in (0, 1)
     twin = json.loads(capsys.readouterr().out)["twin"]
     assert twin["lr"] == pytest.approx(3e-4 * 1024 / 16)
@@ -177,7 +211,7 @@ def test_a_width_of_nothing_is_refused(flag: str, capsys: pytest.CaptureFixture[
 def test_a_pass_says_what_it_does_not_speak_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.preflight.probes.smoke._judge", lambda *_: 0.0)  # passes
+    monkeypatch.setattr("trimtab.model_checks.smoke._judge", lambda *_: 0.0)  # passes
     text = tmp_path / "text.txt"
     text.write_bytes(b"the cat sat on the mat. " * 20_000)
     config = tmp_path / "c.json"
@@ -188,7 +222,13 @@ def test_a_pass_says_what_it_does_not_speak_for(
     told = " ".join(capsys.readouterr().out.split())
     assert "passed, with reservations" in told
     assert "the width is not stated" in told
-    large = {"hidden_size": 12288, "fp16": True, "init_method_std": 0.02, "seq_length": 2048, "vocab_size": 50257}  # fmt: skip
+    large = {
+        "hidden_size": 12288,
+        "fp16": True,
+        "init_method_std": 0.02,
+        "seq_length": 2048,
+        "vocab_size": 50257,
+    }
     config.write_text(json.dumps(stated | large))
     assert main(arguments) == 0
     told = " ".join(capsys.readouterr().out.split())

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.preflight.reading import read_config
-from trimtab.preflight.reading.frameworks import FRAMEWORKS, Framework
-from trimtab.preflight.settings import Settings
+from trimtab.configs import read_config
+from trimtab.configs.frameworks import FRAMEWORKS, Framework
+from trimtab.configs.settings import Settings
 
 Read = Callable[..., Settings]
 

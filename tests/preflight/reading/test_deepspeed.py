@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 
 from tests.preflight.reading.conftest import Read
-from trimtab.preflight.lint import lint
-from trimtab.preflight.reading import read_config
+from trimtab.config_rules.lint import lint
+from trimtab.configs import read_config
 
 OPTIONS = (
     "pretrain_gpt.py --num-layers 40 --hidden-size 5120 --num-attention-heads 32 --seq-length 2048"
     " --micro-batch-size 2 --global-batch-size 1024 --lr 1e-4 --fp16 --loss-scale 12"
 )
-SCALER = '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 500, "initial_scale_power": 12}'
+SCALER = (
+    '"fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 500,'
+    ' "initial_scale_power": 12}'
+)
 
 
 def rules(path: Path) -> set[str]:
@@ -21,8 +24,9 @@ def rules(path: Path) -> set[str]:
 
 def test_the_scale_of_a_bigscience_script_is_dynamic(tmp_path: Path, read: Read) -> None:
     script = (
-        f"config_json=./ds.$SLURM_JOBID.json\ncat <<EOT > $config_json\n{{{SCALER}}}\nEOT\n"
-        f"srun python -m torch.distributed.launch {OPTIONS} --deepspeed --deepspeed_config $config_json\n"
+        f"config_json=./ds.$SLURM_JOBID.json\ncat <<EOT > $config_json\n{{{SCALER}}}\nEOT\nsrun"
+        f" python -m torch.distributed.launch {OPTIONS} --deepspeed --deepspeed_config"
+        " $config_json\n"
     )
     settings = read("a.slurm", script)
     assert settings.framework == "megatron-deepspeed"
@@ -87,7 +91,8 @@ def test_a_short_command_line_is_told_by_its_words_or_its_program(
 
 def test_a_fragment_of_a_known_framework_is_met_in_a_directory(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(
-        '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}, "fp16": {"enabled": true}}'
+        '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3}, "fp16":'
+        ' {"enabled": true}}'
     )
     (tmp_path / "notes.json").write_text('{"fp16": true, "title": "x"}')
     assert [Path(s.path).name for s in read_config(tmp_path)] == ["ds.json"]
@@ -105,7 +110,10 @@ def test_a_fragment_of_a_known_framework_is_met_in_a_directory(tmp_path: Path) -
         ("a.json", '{"fp16": {"enabled": true}, "zero_optimization": {"stage": 2}}', 2),
         (
             "a.sh",
-            "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --use-distributed-optimizer\n",
+            (
+                "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512"
+                " --use-distributed-optimizer\n"
+            ),
             1,
         ),
         ("a.sh", "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512 --lr 1e-4\n", 0),

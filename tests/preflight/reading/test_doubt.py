@@ -1,16 +1,20 @@
-"""A value that cannot be read, or cannot be, is named with key, text and line, and no default takes its place."""
+"""A value that cannot be read, or cannot be, is named with key, text and line.
+
+And no default takes its place.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
-from trimtab.preflight.lint import Finding, lint, satisfied
-from trimtab.preflight.settings import Settings
+from trimtab.config_rules.lint import Finding, lint, satisfied
+from trimtab.configs.settings import Settings
 
 Read = Callable[..., Settings]
 _MEGATRON = (
-    "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 "
-    "--micro-batch-size 1 --global-batch-size 512 --train-iters 100000 --lr-warmup-iters 2000 --bf16 "
+    "torchrun pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32"
+    " --seq-length 2048 --micro-batch-size 1 --global-batch-size 512 --train-iters 100000"
+    " --lr-warmup-iters 2000 --bf16 "
 )
 _TRAINER = "per_device_train_batch_size: 8\nmax_steps: 10000\nwarmup_steps: 500\noutput_dir: out\n"
 
@@ -54,15 +58,25 @@ def test_no_default_stands_in_for_it_and_no_rule_counts_as_satisfied(read: Read)
 
 @pytest.mark.parametrize(
     "line",
-    ["adam_beta2: 1.5", "learning_rate: 0", "weight_decay: -0.1", "warmup_ratio: 5", "per_device_train_batch_size: 0", "bf16: true\nfp16: true"],
-)  # fmt: skip
+    [
+        "adam_beta2: 1.5",
+        "learning_rate: 0",
+        "weight_decay: -0.1",
+        "warmup_ratio: 5",
+        "per_device_train_batch_size: 0",
+        "bf16: true\nfp16: true",
+    ],
+)
 def test_what_the_trainer_refuses_at_step_0(read: Read, line: str) -> None:
     base = _TRAINER if "batch" not in line else _TRAINER.replace("per_device", "#")
     assert said(read("a.yaml", base + line), "KEY"), line
 
 
 def test_betas_one_of_which_cannot_be(read: Read) -> None:
-    text = "model: {d_model: 512}\nglobal_train_batch_size: 64\noptimizer: {betas: [0.9, 95]}\nmax_grad_norm: one\n"
+    text = (
+        "model: {d_model: 512}\nglobal_train_batch_size: 64\noptimizer: {betas: [0.9,"
+        " 95]}\nmax_grad_norm: one\n"
+    )
     run = read("olmo.yaml", text)
     assert "optimizer.betas [0.9, 95] (line 3)" in said(run, "KEY")[0].message
     assert 'max_grad_norm "one" (line 4)' in said(run, "PARSE")[0].message
@@ -71,8 +85,19 @@ def test_betas_one_of_which_cannot_be(read: Read) -> None:
 
 @pytest.mark.parametrize(
     "option",
-    ["--lr $LR", "--lr auto", "--lr {lr}", "--lr args.lr", "--lr 1e-4", "--clip-grad -1", "--train-iters -1", "--lr 1e-4,3e-4", "--adam-beta2 0.95", "--weight-decay 0"],
-)  # fmt: skip
+    [
+        "--lr $LR",
+        "--lr auto",
+        "--lr {lr}",
+        "--lr args.lr",
+        "--lr 1e-4",
+        "--clip-grad -1",
+        "--train-iters -1",
+        "--lr 1e-4,3e-4",
+        "--adam-beta2 0.95",
+        "--weight-decay 0",
+    ],
+)
 def test_placeholders_sweeps_and_sound_values_are_left_alone(read: Read, option: str) -> None:
     run = read("run.sh", _MEGATRON + option)
     assert not said(run, "PARSE")
@@ -97,11 +122,26 @@ def test_an_exponent_that_pyyaml_reads_as_text_is_a_number_with_a_remark(read: R
 @pytest.mark.parametrize(
     ("name", "text", "message", "typed"),
     [
-        ("a.toml", "[model]\nflavor = '8B'\n[training]\nsteps = 100\nmax_nrom = 1.0\n", "not read: training.max_nrom 1.0 (line 5)", "did you mean max_norm?"),
-        ("a.yaml", _TRAINER + "wieght_decay: 0.1\n", "not read: wieght_decay 0.1 (line 5)", "did you mean weight_decay?"),
-        ("a.sh", _MEGATRON + "--grad-clip 1.0", "not read: --grad-clip 1.0 (line 1)", "Megatron-LM's option is --clip-grad"),
+        (
+            "a.toml",
+            "[model]\nflavor = '8B'\n[training]\nsteps = 100\nmax_nrom = 1.0\n",
+            "not read: training.max_nrom 1.0 (line 5)",
+            "did you mean max_norm?",
+        ),
+        (
+            "a.yaml",
+            _TRAINER + "wieght_decay: 0.1\n",
+            "not read: wieght_decay 0.1 (line 5)",
+            "did you mean weight_decay?",
+        ),
+        (
+            "a.sh",
+            _MEGATRON + "--grad-clip 1.0",
+            "not read: --grad-clip 1.0 (line 1)",
+            "Megatron-LM's option is --clip-grad",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_misspelt_key_is_named_with_the_nearest_one(
     read: Read, name: str, text: str, message: str, typed: str
 ) -> None:

@@ -1,10 +1,13 @@
-"""Configs of frameworks that nobody named: keys, places and sizes tell what is meant, and what is beside the point."""
+"""Configs of frameworks that nobody named.
+
+Keys, places and sizes tell what is meant, and what is beside the point.
+"""
 
 from collections.abc import Callable
 
 import pytest
 
-from trimtab.preflight.settings import Settings
+from trimtab.configs.settings import Settings
 
 Read = Callable[..., Settings]
 
@@ -35,7 +38,10 @@ Read = Callable[..., Settings]
         ("pe: rotary\nseq: 2048", "seq", 2048),
         ("ffn_type: swiglu\nd_model: 64", "gated_ffn", True),
         (
-            "cores_per_replica: 8\ntpu_size: 256\nper_replica_batch: 1\ngradient_accumulation_steps: 16",
+            (
+                "cores_per_replica: 8\ntpu_size: 256\nper_replica_batch:"
+                " 1\ngradient_accumulation_steps: 16"
+            ),
             "batch_samples",
             512,
         ),
@@ -95,7 +101,8 @@ def test_key_and_line_say_where_a_value_stands(read: Read) -> None:
 def test_the_size_is_taken_from_the_name_of_the_model_file(read: Read) -> None:
     settings = read(
         "a.sh",
-        "torchrun main.py --model_config configs/llama_7b.json --lr 2.5e-3 --warmup_steps 15000 --optimizer adamw\n",
+        "torchrun main.py --model_config configs/llama_7b.json --lr 2.5e-3 --warmup_steps 15000"
+        " --optimizer adamw\n",
     )
     assert settings.get("params") == 7e9
     assert settings.framework == "generic"

@@ -1,14 +1,17 @@
-"""Each syntax is read as text: nothing runs, nothing grows without bound, errors name line and remedy."""
+"""Each syntax is read as text.
+
+Nothing runs, nothing grows without bound, errors name line and remedy.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from trimtab.config_rules.lint import lint
+from trimtab.configs import read_config
+from trimtab.configs.settings import Settings
 from trimtab.errors import ReadError
-from trimtab.preflight.lint import lint
-from trimtab.preflight.reading import read_config
-from trimtab.preflight.settings import Settings
 
 Read = Callable[..., Settings]
 
@@ -65,12 +68,14 @@ def test_launch_script_with_variables_arrays_arithmetic_and_heredoc(read: Read) 
 def test_what_the_caller_sets_gets_no_default(read: Read) -> None:
     given = read(
         "a.sh",
-        "train.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --train-iters 9 --adam-beta2 0.9",
+        "train.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
+        " --train-iters 9 --adam-beta2 0.9",
     )
     assert (given.get("clip"), given.values["clip"].origin) == (1.0, "default")
     left_open = read(
         "b.sh",
-        "train.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1 --train-iters 9 --clip-grad $CLIP --lr-warmup-tokens $W",
+        "train.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --micro-batch-size 1"
+        " --train-iters 9 --clip-grad $CLIP --lr-warmup-tokens $W",
     )
     assert left_open.get("clip") is None
     assert left_open.get("warmup_steps") is None
@@ -84,10 +89,11 @@ def test_flag_before_a_redirection_or_more_arguments_stays_a_flag(read: Read) ->
 def test_omegaconf_references_and_resolvers(read: Read) -> None:
     settings = read(
         "nemo.yaml",
-        "trainer: {max_steps: 1000, precision: bf16, gradient_clip_val: 1.0}\nexp_manager: {name: x}\n"
-        "model:\n  encoder_seq_length: 2048\n  hidden_size: 768\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n"
-        "  num_layers: ${training.model.depth}\n  depth: 12\n  global_batch_size: ${oc.env:GBS,256}\n"
-        "  optim: {lr: '${model.peak}', sched: {warmup_steps: 10}}\n  peak: 6e-4\n  seed: ${SECRET}\n",
+        "trainer: {max_steps: 1000, precision: bf16, gradient_clip_val: 1.0}\nexp_manager: {name:"
+        " x}\nmodel:\n  encoder_seq_length: 2048\n  hidden_size: 768\n  ffn_hidden_size:"
+        " ${multiply:4, ${.hidden_size}}\n  num_layers: ${training.model.depth}\n  depth: 12\n "
+        " global_batch_size: ${oc.env:GBS,256}\n  optim: {lr: '${model.peak}', sched:"
+        " {warmup_steps: 10}}\n  peak: 6e-4\n  seed: ${SECRET}\n",
     )
     assert settings.framework == "nemo"
     assert settings.get("ffn") == 3072
@@ -128,9 +134,11 @@ def test_nothing_in_a_config_is_run(read: Read, tmp_path: Path, name: str, text:
 def test_python_config_is_read_by_its_syntax(read: Read) -> None:
     settings = read(
         "config.py",
-        "H = 4096\nRATIO = 8 / 3\nmodel = dict(hidden_size=H, num_layers=32, mlp_ratio=RATIO, dtype='torch.bfloat16')\n"
-        "data = dict(seq_len=2048, micro_bsz=2, micro_num=4, total_steps=2**10)\nadam = dict(lr=1e-4, adam_beta2=0.95)\n"
-        "lr_scheduler = dict(warmup_ratio=0.25, eta_min=adam['lr'] / 10, total_steps=data['total_steps'])\nlr = compute(model)\n",
+        "H = 4096\nRATIO = 8 / 3\nmodel = dict(hidden_size=H, num_layers=32, mlp_ratio=RATIO,"
+        " dtype='torch.bfloat16')\ndata = dict(seq_len=2048, micro_bsz=2, micro_num=4,"
+        " total_steps=2**10)\nadam = dict(lr=1e-4, adam_beta2=0.95)\nlr_scheduler ="
+        " dict(warmup_ratio=0.25, eta_min=adam['lr'] / 10, total_steps=data['total_steps'])\nlr ="
+        " compute(model)\n",
     )
     assert settings.framework == "internevo"
     assert settings.get("hidden") == 4096
@@ -143,9 +151,11 @@ def test_python_config_is_read_by_its_syntax(read: Read) -> None:
 def test_python_file_with_several_configs(tmp_path: Path) -> None:
     path = tmp_path / "registry.py"
     path.write_text(
-        "def small():\n    return Config(optimizer=Adam(lr=8e-4), training=Training(local_batch_size=8, seq_len=2048, steps=10))\n"
-        "def large():\n    return Config(model_spec=model_registry('405B'), optimizer=Adam(lr=8e-5),\n"
-        "        lr_scheduler=Sched(warmup_steps=600), training=Training(local_batch_size=2, seq_len=8192, steps=3000))\n"
+        "def small():\n    return Config(optimizer=Adam(lr=8e-4),"
+        " training=Training(local_batch_size=8, seq_len=2048, steps=10))\ndef large():\n    return"
+        " Config(model_spec=model_registry('405B'), optimizer=Adam(lr=8e-5),\n       "
+        " lr_scheduler=Sched(warmup_steps=600), training=Training(local_batch_size=2, seq_len=8192,"
+        " steps=3000))\n"
     )
     small, large = read_config(path)
     assert (small.get("lr"), large.get("lr")) == (8e-4, 8e-5)
@@ -156,7 +166,8 @@ def test_python_file_with_several_configs(tmp_path: Path) -> None:
 def test_json_with_comments_trailing_commas_and_nan(read: Read) -> None:
     settings = read(
         "ds.json",
-        '{"optimizer": {"params": {"lr": 3e-4, "eps": NaN,}}, // peak\n "train_batch_size": 64, /* all */ }',
+        '{"optimizer": {"params": {"lr": 3e-4, "eps": NaN,}}, // peak\n "train_batch_size": 64, /*'
+        " all */ }",
     )
     assert settings.get("lr") == 3e-4
     assert settings.get("eps") != settings.get("eps")  # NaN is a value, not an absence
@@ -166,7 +177,8 @@ def test_json_with_comments_trailing_commas_and_nan(read: Read) -> None:
 def test_stored_arguments_and_settings(read: Read) -> None:
     arguments = read(
         "a.json",
-        '{"framework": "megatron", "model": "x/y", "args": ["--num-layers", "4", "--hidden-size", 64, "--global-batch-size", "${G:-8}", "--lr", "$LR"]}',
+        '{"framework": "megatron", "model": "x/y", "args": ["--num-layers", "4", "--hidden-size",'
+        ' 64, "--global-batch-size", "${G:-8}", "--lr", "$LR"]}',
     )
     assert arguments.framework == "megatron"
     assert (arguments.get("layers"), arguments.get("hidden"), arguments.get("batch_samples")) == (
@@ -178,7 +190,8 @@ def test_stored_arguments_and_settings(read: Read) -> None:
     assert arguments.get("pretrained") is None
     stored = read(
         "b.json",
-        '{"note": "facts", "config": {"sequence_length": 4096, "optim": {"type": "AdamW", "lr": 4e-4, "betas": [0.9, 0.95]}}}',
+        '{"note": "facts", "config": {"sequence_length": 4096, "optim": {"type": "AdamW", "lr":'
+        ' 4e-4, "betas": [0.9, 0.95]}}}',
     )
     assert (stored.get("seq"), stored.get("lr"), stored.get("beta2")) == (4096, 4e-4, 0.95)
 
@@ -192,7 +205,8 @@ def test_toml_ini_and_gin(read: Read) -> None:
     assert (ini.get("lr"), ini.get("batch_samples")) == (3e-4, 32)
     gin = read(
         "t.gin",
-        "TRAIN_STEPS = 1000\nnetwork.T5Config:\n  emb_dim = 4096\n  mlp_activations = ('gelu', 'linear')\nutils.Trainer.num_steps = %TRAIN_STEPS\n",
+        "TRAIN_STEPS = 1000\nnetwork.T5Config:\n  emb_dim = 4096\n  mlp_activations = ('gelu',"
+        " 'linear')\nutils.Trainer.num_steps = %TRAIN_STEPS\n",
     )
     assert (gin.get("hidden"), gin.get("train_steps"), gin.get("gated_ffn")) == (4096, 1000, True)
 
@@ -200,8 +214,9 @@ def test_toml_ini_and_gin(read: Read) -> None:
 def test_yaml_anchors_merge_keys_tags_and_several_documents(tmp_path: Path) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(
-        "base: &base {weight_decay: 0.1, clip_grad: 1.0}\noptimizer:\n  <<: *base\n  lr: 3E-4\n  clip_grad: 0.5\ndata: !include x.yaml\n"
-        "---\noptimizer: {lr: 1e-4, weight_decay: 0.0, betas: [0.9, 0.99]}\n"
+        "base: &base {weight_decay: 0.1, clip_grad: 1.0}\noptimizer:\n  <<: *base\n  lr: 3E-4\n "
+        " clip_grad: 0.5\ndata: !include x.yaml\n---\noptimizer: {lr: 1e-4, weight_decay: 0.0,"
+        " betas: [0.9, 0.99]}\n"
     )
     first, second = read_config(path)
     assert (first.get("lr"), first.get("weight_decay"), first.get("clip")) == (3e-4, 0.1, 0.5)
@@ -280,13 +295,12 @@ def test_directory_gives_its_configs(tmp_path: Path) -> None:
 def test_branches_are_followed_where_the_script_itself_decides(read: Read) -> None:
     settings = read(
         "switch.sh",
-        "SIZE=${1:-13b}\nFP8=1\nARGS=()\n"
-        'if [[ ${SIZE} == "7b" ]]; then\n  HIDDEN=4096; LR=3e-4\nelif [ $SIZE = 13b ]; then\n  HIDDEN=5120\n  LR=2e-4\n'
-        "else\n  HIDDEN=1\nfi\n"
-        "if [ $ASKED = yes ]; then\n  WD=0.1\nelse\n  WD=0.01\nfi\n"
-        "case $MODE in\n  long) SEQ=8192 ;;\nesac\n"
-        'if [[ -n "$FP8" ]]; then ARGS+=("--fp8-format hybrid"); fi\n'
-        "python train.py --hidden-size ${HIDDEN} --lr $LR --weight-decay $WD --seq-length $SEQ ${ARGS[@]} --seed 3\n",
+        'SIZE=${1:-13b}\nFP8=1\nARGS=()\nif [[ ${SIZE} == "7b" ]]; then\n  HIDDEN=4096;'
+        " LR=3e-4\nelif [ $SIZE = 13b ]; then\n  HIDDEN=5120\n  LR=2e-4\nelse\n  HIDDEN=1\nfi\nif ["
+        " $ASKED = yes ]; then\n  WD=0.1\nelse\n  WD=0.01\nfi\ncase $MODE in\n  long) SEQ=8192"
+        ' ;;\nesac\nif [[ -n "$FP8" ]]; then ARGS+=("--fp8-format hybrid"); fi\npython train.py'
+        " --hidden-size ${HIDDEN} --lr $LR --weight-decay $WD --seq-length $SEQ ${ARGS[@]}"
+        " --seed 3\n",
         (),
     )
     assert settings.get("hidden") == 5120
@@ -299,8 +313,9 @@ def test_branches_are_followed_where_the_script_itself_decides(read: Read) -> No
 def test_defaults_of_an_entry_point_count_where_the_module_is_silent(read: Read) -> None:
     settings = read(
         "train.py",
-        "LEARNING_RATE = 3e-4\ndef helper(weight_decay=5):\n    pass\n"
-        "def main(n_nodes=2, devices=4, per_device_batch_size=7, gradient_accumulation_steps=4, *, learning_rate=1.0, seq_len=128):\n    pass\n",
+        "LEARNING_RATE = 3e-4\ndef helper(weight_decay=5):\n    pass\ndef main(n_nodes=2,"
+        " devices=4, per_device_batch_size=7, gradient_accumulation_steps=4, *, learning_rate=1.0,"
+        " seq_len=128):\n    pass\n",
     )
     assert settings.get("lr") == 3e-4
     assert settings.get("weight_decay") is None
@@ -310,9 +325,11 @@ def test_defaults_of_an_entry_point_count_where_the_module_is_silent(read: Read)
 def test_chained_calls_branches_and_lengths_in_python(read: Read) -> None:
     settings = read(
         "a.py",
-        "SEQ = 4096\ndef build(opts):\n    seq_len = opts.seq_len or SEQ\n    c = Config()\n    c.lr = 1e-5\n    c.seq_len = seq_len\n"
-        "    c.max_duration = Duration.tokens(int(1.048576e9))\n    c.batch_size = 256\n    if opts.debug:\n        c.batch_size = 2\n"
-        "    c.trainer = Trainer(max_grad_norm=0.5).with_callback('saver', Saver(save_interval=1000))\n    return c\n",
+        "SEQ = 4096\ndef build(opts):\n    seq_len = opts.seq_len or SEQ\n    c = Config()\n   "
+        " c.lr = 1e-5\n    c.seq_len = seq_len\n    c.max_duration ="
+        " Duration.tokens(int(1.048576e9))\n    c.batch_size = 256\n    if opts.debug:\n       "
+        " c.batch_size = 2\n    c.trainer = Trainer(max_grad_norm=0.5).with_callback('saver',"
+        " Saver(save_interval=1000))\n    return c\n",
     )
     assert (settings.get("lr"), settings.get("seq"), settings.get("batch_samples")) == (
         1e-5,
@@ -326,9 +343,11 @@ def test_chained_calls_branches_and_lengths_in_python(read: Read) -> None:
 def test_two_assignments_in_one_line(read: Read) -> None:
     settings = read(
         "a.sh",
-        "ROUND=2\nif   [[ ${ROUND} == 1 ]]; then ITERS=100    SAVE=10\nelif [[ ${ROUND} == 2 ]]; then ITERS=1000   SAVE=18\nelse echo bad\nfi\n"
-        "GPUS=${GPUS:-8}\nACC=$((128 / 4 / GPUS))\nA=1 B=2 torchrun train.py --train-iters $ITERS --save-interval $SAVE"
-        " --gradient_accumulation_steps ${ACC} --per_device_train_batch_size 4 --learning_rate 1e-4\n",
+        "ROUND=2\nif   [[ ${ROUND} == 1 ]]; then ITERS=100    SAVE=10\nelif [[ ${ROUND} == 2 ]];"
+        " then ITERS=1000   SAVE=18\nelse echo bad\nfi\nGPUS=${GPUS:-8}\nACC=$((128 / 4 /"
+        " GPUS))\nA=1 B=2 torchrun train.py --train-iters $ITERS --save-interval $SAVE"
+        " --gradient_accumulation_steps ${ACC} --per_device_train_batch_size 4 --learning_rate"
+        " 1e-4\n",
         (),
     )
     assert (settings.get("train_steps"), settings.get("save_steps")) == (1000, 18)
@@ -340,17 +359,32 @@ def test_two_assignments_in_one_line(read: Read) -> None:
     [
         ("a.sh", "X=$(expr $X + 1)\nY=$((Y + 1))\ntrain.py --lr 1e-4 --steps $X --n $Y\n"),
         ("b.sh", 'Z="a b=c d"\nQ="x y\ntrain.py --lr 1e-4\n'),
-        ("a.yaml", "lr: 1e-4\nhidden_size: .nan\nseq_len: .inf\ntrain_tokens: .nan\nwarmup_tokens: nan\nbatch_size: nan\nnum_layers: 1e400\n"),
+        (
+            "a.yaml",
+            (
+                "lr: 1e-4\nhidden_size: .nan\nseq_len: .inf\ntrain_tokens: .nan\nwarmup_tokens:"
+                " nan\nbatch_size: nan\nnum_layers: 1e400\n"
+            ),
+        ),
         ("a.py", "lr = 1e-4\nseed = int(1e999)\nsteps = round(1e999)\n"),
-        ("b.yaml", "optimizer: {learning_rate: [{initial_learning_rate: 0, end_learning_rate: 1e-4, steps: 1e999}]}\n"),
+        (
+            "b.yaml",
+            (
+                "optimizer: {learning_rate: [{initial_learning_rate: 0, end_learning_rate: 1e-4,"
+                " steps: 1e999}]}\n"
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_odd_values_never_break_the_reading(read: Read, name: str, text: str) -> None:
     assert read(name, text, ()).get("lr") == 1e-4
 
 
 def test_weights_turned_to_half_are_seen_in_a_script(read: Read) -> None:
-    text = "LR = 6e-3\nmodel = GPT(hidden_size=512, num_layers=4).cuda().half()\nopt = AdamW(model.parameters(), lr=LR, weight_decay=0.1)\n"
+    text = (
+        "LR = 6e-3\nmodel = GPT(hidden_size=512, num_layers=4).cuda().half()\nopt ="
+        " AdamW(model.parameters(), lr=LR, weight_decay=0.1)\n"
+    )
     run = read("train.py", text)
     assert run.get("dtype") == "fp16-pure"
     assert any(f.rule == "L27" and f.severity == "error" for f in lint(run))
@@ -362,7 +396,8 @@ def test_weights_turned_to_half_are_seen_in_a_script(read: Read) -> None:
 def test_config_overrides_of_transformers_give_the_shape(read: Read) -> None:
     run = read(
         "run.sh",
-        'python run_clm.py --model_type gpt2 --config_overrides "n_embd=8192,n_head=64,n_layer=48" --learning_rate 5e-4 --fp16 '
-        "--per_device_train_batch_size 8 --num_train_epochs 1 --output_dir out\n",
+        'python run_clm.py --model_type gpt2 --config_overrides "n_embd=8192,n_head=64,n_layer=48"'
+        " --learning_rate 5e-4 --fp16 --per_device_train_batch_size 8 --num_train_epochs 1"
+        " --output_dir out\n",
     )
     assert [run.get(n) for n in ("hidden", "heads", "layers", "lr")] == [8192, 64, 48, 5e-4]

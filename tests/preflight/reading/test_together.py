@@ -1,4 +1,5 @@
-"""One run in several files: group files of hydra, a model's config.json, a DeepSpeed config, what could not be read."""
+"""One run in several files: group files of hydra, a model's config.json, a DeepSpeed config, what
+could not be read."""
 
 import json
 from pathlib import Path
@@ -6,15 +7,25 @@ from pathlib import Path
 import pytest
 
 from trimtab.cli import main
-from trimtab.preflight.lint import lint
-from trimtab.preflight.reading import joined, read_config
-from trimtab.preflight.settings import Settings
+from trimtab.config_rules.lint import lint
+from trimtab.configs import joined, read_config
+from trimtab.configs.settings import Settings
 
 _MODEL = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
-    "intermediate_size": 28672, "vocab_size": 128256, "initializer_range": 0.02, "hidden_act": "silu",
-}  # fmt: skip
-_TRAINING = "per_device_train_batch_size: 4\ngradient_accumulation_steps: 8\nlearning_rate: 3.0e-3\nmax_steps: 10000\noutput_dir: out\n"
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 8192,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "intermediate_size": 28672,
+    "vocab_size": 128256,
+    "initializer_range": 0.02,
+    "hidden_act": "silu",
+}
+_TRAINING = (
+    "per_device_train_batch_size: 4\ngradient_accumulation_steps: 8\nlearning_rate:"
+    " 3.0e-3\nmax_steps: 10000\noutput_dir: out\n"
+)
 
 
 def write(folder: Path, **files: str) -> None:
@@ -63,9 +74,12 @@ def test_a_run_on_named_weights_and_one_with_its_own_shape_take_none(tmp_path: P
 def test_two_descriptions_of_other_names_fit_nobody_but_a_named_one_does(tmp_path: Path) -> None:
     small = json.dumps({**_MODEL, "hidden_size": 1024, "num_hidden_layers": 24})
     write(
-        tmp_path, big_dot_json=json.dumps(_MODEL), small_dot_json=small, a_dot_yaml=_TRAINING,
+        tmp_path,
+        big_dot_json=json.dumps(_MODEL),
+        small_dot_json=small,
+        a_dot_yaml=_TRAINING,
         b_dot_yaml=_TRAINING + "config_name: ./small.json\n",
-    )  # fmt: skip
+    )
     found = by_name(read_config(tmp_path))
     assert found["a.yaml"].get("hidden") is None
     assert found["b.yaml"].get("hidden") == 1024
@@ -98,7 +112,10 @@ def test_a_description_named_in_place_of_weights_is_no_fine_tuning(tmp_path: Pat
 # ------------------------------------------------------------ hydra
 
 
-_HYDRA = "defaults:\n  - model: big\n  - optim@opt: adamw\n  - _self_\ntrainer: {max_steps: 20000, precision: 16-mixed}\ndata: {seq_len: '${model.block_size}'}\nopt: {weight_decay: 0.2}\n"
+_HYDRA = (
+    "defaults:\n  - model: big\n  - optim@opt: adamw\n  - _self_\ntrainer: {max_steps: 20000,"
+    " precision: 16-mixed}\ndata: {seq_len: '${model.block_size}'}\nopt: {weight_decay: 0.2}\n"
+)
 _BIG = "n_embd: 5120\nn_layer: 40\nn_head: 40\nblock_size: 2048\n"
 _ADAMW = "lr: 1.0e-3\nbetas: [0.9, 0.999]\nweight_decay: 0.01\nwarmup_steps: 30000\n"
 
@@ -106,9 +123,16 @@ _ADAMW = "lr: 1.0e-3\nbetas: [0.9, 0.999]\nweight_decay: 0.01\nwarmup_steps: 300
 def test_group_files_beside_a_hydra_config_are_composed(tmp_path: Path) -> None:
     write(tmp_path, config_dot_yaml=_HYDRA, model__big_dot_yaml=_BIG, optim__adamw_dot_yaml=_ADAMW)
     (run,) = read_config(tmp_path)
-    assert {n: run.get(n) for n in ("hidden", "lr", "beta2", "seq", "warmup_steps", "weight_decay")} == {
-        "hidden": 5120, "lr": 1e-3, "beta2": 0.999, "seq": 2048, "warmup_steps": 30000, "weight_decay": 0.2,
-    }  # fmt: skip
+    assert {
+        n: run.get(n) for n in ("hidden", "lr", "beta2", "seq", "warmup_steps", "weight_decay")
+    } == {
+        "hidden": 5120,
+        "lr": 1e-3,
+        "beta2": 0.999,
+        "seq": 2048,
+        "warmup_steps": 30000,
+        "weight_decay": 0.2,
+    }
     assert run.values["lr"].key == "opt.lr", "under the package that the list gives it"
     assert {"SCHED", "L06", "L24"} <= set(rules(run))
     assert "composed with model/big.yaml, optim/adamw.yaml" in run.note
@@ -157,10 +181,17 @@ def test_nothing_outside_the_folder_is_read(tmp_path: Path, name: str) -> None:
 # ------------------------------------------------------------ DeepSpeed beside transformers
 
 _ZERO: dict[str, object] = {
-    "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": "auto", "fp16": {"enabled": True}, "gradient_clipping": "auto",
-    "optimizer": {"type": "AdamW", "params": {"lr": 6e-4}}, "zero_optimization": {"stage": 3},
-}  # fmt: skip
-_LAUNCH = "deepspeed --num_gpus 8 --num_nodes 4 run_clm.py --deepspeed DS --learning_rate 3e-4 --per_device_train_batch_size 4 --max_steps 50000 --bf16\n"
+    "train_micro_batch_size_per_gpu": 3,
+    "gradient_accumulation_steps": "auto",
+    "fp16": {"enabled": True},
+    "gradient_clipping": "auto",
+    "optimizer": {"type": "AdamW", "params": {"lr": 6e-4}},
+    "zero_optimization": {"stage": 3},
+}
+_LAUNCH = (
+    "deepspeed --num_gpus 8 --num_nodes 4 run_clm.py --deepspeed DS --learning_rate 3e-4"
+    " --per_device_train_batch_size 4 --max_steps 50000 --bf16\n"
+)
 
 
 def test_what_the_deepspeed_config_says_otherwise_is_an_error(tmp_path: Path) -> None:
@@ -173,8 +204,8 @@ def test_what_the_deepspeed_config_says_otherwise_is_an_error(tmp_path: Path) ->
     assert run.framework == "hf-trainer"
     said = " ".join(f.message for f in lint(run) if f.rule == "KEY" and f.severity == "error")
     assert (
-        "--per_device_train_batch_size 4 and the DeepSpeed config's train_micro_batch_size_per_gpu 3"
-        in said
+        "--per_device_train_batch_size 4 and the DeepSpeed config's"
+        " train_micro_batch_size_per_gpu 3" in said
     )
     assert "--learning_rate 0.0003 and the DeepSpeed config's optimizer.params.lr 0.0006" in said
     assert "--bf16 and deepspeed_json.fp16.enabled both on" in said

@@ -1,11 +1,12 @@
-"""Batches, warm-ups and lengths written in ratios, samples, tokens and durations come out in steps and tokens."""
+"""Batches, warm-ups and lengths written in ratios, samples, tokens and durations come out in steps
+and tokens."""
 
 from collections.abc import Callable
 
 import pytest
 
-from trimtab.preflight.lint import lint
-from trimtab.preflight.settings import Settings
+from trimtab.config_rules.lint import lint
+from trimtab.configs.settings import Settings
 
 Read = Callable[..., Settings]
 
@@ -14,9 +15,10 @@ def test_warm_up_as_a_share_is_of_the_decay_where_that_is_stated(read: Read) -> 
     # The published GPT-3 175B launch of Megatron-LM: fraction .001 of 430 000 iterations, batch 1536.
     settings = read(
         "gpt.sh",
-        "torchrun pretrain_gpt.py --num-layers 96 --hidden-size 12288 --num-attention-heads 96 --seq-length 2048 "
-        "--micro-batch-size 1 --global-batch-size 1536 --train-iters 500000 --lr-decay-iters 430000 "
-        "--lr-warmup-fraction .001 --lr 6.0e-5 --min-lr 6.0e-6 --fp16 --clip-grad 1.0",
+        "torchrun pretrain_gpt.py --num-layers 96 --hidden-size 12288 --num-attention-heads 96"
+        " --seq-length 2048 --micro-batch-size 1 --global-batch-size 1536 --train-iters 500000"
+        " --lr-decay-iters 430000 --lr-warmup-fraction .001 --lr 6.0e-5 --min-lr 6.0e-6 --fp16"
+        " --clip-grad 1.0",
     )
     assert settings.framework == "megatron"
     assert settings.get("warmup_steps") == 430
@@ -33,9 +35,10 @@ def test_warm_up_as_a_share_is_of_the_decay_where_that_is_stated(read: Read) -> 
 def test_composer_durations(read: Read, warmup: str, steps: int) -> None:
     settings = read(
         "mpt.yaml",
-        f"max_seq_len: 2048\nmodel: {{name: mpt_causal_lm, d_model: 768, n_heads: 12, n_layers: 12, expansion_ratio: 4}}\n"
-        f"train_loader: {{name: text}}\nscheduler: {{name: cosine_with_warmup, t_warmup: {warmup}, alpha_f: 0.1}}\n"
-        "optimizer: {name: decoupled_adamw, lr: 6.0e-4}\nmax_duration: 4800ba\nglobal_train_batch_size: 256\n",
+        "max_seq_len: 2048\nmodel: {name: mpt_causal_lm, d_model: 768, n_heads: 12, n_layers: 12,"
+        " expansion_ratio: 4}\ntrain_loader: {name: text}\nscheduler: {name:"
+        f" cosine_with_warmup, t_warmup: {warmup}, alpha_f: 0.1}}\noptimizer: {{name:"
+        " decoupled_adamw, lr: 6.0e-4}\nmax_duration: 4800ba\nglobal_train_batch_size: 256\n",
     )
     assert settings.framework == "llm-foundry"
     assert settings.get("warmup_steps") == steps
@@ -56,8 +59,9 @@ def test_warm_up_in_samples_follows_the_batch_ramp(read: Read) -> None:
     # Ramp 32 → 128 by 32 over 3000 samples: 1000 samples each at 32, 64 and 96, then 128.
     settings = read(
         "ramp.sh",
-        "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --micro-batch-size 1 "
-        "--global-batch-size 128 --rampup-batch-size 32 32 3000 --train-samples 100_000 --lr-warmup-samples 3000 --lr 1e-3",
+        "python pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
+        " --seq-length 128 --micro-batch-size 1 --global-batch-size 128 --rampup-batch-size 32 32"
+        " 3000 --train-samples 100_000 --lr-warmup-samples 3000 --lr 1e-3",
     )
     assert settings.get("warmup_steps") == round(1000 / 32 + 1000 / 64 + 1000 / 96)
     assert settings.get("batch_start_samples") == 32
@@ -67,15 +71,17 @@ def test_warm_up_in_samples_follows_the_batch_ramp(read: Read) -> None:
 def test_batch_of_an_unknown_number_of_devices_is_marked_as_assumed(read: Read) -> None:
     alone = read(
         "a.yaml",
-        "base_model: m/llama-8b\nsequence_len: 4096\nmicro_batch_size: 2\ngradient_accumulation_steps: 4\nlearning_rate: 1e-5\n",
+        "base_model: m/llama-8b\nsequence_len: 4096\nmicro_batch_size:"
+        " 2\ngradient_accumulation_steps: 4\nlearning_rate: 1e-5\n",
     )
     assert alone.get("batch_tokens") == 2 * 4 * 4096
     assert alone.values["batch_tokens"].origin == "default"
     assert any("number of devices" in note for note in alone.note)
     known = read(
         "b.yaml",
-        "tokens: {sequence_length: 2048, micro_batch_size: 4, batch_accumulation_per_replica: 4, train_steps: 10}\n"
-        "parallelism: {dp: 64, tp: 2, pp: 1, pp_engine: 1f1b}\noptimizer: {learning_rate_scheduler: {learning_rate: 5e-4}}\n",
+        "tokens: {sequence_length: 2048, micro_batch_size: 4, batch_accumulation_per_replica: 4,"
+        " train_steps: 10}\nparallelism: {dp: 64, tp: 2, pp: 1, pp_engine: 1f1b}\noptimizer:"
+        " {learning_rate_scheduler: {learning_rate: 5e-4}}\n",
     )
     assert known.get("batch_tokens") == 64 * 4 * 4 * 2048
     assert known.values["batch_tokens"].origin == "derived"
@@ -94,14 +100,46 @@ def test_a_batch_size_that_can_only_be_tokens_is_taken_as_tokens(read: Read) -> 
     ("rule", "text", "ffn", "effective"),
     [
         # Llama-7B by Meta's rule: 2/3 of 4 * 4096, rounded up to 256.
-        ("lingua", "optim: {lr: 1e-3, lr_min_ratio: 0.1}\nmodel: {dim: 4096, n_layers: 32, multiple_of: 256}\n", None, 11008),
+        (
+            "lingua",
+            (
+                "optim: {lr: 1e-3, lr_min_ratio: 0.1}\nmodel: {dim: 4096, n_layers: 32,"
+                " multiple_of: 256}\n"
+            ),
+            None,
+            11008,
+        ),
         # OLMo counts both halves of SwiGLU in mlp_ratio.
-        ("olmo", "model: {d_model: 2048, n_layers: 16, mlp_ratio: 8, activation_type: swiglu, block_type: sequential, layer_norm_type: default}\n", 16384, 8192),
+        (
+            "olmo",
+            (
+                "model: {d_model: 2048, n_layers: 16, mlp_ratio: 8, activation_type: swiglu,"
+                " block_type: sequential, layer_norm_type: default}\n"
+            ),
+            16384,
+            8192,
+        ),
         # GPT-NeoX with SwiGLU takes 2/3 of the stated width and splits it in two.
-        ("gpt-neox", "num_layers: 2\nhidden_size: 4096\nintermediate_size: 12288\nactivation: swiglu\npipe_parallel_size: 1\n", 12288, 4096),
-        ("internevo", "data: {micro_bsz: 1, seq_len: 2048}\nmodel: {hidden_size: 4096, num_layers: 2, mlp_ratio: 2.6666666666666665}\n", 10922, 11008),
+        (
+            "gpt-neox",
+            (
+                "num_layers: 2\nhidden_size: 4096\nintermediate_size: 12288\nactivation:"
+                " swiglu\npipe_parallel_size: 1\n"
+            ),
+            12288,
+            4096,
+        ),
+        (
+            "internevo",
+            (
+                "data: {micro_bsz: 1, seq_len: 2048}\nmodel: {hidden_size: 4096, num_layers: 2,"
+                " mlp_ratio: 2.6666666666666665}\n"
+            ),
+            10922,
+            11008,
+        ),
     ],
-)  # fmt: skip
+)
 def test_feed_forward_width_by_the_rule_of_the_framework(
     read: Read, rule: str, text: str, ffn: int | None, effective: int
 ) -> None:
@@ -115,22 +153,25 @@ def test_parameters_from_the_shape_and_from_a_name(read: Read) -> None:
     # Llama-3-8B has 8.03 B parameters.
     shape = read(
         "a.json",
-        '{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,'
-        ' "intermediate_size": 14336, "hidden_act": "silu", "vocab_size": 128256, "tie_word_embeddings": false}',
+        '{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,'
+        ' "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,'
+        ' "hidden_act": "silu", "vocab_size": 128256, "tie_word_embeddings": false}',
     )
     assert shape.get("params") == pytest.approx(8.03e9, rel=0.002)
     assert shape.framework == "hf-config"
     assert shape.get("lr") is None
     named = read(
         "b.yaml",
-        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nper_device_train_batch_size: 1\nlearning_rate: 1e-5\n",
+        "model_name_or_path: meta-llama/Meta-Llama-3-8B\nper_device_train_batch_size:"
+        " 1\nlearning_rate: 1e-5\n",
     )
     assert named.get("params") == 8e9
     assert named.values["params"].origin == "derived"
     # Many fine experts whose width is not stated: no guess.
     mixture = read(
         "c.sh",
-        "train --num-layers 61 --hidden-size 7168 --num-attention-heads 128 --ffn-hidden-size 18432 --num-experts 256 --micro-batch-size 1 --lr 1e-4",
+        "train --num-layers 61 --hidden-size 7168 --num-attention-heads 128 --ffn-hidden-size 18432"
+        " --num-experts 256 --micro-batch-size 1 --lr 1e-4",
     )
     assert mixture.get("params") is None
 
@@ -164,7 +205,10 @@ max_duration: 4e12T
 
 
 def test_a_warm_up_of_less_than_a_step_of_tokens_is_none(read: Read) -> None:
-    text = "model: {d_model: 4096, max_sequence_length: 4096}\nscheduler: {units: tokens, t_warmup: 2000}\nglobal_train_batch_size: 1024\n"
+    text = (
+        "model: {d_model: 4096, max_sequence_length: 4096}\nscheduler: {units: tokens, t_warmup:"
+        " 2000}\nglobal_train_batch_size: 1024\n"
+    )
     run = read("olmo.yaml", text)
     assert run.get("warmup_steps") == 0
     (said,) = [f for f in lint(run) if f.rule == "L07"]
@@ -176,9 +220,11 @@ def test_a_hybrid_model_is_counted_by_the_kinds_of_its_layers(read: Read) -> Non
     pattern = "M-" * 24 + "*-" * 4
     run = read(
         "run.sh",
-        "torchrun pretrain_mamba.py --hidden-size 4096 --num-attention-heads 32 --group-query-attention --num-query-groups 8 "
-        f"--ffn-hidden-size 16384 --hybrid-override-pattern '{pattern}' --seq-length 4096 --vocab-size 256000 "
-        "--untie-embeddings-and-output-weights --micro-batch-size 4 --global-batch-size 128 --lr 2.5e-4 --train-iters 100000 --bf16\n",
+        "torchrun pretrain_mamba.py --hidden-size 4096 --num-attention-heads 32"
+        " --group-query-attention --num-query-groups 8 --ffn-hidden-size 16384"
+        f" --hybrid-override-pattern '{pattern}' --seq-length 4096 --vocab-size 256000"
+        " --untie-embeddings-and-output-weights --micro-batch-size 4 --global-batch-size 128 --lr"
+        " 2.5e-4 --train-iters 100000 --bf16\n",
     )
     assert run.get("layers") == 56
     assert run.get("params") == pytest.approx(8.66e9, rel=0.03)

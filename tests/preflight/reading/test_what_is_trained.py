@@ -3,15 +3,19 @@
 import pytest
 
 from tests.preflight.reading.conftest import Read
-from trimtab.preflight.lint import lint
+from trimtab.config_rules.lint import lint
 
-TRL = "model_name_or_path: org/base-7b\nlearning_rate: {lr}\nper_device_train_batch_size: 2\nnum_train_epochs: 1\nbf16: true\nwarmup_ratio: 0.1\n"
+TRL = (
+    "model_name_or_path: org/base-7b\nlearning_rate: {lr}\nper_device_train_batch_size:"
+    " 2\nnum_train_epochs: 1\nbf16: true\nwarmup_ratio: 0.1\n"
+)
 
 
 def test_a_projector_alone_is_adapter_training(read: Read) -> None:
     command = (
-        "deepspeed llava/train/train_mem.py --model_name_or_path org/vicuna-13b --tune_mm_mlp_adapter {} --bf16 True"
-        " --per_device_train_batch_size 32 --learning_rate 1e-3 --warmup_ratio 0.03 --num_train_epochs 1\n"
+        "deepspeed llava/train/train_mem.py --model_name_or_path org/vicuna-13b"
+        " --tune_mm_mlp_adapter {} --bf16 True --per_device_train_batch_size 32 --learning_rate"
+        " 1e-3 --warmup_ratio 0.03 --num_train_epochs 1\n"
     )
     adapter = read("a.sh", command.format("True"))
     assert adapter.get("adapter") is True
@@ -40,7 +44,10 @@ def test_preferences_are_told_by_the_keys_of_their_loss(
 
 def test_preferences_are_told_by_the_name_of_the_file_or_program(read: Read) -> None:
     assert "L06" in {f.rule for f in lint(read("mistral-orpo.yaml", TRL.format(lr="1.9e-5")))}
-    command = "accelerate launch run_dpo.py --model_name_or_path org/base-7b --learning_rate 1e-6 --per_device_train_batch_size 2\n"
+    command = (
+        "accelerate launch run_dpo.py --model_name_or_path org/base-7b --learning_rate 1e-6"
+        " --per_device_train_batch_size 2\n"
+    )
     assert read("a.sh", command).get("objective") == "dpo"
     assert (
         read("b.sh", "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 512\n").get("objective")
@@ -53,22 +60,34 @@ def test_preferences_are_told_by_the_name_of_the_file_or_program(read: Read) -> 
     [
         (
             "a.yaml",
-            "checkpoint_dir: checkpoints/org/base-8b\ntrain: {global_batch_size: 8, micro_batch_size: 1, max_norm: null}\n",
+            (
+                "checkpoint_dir: checkpoints/org/base-8b\ntrain: {global_batch_size: 8,"
+                " micro_batch_size: 1, max_norm: null}\n"
+            ),
             0,
         ),
         (
             "a.yaml",
-            "checkpoint_dir: checkpoints/org/base-8b\ntrain: {global_batch_size: 8, micro_batch_size: 1, max_norm: 1.0}\n",
+            (
+                "checkpoint_dir: checkpoints/org/base-8b\ntrain: {global_batch_size: 8,"
+                " micro_batch_size: 1, max_norm: 1.0}\n"
+            ),
             1.0,
         ),
         (
             "a.json",
-            '{"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam", "params": {"lr": 1e-4}}, "bf16": {"enabled": true}}',
+            (
+                '{"train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "Adam", "params":'
+                ' {"lr": 1e-4}}, "bf16": {"enabled": true}}'
+            ),
             0,
         ),
         (
             "a.json",
-            '{"train_micro_batch_size_per_gpu": 4, "gradient_clipping": "auto", "bf16": {"enabled": true}}',
+            (
+                '{"train_micro_batch_size_per_gpu": 4, "gradient_clipping": "auto", "bf16":'
+                ' {"enabled": true}}'
+            ),
             None,
         ),
         ("a.json", '{"zero_optimization": {"stage": 3}, "fp16": {"enabled": "auto"}}', None),
@@ -83,7 +102,10 @@ def test_clipping_left_out_is_off_where_the_framework_says_so(
 
 
 def test_model_names_an_architecture_where_pretraining_is_done(read: Read) -> None:
-    facts = '{"framework": "megatron-deepspeed", "model": "org-175b", "args": ["--deepspeed", "--num-layers", "96", "--hidden-size", "12288", "--lr", "6e-5"]}'
+    facts = (
+        '{"framework": "megatron-deepspeed", "model": "org-175b", "args": ["--deepspeed",'
+        ' "--num-layers", "96", "--hidden-size", "12288", "--lr", "6e-5"]}'
+    )
     assert read("a.json", facts).get("pretrained") is None
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.preflight.scan import ScanResult, ScanSettings, scan
-from trimtab.preflight.scan.judge import Finding
-from trimtab.preflight.scan.sources import Reading
-from trimtab.testing.prose import prose
+from benchmarks.logs.prose import prose
+from trimtab.data_scan import ScanResult, ScanSettings, scan
+from trimtab.data_scan.findings import Finding
+from trimtab.data_scan.sources import Reading
 
 CLEAN = prose(300, seed=0)
 

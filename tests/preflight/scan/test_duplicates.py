@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.logs.prose import prose
 from tests.preflight.scan.data import (
     CLEAN,
     scan_one,
@@ -14,12 +15,11 @@ from tests.preflight.scan.data import (
     write_jsonl,
     write_megatron,
 )
+from trimtab.data_scan import ScanResult, scan
+from trimtab.data_scan.duplicates import Seen
+from trimtab.data_scan.epochs import EpochPlan, plan_epochs
+from trimtab.data_scan.findings import Finding, figures
 from trimtab.errors import ConfigError
-from trimtab.preflight.scan import ScanResult, scan
-from trimtab.preflight.scan.duplicates import Seen
-from trimtab.preflight.scan.epochs import EpochPlan, plan_epochs
-from trimtab.preflight.scan.judge import Finding, figures
-from trimtab.testing.prose import prose
 
 
 def changed(text: str, words: int, seed: int) -> str:
@@ -117,8 +117,10 @@ def test_deduplication_that_inserts_escapes_is_an_error_and_shows_them(tmp_path:
     values = found["inserted"].values
     assert found["inserted"].severity == "error"
     assert (values["rewritten"], values["inserted_backslashes"], values["inserted_bytes"]) == (
-        rewritten, inserted, inserted,
-    )  # fmt: skip
+        rewritten,
+        inserted,
+        inserted,
+    )
     assert {g["ngram"]: (g["before"], g["after"]) for g in values["ngrams"]}['\\"'] == (0, inserted)
     assert '\\"' in found["inserted"].examples[0]["text"]
     assert result.difference is not None

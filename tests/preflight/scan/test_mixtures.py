@@ -1,4 +1,7 @@
-"""Several kinds of text in one source are no fault; short templates, empty documents and wrong ids are found and placed."""
+"""Several kinds of text in one source are no fault.
+
+Short templates, empty documents and wrong ids are found and placed.
+"""
 
 import json
 import random
@@ -8,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.preflight.scan.data import (  # fmt: skip
+from benchmarks.logs.prose import prose
+from tests.preflight.scan.data import (
     CLEAN,
     scan_one,
     scan_texts,
@@ -17,16 +21,20 @@ from tests.preflight.scan.data import (  # fmt: skip
     write_megatron,
 )
 from trimtab.cli import main
-from trimtab.preflight.scan import scan
-from trimtab.preflight.scan.judge import figures
-from trimtab.testing.prose import prose
+from trimtab.data_scan import scan
+from trimtab.data_scan.findings import figures
 
-HANZI = "训练大型语言模型时,损失可能会突然上升。我们需要找到原因并恢复训练。数据质量对稳定性影响很大,特别是重复的内容。"
+HANZI = (
+    "训练大型语言模型时,损失可能会突然上升。我们需要找到原因并恢复训练。"
+    "数据质量对稳定性影响很大,特别是重复的内容。"
+)
 
 
 def code(number: int) -> list[str]:
     """Return sources of the standard library, each another one."""
-    return [p.read_text() for p in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:number]]  # fmt: skip
+    return [
+        p.read_text() for p in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:number]
+    ]
 
 
 def chinese(number: int) -> list[str]:
@@ -37,7 +45,10 @@ def chinese(number: int) -> list[str]:
 def tables(number: int) -> list[str]:
     rng = random.Random(2)
     head = "# Table\n\n| a | b |\n|---|---|\n"
-    return [head + "\n".join(f"| {rng.random():.4f} | {rng.randint(0, 9999)} |" for _ in range(60)) for _ in range(number)]  # fmt: skip
+    return [
+        head + "\n".join(f"| {rng.random():.4f} | {rng.randint(0, 9999)} |" for _ in range(60))
+        for _ in range(number)
+    ]
 
 
 @pytest.mark.parametrize("share_of_code", [5, 20, 100])
@@ -54,21 +65,38 @@ def test_prose_with_a_little_code_or_much_is_no_outlier(tmp_path: Path) -> None:
 
 
 def test_what_is_planted_in_a_mixture_is_found(tmp_path: Path) -> None:
-    planted = ["\n".join(f"row {i % 7} of the table, nothing else {n}" for i in range(300)) for n in range(6)]  # fmt: skip
+    planted = [
+        "\n".join(f"row {i % 7} of the table, nothing else {n}" for i in range(300))
+        for n in range(6)
+    ]
     found = scan_texts(tmp_path, [*CLEAN, *code(60), *chinese(100), *planted])["low-entropy"]
     assert found.ranges == ((460, 465),)
 
 
 def test_short_templates_are_found_and_shorter_ones_said_to_be_left_out(tmp_path: Path) -> None:
-    pages = [f"Product {i * 7919 % 10007}: price {i * 31 % 997} USD. Add to cart. Free shipping on orders over 50. Customers also viewed item {i * 17 % 4001}. Sign in to see the rating. All rights reserved by the shop that you are visiting now, and by no other." for i in range(400)]  # fmt: skip
-    heads = ["Sign in to your account. Cookie policy. All rights reserved. Add to cart. " + " ".join(t.split()[:60]) for t in prose(100, seed=5)]  # fmt: skip
+    pages = [
+        f"Product {i * 7919 % 10007}: price {i * 31 % 997} USD. Add to cart. Free shipping on"
+        f" orders over 50. Customers also viewed item {i * 17 % 4001}. Sign in to see the rating."
+        " All rights reserved by the shop that you are visiting now, and by no other."
+        for i in range(400)
+    ]
+    heads = [
+        "Sign in to your account. Cookie policy. All rights reserved. Add to cart. "
+        + " ".join(t.split()[:60])
+        for t in prose(100, seed=5)
+    ]
     tiny = [f"{i} is short" for i in range(30)]
     result = scan_one(write_jsonl(tmp_path / "d.jsonl", [*CLEAN, *pages, *heads, *tiny]))
     found = {f.rule: f for f in result.findings}
     assert found["near-duplicates"].count > 200
-    assert all(a >= 300 and b < 700 for a, b in _ranges(result.sources[0].tallies["near-duplicates"].ranges))  # fmt: skip
+    assert all(
+        a >= 300 and b < 700
+        for a, b in _ranges(result.sources[0].tallies["near-duplicates"].ranges)
+    )
     assert (found["same-beginning"].severity, found["same-beginning"].count) == ("info", 80)
-    assert result.notes == ("30 documents are shorter than 128 bytes and were not looked at for near duplicates",)  # fmt: skip
+    assert result.notes == (
+        "30 documents are shorter than 128 bytes and were not looked at for near duplicates",
+    )
 
 
 def _ranges(ranges: list[list[int]]) -> list[tuple[int, int]]:
@@ -86,7 +114,10 @@ def test_column_and_message_agree(tmp_path: Path) -> None:
     texts += [t.replace(" the ", " that ", 1) for t in CLEAN[100:140]]
     result = scan_one(write_jsonl(tmp_path / "d.jsonl", texts))
     row, found = figures(result.sources[0]), {f.rule: f for f in result.findings}
-    for rule, field in (("exact-duplicates", "share_exact_duplicates"), ("near-duplicates", "share_near_duplicates")):  # fmt: skip
+    for rule, field in (
+        ("exact-duplicates", "share_exact_duplicates"),
+        ("near-duplicates", "share_near_duplicates"),
+    ):
         assert row[field] == pytest.approx(found[rule].values["share"])
         assert f"({row[field]:.2%})" in found[rule].message
 
@@ -114,7 +145,7 @@ def test_empty_and_repeated_documents_of_tokens(tmp_path: Path) -> None:
 def test_empty_documents_of_tokens_are_counted_over_the_edges_of_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.preflight.scan.read_tokens.BLOCK_BYTES", 1 << 12)
+    monkeypatch.setattr("trimtab.data_scan.read_tokens.BLOCK_BYTES", 1 << 12)
     docs = [tokens(0 if i % 3 == 1 else 700 + 13 * i, seed=i) for i in range(90)]
     source = scan_one(write_megatron(tmp_path / "d", docs), context=256).sources[0]
     assert (source.num_docs, source.lengths[0]) == (90, 30)
@@ -150,13 +181,20 @@ def test_a_table_by_what_documents_say_they_are_from(
 
 def test_the_field_of_the_origin_can_be_named_and_many_origins_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
-    path.write_text("".join(json.dumps({"text": t, "url": f"u{i}", "kind": "ab"[i % 2]}) + "\n" for i, t in enumerate(CLEAN)))  # fmt: skip
+    path.write_text(
+        "".join(
+            json.dumps({"text": t, "url": f"u{i}", "kind": "ab"[i % 2]}) + "\n"
+            for i, t in enumerate(CLEAN)
+        )
+    )
     assert figures(scan_one(path).sources[0])["origins"] == []
-    from trimtab.preflight.scan import ScanSettings
-    from trimtab.preflight.scan.sources import Reading
+    from trimtab.data_scan import ScanSettings
+    from trimtab.data_scan.sources import Reading
 
     def by(name: str) -> dict[str, int]:
-        rows = figures(scan([str(path)], ScanSettings(reading=Reading(by=name))).sources[0])["origins"]  # fmt: skip
+        rows = figures(scan([str(path)], ScanSettings(reading=Reading(by=name))).sources[0])[
+            "origins"
+        ]
         return {r["name"]: r["units"] for r in rows}
 
     assert by("kind") == {"a": 150, "b": 150}
@@ -173,8 +211,12 @@ def test_columns_never_run_into_each_other(
     assert len(row.split()) == 10
 
 
-def test_a_document_longer_than_what_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    monkeypatch.setattr("trimtab.preflight.scan.duplicates._COMPARED_BYTES", 20_000)
+def test_a_document_longer_than_what_is_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.data_scan.duplicates._COMPARED_BYTES", 20_000)
     long = " ".join(CLEAN)[:200_000]
-    found = scan_texts(tmp_path, [*CLEAN[:20], long, long[:-1000] + "another end", *prose(20, seed=9)])  # fmt: skip
+    found = scan_texts(
+        tmp_path, [*CLEAN[:20], long, long[:-1000] + "another end", *prose(20, seed=9)]
+    )
     assert found["near-duplicates"].count == 1

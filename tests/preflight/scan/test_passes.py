@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.preflight.scan.data import CLEAN, scan_one, scan_texts, tokens, write_jsonl
-from trimtab.preflight.scan.rules import RULES
+from trimtab.data_scan.rules import RULES
 
 NOISE = base64.b64encode(np.random.default_rng(1).bytes(9000)).decode()
 
@@ -48,7 +48,10 @@ def test_a_backslash_window_amid_a_long_document_is_found_where_it_is(tmp_path: 
 
 
 def test_latex_and_code_do_not_count_as_escapes(tmp_path: Path) -> None:
-    latex = r"\begin{align} \alpha &= \frac{1}{2} \beta x_{i} \label{eq:1} \end{align} which is shown above. "
+    latex = (
+        r"\begin{align} \alpha &= \frac{1}{2} \beta x_{i} \label{eq:1} \end{align} which is shown"
+        r" above. "
+    )
     assert "escapes" not in scan_texts(tmp_path, [t + "\n" + latex * 5 for t in CLEAN])
 
 
@@ -153,8 +156,8 @@ def test_entropy_compression_markup_and_duplicates_are_listed_by_source(tmp_path
     write_jsonl(tmp_path / "a.jsonl", CLEAN)
     write_jsonl(tmp_path / "b.jsonl", [*pages, *pages[:30]])
     (tmp_path / "c.txt").write_text("abab" * 10_000)
-    from trimtab.preflight.scan import scan
-    from trimtab.preflight.scan.judge import figures
+    from trimtab.data_scan import scan
+    from trimtab.data_scan.findings import figures
 
     a, b, c = (figures(s) for s in scan([str(tmp_path)]).sources)
     assert 3 < a["entropy_bits"] < 5

@@ -7,9 +7,9 @@ import pytest
 
 from tests.preflight.scan.data import CLEAN, write_jsonl
 from trimtab.cli import main
+from trimtab.data_scan import scan
+from trimtab.data_scan.state import load_state, save_state
 from trimtab.errors import ConfigError
-from trimtab.preflight.scan import scan
-from trimtab.preflight.scan.state import load_state, save_state
 
 
 @pytest.fixture
@@ -58,7 +58,11 @@ def test_a_link_to_the_data_is_the_data(data: Path) -> None:
 def test_a_place_that_cannot_be_is_told_before_the_scan(
     data: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for place, said in ((data.parent / "none" / "x.json", "there is no directory"), (data.parent, "is a directory"), (Path(), "is a directory")):  # fmt: skip
+    for place, said in (
+        (data.parent / "none" / "x.json", "there is no directory"),
+        (data.parent, "is a directory"),
+        (Path(), "is a directory"),
+    ):
         assert main(["scan", str(data), option, str(place)]) == 2
         told = capsys.readouterr()
         assert said in told.err

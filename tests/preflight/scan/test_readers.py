@@ -1,4 +1,7 @@
-"""The same documents in every form give the same units; damaged and hostile files give a clear error."""
+"""The same documents in every form give the same units.
+
+Damaged and hostile files give a clear error.
+"""
 
 import gzip
 import io
@@ -12,8 +15,8 @@ import pytest
 import zstandard
 
 from tests.preflight.scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
-from trimtab.preflight.scan import ScanResult, read_text, scan
-from trimtab.preflight.scan.judge import figures
+from trimtab.data_scan import ScanResult, read_text, scan
+from trimtab.data_scan.findings import figures
 
 BAD = 17
 TEXTS = ["\\" * 9000 if i == BAD else t for i, t in enumerate(CLEAN)]
@@ -31,8 +34,11 @@ def assert_finds_the_bad_document(result: ScanResult) -> None:
 def test_json_lines_plain_and_compressed(tmp_path: Path, packed: str) -> None:
     raw = write_jsonl(tmp_path / "d.jsonl", TEXTS).read_bytes()
     packers = {
-        "": lambda raw: raw, ".gz": gzip.compress, ".zst": zstandard.compress, ".xz": lzma.compress,
-    }  # fmt: skip
+        "": lambda raw: raw,
+        ".gz": gzip.compress,
+        ".zst": zstandard.compress,
+        ".xz": lzma.compress,
+    }
     path = tmp_path / f"d.jsonl{packed}"
     path.write_bytes(packers[packed](raw))
     assert_finds_the_bad_document(scan_one(path))
@@ -176,7 +182,7 @@ def test_megatron_files_of_both_widths(tmp_path: Path, code: int) -> None:
 def test_megatron_files_of_many_blocks_count_every_token_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.preflight.scan.read_tokens.BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr("trimtab.data_scan.read_tokens.BLOCK_BYTES", 1 << 13)
     docs = [tokens(n, seed=n) for n in (700, 3000, 20_000, 5, 5, 9000, 700)]
     docs[6] = docs[0]
     write_megatron(tmp_path / "d", docs)
@@ -240,7 +246,9 @@ def test_one_bad_path_does_not_stop_the_others(tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "d.jsonl", CLEAN[:50])
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("nowhere")
-    result = scan([str(tmp_path / "none"), str(good), str(tmp_path / "empty"), str(tmp_path / "link")])  # fmt: skip
+    result = scan(
+        [str(tmp_path / "none"), str(good), str(tmp_path / "empty"), str(tmp_path / "link")]
+    )
     assert [e["error"].split(";")[0].rpartition(": ")[2] for e in result.errors] == [
         "does not exist",
         "holds no file",

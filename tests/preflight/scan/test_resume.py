@@ -15,10 +15,10 @@ import pytest
 import zstandard
 
 from tests.preflight.scan.data import CLEAN, tokens, write_jsonl, write_megatron
+from trimtab.data_scan import ScanSettings, scan
+from trimtab.data_scan.engine import Progress
+from trimtab.data_scan.report import document, skip_list_of
 from trimtab.errors import ConfigError, ReadError
-from trimtab.preflight.scan import ScanSettings, scan
-from trimtab.preflight.scan.engine import Progress
-from trimtab.preflight.scan.report import document, skip_list_of
 
 
 class StopError(Exception):
@@ -46,7 +46,7 @@ def told(*arguments: Any, **more: Any) -> tuple[str, str]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("read_text", "read_tokens", "read_tar"):
-        monkeypatch.setattr(f"trimtab.preflight.scan.{module}.BLOCK_BYTES", 1 << 16)
+        monkeypatch.setattr(f"trimtab.data_scan.{module}.BLOCK_BYTES", 1 << 16)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -119,8 +119,9 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     skip = tmp_path / "skip.json"
     state = tmp_path / "skip.json.state.npz"
     hurried = (
-        "import sys; from trimtab.preflight.scan import engine; engine.scan.__kwdefaults__['save_every_s'] = 0; "
-        "from trimtab.cli import main; sys.exit(main(sys.argv[1:]))"
+        "import sys; from trimtab.data_scan import engine;"
+        " engine.scan.__kwdefaults__['save_every_s'] = 0; from trimtab.cli import main;"
+        " sys.exit(main(sys.argv[1:]))"
     )
     command = ["scan", str(folder), "--write-skip", str(skip), "--json"]
     started = subprocess.Popen([sys.executable, "-c", hurried, *command], stdout=subprocess.DEVNULL)

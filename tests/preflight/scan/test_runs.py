@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trimtab.preflight.scan.runs import MIN_REPEATS, find_runs
+from trimtab.data_scan.runs import MIN_REPEATS, find_runs
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -1,4 +1,7 @@
-"""A shard that is not whole is an error and never counted as whole; what in a directory is no shard is told."""
+"""A shard that is not whole is an error and never counted as whole.
+
+What in a directory is no shard is told.
+"""
 
 import bz2
 import gzip
@@ -15,12 +18,15 @@ import zstandard
 
 from tests.preflight.scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
 from trimtab.cli import main
-from trimtab.preflight.scan import ScanSettings, scan
-from trimtab.preflight.scan.sources import Reading
+from trimtab.data_scan import ScanSettings, scan
+from trimtab.data_scan.sources import Reading
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
-    "gz": gzip.compress, "xz": lzma.compress, "zst": zstandard.compress, "bz2": bz2.compress,
-}  # fmt: skip
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+    "bz2": bz2.compress,
+}
 RAW = "".join(json.dumps({"text": t}) + "\n" for t in CLEAN).encode()
 
 
@@ -73,7 +79,7 @@ def test_several_streams_one_behind_the_other_are_one_shard(tmp_path: Path, form
 def test_a_bomb_is_refused_in_every_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
-    monkeypatch.setattr("trimtab.preflight.scan.unpack.MAX_SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr("trimtab.data_scan.unpack.MAX_SMALL_BYTES", 1 << 20)
     path = tmp_path / f"d.txt.{form}"
     path.write_bytes(PACK[form](bytes(1 << 23)))
     assert "over 100 times as many" in refused(path)
@@ -124,7 +130,7 @@ def test_a_tar_without_the_mark_of_its_end_is_told(tmp_path: Path) -> None:
 def test_of_a_source_that_was_not_read_to_its_end_nothing_is_said_as_of_a_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.preflight.scan.read_text.BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr("trimtab.data_scan.read_text.BLOCK_BYTES", 1 << 16)
     path = tmp_path / "d.jsonl.gz"
     path.write_bytes(gzip.compress(RAW)[:-9])
     assert main(["scan", str(path)]) == 2

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trimtab.errors import ActError
-from trimtab.guard.sharding import local
+from trimtab.guard.distributed.sharding import local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,10 @@ class HiddenProbe:
     """Root mean square of the last hidden state, measured by a hook on the output layer's input."""
 
     def __init__(self, model: nn.Module, layer: nn.Module | None = None) -> None:
-        """Hook `layer`, or the output layer that `find_output_layer` finds; does nothing without one."""
+        """Hook `layer`, or the output layer that `find_output_layer` finds.
+
+        Does nothing without one.
+        """
         self.value: torch.Tensor | None = None
         self.enabled = True
         self.error: Exception | None = None

@@ -1,9 +1,9 @@
 """Attention logits and entropy by layer, also where a fused kernel hides them.
 
 While armed, the calls of one forward pass are watched: of `scaled_dot_product_attention` a few rows
-are computed once more from its own queries and keys; of an explicit softmax over four dimensions the
-input is looked at. Layers are numbered in the order of their calls. A model that is compiled, whole
-or in parts, is not watched: its calls are inside the compiled code.
+are computed once more from its own queries and keys; of an explicit softmax over four dimensions
+the input is looked at. Layers are numbered in the order of their calls. A model that is compiled,
+whole or in parts, is not watched: its calls are inside the compiled code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from trimtab.guard.sharding import local
+from trimtab.guard.distributed.sharding import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,7 +125,8 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 def _of_queries(
     query: torch.Tensor, key: torch.Tensor, mask: Any, causal: Any, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (largest logit, mean entropy) of sampled rows, query [B, H, T, K], key [B, G, S, K]."""
+    """Return (largest logit, mean entropy) of sampled rows, query [B, H, T, K], key [B, G, S,
+    K]."""
     q, k = local(query.detach()), local(key.detach())
     if q.dim() > 3:
         q, k = q[:MAX_BATCH], k[:MAX_BATCH]
@@ -159,6 +160,9 @@ def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor
 
 
 def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (largest logit, mean entropy in nats) of rows of logits; masked ones are -inf or tiny."""
+    """Return (largest logit, mean entropy in nats) of rows of logits.
+
+    Masked ones are -inf or tiny.
+    """
     entropy = torch.special.entr(torch.softmax(logits, dim=-1)).sum()
     return logits.max(), entropy / max(logits.numel() // logits.shape[-1], 1)

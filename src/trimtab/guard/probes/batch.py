@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.guard.sharding import local
+from trimtab.guard.distributed.sharding import local
 
 __all__ = ["batch_statistics", "find_tokens"]
 
@@ -47,9 +47,9 @@ def find_tokens(batch: Any) -> torch.Tensor | None:
 def batch_statistics(batch: Any) -> dict[str, float]:
     """Return how well a batch of tokens compresses and how evenly they are spread.
 
-    `batch_compression`: bytes after zlib over bytes before; near 1 for noise, near 0 for repetition.
-    `batch_entropy`: nats per token of the batch's own token counts. Empty where the batch holds no
-    tokens on the CPU: reading them from a device would make the host wait for it.
+    `batch_compression`: bytes after zlib over bytes before; near 1 for noise, near 0 for
+    repetition. `batch_entropy`: nats per token of the batch's own token counts. Empty where the
+    batch holds no tokens on the CPU: reading them from a device would make the host wait for it.
     """
     tokens = find_tokens(batch)
     if tokens is None or tokens.device.type != "cpu" or not tokens.numel():

@@ -44,8 +44,8 @@ class Cadence:
     """Steps at the start that count as early, optimizer steps. Ours: a rate that is far too high
     saturated attention within 16 to 160 steps in the lab."""
     early_every_steps: int = 4
-    """Distance of these readings early in the run, optimizer steps. Ours: a reading takes 3 % of the
-    lab's smallest step, and less of every larger one."""
+    """Distance of these readings early in the run, optimizer steps. Ours: a reading takes 3 % of
+    the lab's smallest step, and less of every larger one."""
     close_every_steps: int = 2
     """Their distance while something is wrong, optimizer steps."""
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.distributed.tensor import DTensor
 
-from trimtab.guard.sharding import copies, is_sharded, layouts, local, sum_over_ranks
+from trimtab.guard.distributed.sharding import copies, is_sharded, layouts, local, sum_over_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from trimtab.guard.ranks import Ranks
+    from trimtab.guard.distributed.process_group import Ranks
 
 __all__ = [
     "clip_gradients",
@@ -36,9 +36,10 @@ def clip_gradients(
     """Clip the gradients to a global L2 norm, None: only measure it; return it as it was before.
 
     A scalar tensor: the host reads nothing, but to look, for mixtures, and for shards that are not
-    clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain and
-    sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must call.
-    `look` is called where the norm is not finite, before the clipping spreads a NaN to all tensors.
+    clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain
+    and sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must
+    call. `look` is called where the norm is not finite, before the clipping spreads a NaN to all
+    tensors.
     """
     owners = [p for p in parameters if p.grad is not None]
     grads = [p.grad for p in owners if p.grad is not None]
@@ -114,7 +115,9 @@ def sums_by_group(
 def first_nonfinite(
     parameters: Iterable[torch.Tensor], names: Mapping[int, str]
 ) -> tuple[str, int] | None:
-    """Return the first tensor, in the model's order, whose gradient is not finite, and how many are.
+    """Return the first tensor, in the model's order, whose gradient is not finite.
+
+    And how many are.
 
     None where all that this rank holds are finite. One pass over all gradients.
     """
@@ -127,9 +130,12 @@ def first_nonfinite(
 
 
 def finite_flags(parameters: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Return the tensors with a gradient, and for each whether all of it is finite: 1 or 0, float64 [n].
+    """Return the tensors with a gradient, and for each whether all of it is finite.
 
-    What `first_nonfinite` would say, for one that cannot look later; the host reads nothing. One pass.
+    1 or 0, float64 [n].
+
+    What `first_nonfinite` would say, for one that cannot look later; the host reads nothing. One
+    pass.
     """
     owners = [p for p in parameters if p.grad is not None and _plain(p.grad).numel()]
     if not owners:

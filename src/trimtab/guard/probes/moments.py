@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from trimtab.guard.distributed.sharding import copies, local
 from trimtab.guard.probes.packs import Pack, pack
-from trimtab.guard.sharding import copies, local
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from trimtab.guard.sharding import local
+from trimtab.guard.distributed.sharding import local
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,8 @@ import torch
 __all__ = ["SampleProbe", "outstanding"]
 
 OUTLIER_SIGMA = 8.0
-"""Robust standard deviations from the batch's median from which a sample stands out; as in `spike`."""
+"""Robust standard deviations from the batch's median from which a sample stands out; as in `spike`.
+"""
 _LEAST_SPREAD = 0.02
 """Smallest spread believed, share of the median."""
 _NAMED = 8
@@ -32,15 +33,18 @@ class SampleProbe:
     def take(self) -> tuple[float, tuple[int, ...]] | None:
         """Return the largest loss, nats per token, and which samples of the step stand out upwards.
 
-        A sample stands out whose loss is not finite, or more than 8 robust standard deviations above
-        the batch's median; fewer than 8 samples have no spread to be held against. None where
+        A sample stands out whose loss is not finite, or more than 8 robust standard deviations
+        above the batch's median; fewer than 8 samples have no spread to be held against. None where
         nothing was noted. One read of the device.
         """
         losses = self.hold()
         return None if losses is None else outstanding(losses.to("cpu", torch.float64))
 
     def hold(self) -> torch.Tensor | None:
-        """Return the losses of the step, [samples], where they lie, and forget them; None without any."""
+        """Return the losses of the step, [samples], where they lie, and forget them.
+
+        None without any.
+        """
         parts, self._parts = self._parts, []
         return torch.cat(parts) if parts else None
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from trimtab.guard.ranks import Ranks
-    from trimtab.guard.snapshots import Training
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.state.training_state import Training
 
 __all__ = ["Held", "Measured", "Probes"]
 
@@ -295,7 +295,9 @@ class Probes:
             self._take_moments(found)
             squares = self.update.after() if self.runs("update") else None
             if squares is not None:
-                for name, value in zip(("update_square", "weight_square", "weight_max"), squares, strict=True):  # fmt: skip
+                for name, value in zip(
+                    ("update_square", "weight_square", "weight_max"), squares, strict=True
+                ):
                     self._seen[name] = value
             self._take_softly()
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
@@ -320,9 +322,12 @@ class Probes:
         if self._broken_state:
             found.labels["adam_broken_at"] = "; ".join(self._broken_state[:_NAMED])
         self._seen |= {
-            "adam_m_l1": moment.m_l1, "adam_v_l1": moment.v_l1, "adam_m_max": moment.m_max,
-            "adam_v_max": moment.v_max, "adam_broken": float(len(self._broken_state)),
-        }  # fmt: skip
+            "adam_m_l1": moment.m_l1,
+            "adam_v_l1": moment.v_l1,
+            "adam_m_max": moment.m_max,
+            "adam_v_max": moment.v_max,
+            "adam_broken": float(len(self._broken_state)),
+        }
 
     def _take_softly(self) -> None:
         n = self.num_layers

@@ -1,0 +1,221 @@
+"""`trimtab bench detect|noise|read|scan|page`: trimtab beside published rules and other readers.
+
+One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks import cli_page, cli_read
+from benchmarks.cross_validate import cross_validate
+from benchmarks.detect import detect
+from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
+from benchmarks.noise import measure_noise
+from benchmarks.peers.table import UNFED
+from benchmarks.predictions import Prediction, write_predictions
+from benchmarks.reliability import calibration_error
+from benchmarks.scan_speed import measure_scan, scan_text
+from benchmarks.tables import cross_validation_text, detection_text, noise_text
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError
+
+__all__ = ["add"]
+
+FIRST_SEED = 100
+
+
+def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its parts."""
+    parser = commands.add_parser(
+        "bench", help="measure trimtab beside the published rules of others, and other readers"
+    )
+    parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
+    for add_part in _PARTS:
+        add_part(parts)
+
+
+def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("detect", help="on labelled logs: recall, precision, false alarms")
+    parser.add_argument(
+        "--corpus",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="folder with manifest.jsonl and the logs it names (docs/formats.md)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--write-predictions", metavar="FILE", type=Path, help="also write trimtab's lines here"
+    )
+    parser.add_argument(
+        "--write-peers", metavar="DIR", type=Path, help="and the lines of each peer, a file each"
+    )
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="also move the thresholds and score each repository under those chosen without it",
+    )
+    parser.set_defaults(run=_detect)
+
+
+def _add_noise(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("noise", help="on made-up runs: events caught, false alarms on noise")
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="runs per case, from seed 100 on"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_noise)
+
+
+def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser(
+        "calibration", help="on made-up runs: how often alarms are right, by how sure they were"
+    )
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 8 s each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_calibration)
+
+
+def _calibration(arguments: argparse.Namespace) -> int:
+    seeds = _seeds(arguments.seeds)
+    progress = _Progress()
+    pairs: list[tuple[float, bool]] = []
+    for seed in seeds:
+        progress.say(f"seed {seed}: {len(pairs)} alarms so far")
+        pairs += [(p.confidence, p.right) for p in simulate_pairs([seed])]
+    progress.end()
+    if arguments.json:
+        rows = [{"said": s, "right": r, "alarms": n} for s, r, n in reliability(pairs)]
+        print_json({"schema": 1, "seeds": list(seeds), "bins": rows})
+    else:
+        print(reliability_table(pairs))
+    return 0
+
+
+def _seeds(number: int) -> range:
+    if not 1 <= number <= 1000:
+        raise ConfigError(f"--seeds {number}: expected 1 to 1000")
+    return range(FIRST_SEED, FIRST_SEED + number)
+
+
+def _add_scan(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser("scan", help="how many MB of data a core scans in a second")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_scan)
+
+
+def _scan(arguments: argparse.Namespace) -> int:
+    progress = _Progress()
+    speeds = measure_scan(say=progress.say)
+    progress.end()
+    if arguments.json:
+        print_json({"schema": 1, "results": [dataclasses.asdict(s) for s in speeds]})
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(scan_text(speeds))
+    return 0
+
+
+def _detect(arguments: argparse.Namespace) -> int:
+    progress = _Progress()
+    found = detect(arguments.corpus, say=progress.say)
+    if arguments.write_predictions:
+        _write(arguments.write_predictions, found.own.predictions)
+    for system in found.systems[1:] if arguments.write_peers else ():
+        name = "".join(c if c.isalnum() else "-" for c in system.name)
+        _write(arguments.write_peers / f"{name}.jsonl", system.predictions)
+    validation = None
+    if arguments.cross_validate:
+        validation = cross_validate(arguments.corpus, found.runs, say=progress.say)
+    progress.end()
+    if not arguments.json:
+        console = Console(highlight=False, markup=False, soft_wrap=True)
+        console.print(detection_text(found))
+        if validation is not None:
+            console.print(cross_validation_text(validation))
+        return 0
+    document: dict[str, Any] = {
+        "schema": 1,
+        "corpus": str(arguments.corpus),
+        "systems": [
+            {
+                "name": s.name,
+                "unfed_runs": sorted(s.unfed),
+                "figures": s.figures,
+                "figures_fed": s.figures_fed,
+            }
+            for s in found.systems
+        ],
+        "unfed": [dataclasses.asdict(u) for u in UNFED],
+        "reliability": {
+            "error": calibration_error(found.reliability),
+            "bins": [dataclasses.asdict(b) for b in found.reliability],
+        },
+        "predictions": [p.to_json() for p in found.own.predictions],
+    }
+    if validation is not None:
+        document["cross_validation"] = dataclasses.asdict(validation)
+    print_json(document)
+    return 0
+
+
+def _noise(arguments: argparse.Namespace) -> int:
+    seeds = _seeds(arguments.seeds)
+    progress = _Progress()
+    results = measure_noise(seeds=seeds, say=progress.say)
+    progress.end()
+    if arguments.json:
+        rows = [dataclasses.asdict(r) for r in results]
+        print_json({"schema": 1, "seeds": list(seeds), "results": rows})
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(noise_text(results))
+    return 0
+
+
+def _write(path: Path, predictions: Sequence[Prediction]) -> None:
+    try:
+        write_predictions(path, predictions)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: cannot be written ({error.strerror}); choose another place"
+        ) from error
+
+
+class _Progress:
+    """Says on stderr how far it is: on one line in a terminal, else every ten seconds."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._last = 0.0
+
+    def say(self, line: str) -> None:
+        """Tell of one thing done."""
+        now = time.monotonic()
+        if self._terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        elif now - self._last >= 10:
+            self._last = now
+            print(line, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+_PARTS: tuple[Callable[..., None], ...] = (
+    _add_detect,
+    _add_noise,
+    _add_calibration,
+    cli_read.add,
+    _add_scan,
+    cli_page.add,
+)

@@ -1,0 +1,48 @@
+"""`trimtab bench page`: the report of a very long run, opened in a real browser and timed."""
+
+import argparse
+import dataclasses
+import sys
+
+from rich.console import Console
+
+from benchmarks.chromium import NAMES, find_chromium
+from benchmarks.page import measure_page
+from benchmarks.tables import page_text
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError
+
+__all__ = ["add"]
+
+
+def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the part."""
+    parser = parts.add_parser("page", help="a report of a million rows, opened in a browser")
+    parser.add_argument("--rows", metavar="N", type=int, default=1_000_000, help="rows of the run")
+    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="openings")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_page)
+
+
+def _page(arguments: argparse.Namespace) -> int:
+    if not 100 <= arguments.rows <= 10_000_000:
+        raise ConfigError(f"--rows {arguments.rows}: expected 100 to 10000000")
+    if not 1 <= arguments.repeats <= 100:
+        raise ConfigError(f"--repeats {arguments.repeats}: expected 1 to 100")
+    if find_chromium() is None:
+        left_out = f"not measured: no browser here, looked for {', '.join(NAMES)}"
+        if arguments.json:
+            print_json({"schema": 1, "page": None, "left_out": left_out})
+        else:
+            print(left_out)
+        return 0
+    figures = measure_page(num_rows=arguments.rows, repeats=arguments.repeats, say=_say)
+    if arguments.json:
+        print_json({"schema": 1, "page": dataclasses.asdict(figures)})
+    else:
+        Console(highlight=False, markup=False, soft_wrap=True).print(page_text(figures))
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

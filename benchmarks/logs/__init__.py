@@ -1,0 +1,1 @@
+"""Logs made by code: generators, damages, and two published runs re-typed."""

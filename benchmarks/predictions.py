@@ -1,0 +1,119 @@
+"""What trimtab, or a peer, says of a record: one line per run, the form in which it is scored."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from benchmarks.manifest import Span, family_of_kind, make_span
+from benchmarks.peers.alarms import find_alarms
+from benchmarks.peers.contract import Peer
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.json_form import run_to_json
+from trimtab.detectors.sensitivity import Sensitivity
+from trimtab.record import RunRecord
+
+__all__ = ["Claim", "Prediction", "predict", "predict_peer", "write_predictions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One incident as predicted; times on the axis of the log."""
+
+    kind: str
+    severity: str
+    onset: float
+    peak: float | None = None
+    end: float | None = None
+    onset_row: int | None = None
+    end_row: int | None = None
+    confidence: float | None = None
+    """None for rules that state none."""
+
+    @property
+    def family(self) -> str:
+        """Family of its kind."""
+        return family_of_kind(self.kind)
+
+    @property
+    def alarms(self) -> bool:
+        """Whether it asks somebody to look."""
+        return self.severity != "info"
+
+    @property
+    def span(self) -> Span:
+        """Onset to end, else to the peak, else the onset alone."""
+        return make_span(self.onset, self.end, self.peak)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """All that is said of one run."""
+
+    id: str
+    rows: int | None = None
+    """Train-loss records read; None where the log could not be read."""
+    error: str | None = None
+    claims: tuple[Claim, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the prediction line."""
+        keys = ("kind", "onset", "peak", "end", "onset_row", "end_row", "severity", "confidence")
+        return {
+            "id": self.id,
+            "rows": self.rows,
+            "error": self.error,
+            "incidents": [{k: getattr(c, k) for k in keys} for c in self.claims],
+        }
+
+
+def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = None) -> Prediction:
+    """Return what `trimtab inspect --json` says of a record, cut down to a prediction."""
+    told = run_to_json(make_account(record, sensitivity=sensitivity), path=record.source)
+    claims = tuple(_claim(i) for i in told["incidents"])
+    return Prediction(id=name, rows=told["rows"], claims=claims)
+
+
+def _claim(told: Mapping[str, Any]) -> Claim:
+    return Claim(
+        kind=told["kind"],
+        severity=told["severity"],
+        onset=told["onset"],
+        peak=told["peak"],
+        end=told["end"],
+        onset_row=told["onset_row"],
+        end_row=told["end_row"],
+        confidence=told["confidence"],
+    )
+
+
+def predict_peer(name: str, record: RunRecord, peer: Peer) -> Prediction | None:
+    """Return what a published rule says of a record; every mark is a warning.
+
+    None where the log lacks what the rule needs: it then says nothing, and had no chance to.
+    """
+    alarms = find_alarms(peer, record)
+    if alarms is None:
+        return None
+    claims = tuple(
+        Claim(
+            kind=a.kind,
+            severity="warning",
+            onset=float(record.step[a.onset_row]),
+            end=float(record.step[a.end_row]),
+            onset_row=record.loss_row(a.onset_row),
+            end_row=record.loss_row(a.end_row),
+        )
+        for a in alarms
+    )
+    return Prediction(id=name, rows=record.num_loss_rows, claims=claims)
+
+
+def write_predictions(path: Path, predictions: Iterable[Prediction]) -> None:
+    """Write one JSON line per run."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for prediction in predictions:
+            file.write(orjson.dumps(prediction.to_json(), option=orjson.OPT_APPEND_NEWLINE))

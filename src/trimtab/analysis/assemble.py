@@ -1,0 +1,224 @@
+"""A record -> its account: judged, grouped, explained, planned. The one path of every command."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.outcome import aftermath_of, plan_after
+from trimtab.analysis.resolution import left_behind
+from trimtab.analysis.timeline import NEAR_STEPS
+from trimtab.chronicle.dismissals import Dismissal, dismissal_of
+from trimtab.chronicle.journal import Event, read_journal
+from trimtab.chronicle.rundir import RunDirectory
+from trimtab.detectors.offline import all_findings
+from trimtab.detectors.sensitivity import Sensitivity
+from trimtab.diagnosis.causes import CAUSES
+from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
+from trimtab.diagnosis.features import incident_features
+from trimtab.diagnosis.history import warm_up_label
+from trimtab.incidents import Incident, group_findings
+from trimtab.kinds import KIND_BY_NAME
+from trimtab.plan.plan import Plan
+from trimtab.plan.planner import make_plan
+from trimtab.plan.rollback import CheckpointInfo
+from trimtab.readers.layers import LayerReadings
+from trimtab.record import RunRecord
+from trimtab.signals import derive
+from trimtab.signals.phases import slope_notes
+from trimtab.signals.runs import root_of, separate_runs
+
+__all__ = ["events_of", "make_account"]
+
+_RANK = {"critical": 2, "warning": 1, "info": 0}
+
+
+@np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
+def make_account(
+    record: RunRecord,
+    *,
+    events: Sequence[Event] = (),
+    checkpoints: Sequence[CheckpointInfo] = (),
+    framework: str = "",
+    dismissed: Sequence[Dismissal] = (),
+    hindsight: bool = True,
+    read_s: float = 0.0,
+    sensitivity: Sensitivity | None = None,
+    layers: Sequence[LayerReadings] = (),
+) -> RunAccount:
+    """Return everything that can be said about one run.
+
+    Args:
+        record: What it logged.
+        events: Its journal, where it has one.
+        checkpoints: What it could go back to, where known.
+        framework: Whose flags to give; empty: that of the log's format.
+        dismissed: Incidents that a person called fine.
+        hindsight: Also say what only later rows show; False while the log still grows.
+        read_s: How long reading took, seconds; shown to people.
+        sensitivity: Thresholds moved by a factor; for measuring.
+        layers: What was measured block by block; drawn, not judged.
+    """
+    record = separate_runs(derive(record))
+    findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
+    told: list[IncidentAccount] = []
+    earlier: list[Incident] = []
+    stops = _stops(events)
+    found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
+    for told_of in found:
+        root = root_of(record, record.attempt_index(told_of.attempt))
+        kin = [e for e in earlier if root_of(record, record.attempt_index(e.attempt)) == root]
+        incident, before = _unless_stopped(record, told_of, kin, stops)
+        told.append(_explain(record, incident, before, checkpoints, events, framework))
+        if incident.severity != "info":
+            earlier.append(incident)
+    told = [_as_dismissed(_as_it_went_on(record, ia, told), dismissed) for ia in told]
+    told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
+    return RunAccount(
+        record=record,
+        incidents=tuple(told),
+        notes=(*record.notes, *slope_notes(record)),
+        events=tuple(events),
+        read_s=read_s,
+        layers=tuple(layers),
+    )
+
+
+def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:
+    found = dismissal_of(ia.incident, known) if ia.incident.severity != "info" else None
+    return ia if found is None else replace(ia, dismissed=found.why or "no reason given")
+
+
+def _as_it_went_on(
+    record: RunRecord, ia: IncidentAccount, told: Sequence[IncidentAccount]
+) -> IncidentAccount:
+    """Return an alarm that the training left behind with a plan that says so."""
+    after = None
+    if ia.incident.severity != "info":
+        after = aftermath_of(record, ia.incident, [t.incident for t in told])
+    return ia if after is None else replace(ia, plan=plan_after(ia.plan, after, record.axis))
+
+
+def _explain(
+    record: RunRecord,
+    incident: Incident,
+    earlier: Sequence[Incident],
+    checkpoints: Sequence[CheckpointInfo],
+    events: Sequence[Event],
+    framework: str,
+) -> IncidentAccount:
+    """Explain and plan; a note is only told, because nothing needs doing about it."""
+    if incident.severity == "info":
+        return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+    incident = _with_risk(record, incident, earlier)
+    diagnosis = diagnose(record, incident, earlier=earlier)
+    diagnosis = _as_tried(incident, events) or diagnosis
+    plan = make_plan(
+        record,
+        incident,
+        diagnosis,
+        earlier=earlier,
+        checkpoints=checkpoints,
+        framework=framework,
+    )
+    return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
+
+
+def _with_risk(record: RunRecord, incident: Incident, earlier: Sequence[Incident]) -> Incident:
+    """Return an incident of learning that began as the warm-up ended with that said of it.
+
+    The end of the warm-up is what the log states, else what its learning rates show.
+    """
+    if incident.kind in KIND_BY_NAME and KIND_BY_NAME[incident.kind].topic != "learning":
+        return incident
+    f = incident_features(record, incident, earlier=earlier)
+    label = "" if f.warm_up_ratio is None else warm_up_label(f.warm_up_ratio, 1.0)
+    if not label:
+        return incident
+    where = f"{label}: at {f.warm_up_ratio:.2f} x the warm-up, in {f.warm_up_unit}"
+    return replace(incident, risk=label, headline=f"{incident.headline} · {where}")
+
+
+def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
+    """Return an incident within a trial that was not kept as a note: it is that trial's outcome."""
+    index = record.attempt_index(incident.attempt)
+    if not record.attempts[index].trial or index in record.final_lineage():
+        return incident
+    return replace(incident, severity="info")
+
+
+def _stops(events: Sequence[Event]) -> dict[str, float]:
+    """Return the attempts that went on after a process had ended.
+
+    And the step that they went on from.
+    """
+    stops: dict[str, float] = {}
+    resumed = False
+    for event in events:
+        resumed = resumed or event.event == "resume"
+        if event.event == "attempt" and resumed:
+            step = event.data.get("parent_step")
+            resumed = False
+            if isinstance(step, int | float):
+                stops[str(event.data.get("number") or event.attempt)] = float(step)
+    return stops
+
+
+def _unless_stopped(
+    record: RunRecord, incident: Incident, earlier: Sequence[Incident], stops: Mapping[str, float]
+) -> tuple[Incident, Sequence[Incident]]:
+    """Return an incident on a branch given up, and the incidents that it may be a recurrence of.
+
+    An attempt that ended because its process was killed was no remedy: what the resumed one meets
+    again did not come back in spite of anything.
+    """
+    if incident.attempt not in stops or not left_behind(record, incident):
+        return incident, earlier
+    kept = [
+        e for e in earlier if e.attempt == incident.attempt or e.onset <= stops[incident.attempt]
+    ]
+    gone = {e.onset for e in earlier if e not in kept}
+    if incident.recurrence_of in gone:
+        again = re.sub(r", again after \w+ [^·]*(?= · )", "", incident.headline, count=1)
+        incident = replace(incident, recurrence_of=None, headline=again)
+    return incident, kept
+
+
+def _as_tried(incident: Incident, events: Sequence[Event]) -> Diagnosis | None:
+    """Return the causes as a guard found them by experiment; None where it tried nothing.
+
+    A reading afterwards has the log alone; the guard had probes of the data and trials.
+    """
+    for event in reversed(events):
+        d = event.data
+        if event.event != "incident" or d.get("state") != "explained":
+            continue
+        onset = d.get("onset")
+        if not isinstance(onset, int | float) or abs(onset - incident.onset) > NEAR_STEPS:
+            continue
+        causes = tuple(_cause(c) for c in d.get("causes") or () if isinstance(c, Mapping))
+        if causes:
+            return Diagnosis(causes=causes)
+    return None
+
+
+def _cause(told: Mapping[str, Any]) -> Cause:
+    name = str(told.get("cause", "unknown"))
+    title = next((entry.title for entry in CAUSES if entry.id == name), name.replace("-", " "))
+    share = told.get("confidence")
+    return Cause(
+        cause=name,
+        title=title,
+        confidence=float(share) if isinstance(share, int | float) else 0.0,
+        evidence=tuple(str(e) for e in told.get("evidence") or ()),
+    )
+
+
+def events_of(path: str | Path) -> tuple[Event, ...]:
+    """Return the journal of a run directory; nothing for a log file."""
+    journal = RunDirectory(Path(path)).journal
+    return read_journal(journal)[0] if journal.is_file() else ()

@@ -1,0 +1,223 @@
+"""Before and after a change: the main signals within so many steps of it.
+
+And whether it calmed the run.
+
+The three signs are those by which OPT-175B's team judged a lowered learning rate: the gradient norm
+falls, the loss scale settles, the activation norm falls (S. Zhang's talk on OPT).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.record import RunRecord
+
+__all__ = ["Impact", "Sign", "measure_impact"]
+
+NOTICEABLE = 0.05
+"""A mean that moved by less than this share stands where it was. Ours."""
+LOSS_NOTICEABLE = 0.02
+"""The same for the mean of the loss, as the resume detector has it. Ours."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One signal, before and after."""
+
+    signal: str
+    measure: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Sign:
+    """One sign of a calmer run."""
+
+    name: str
+    state: Literal["yes", "no", "unchanged", "not logged"]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Impact:
+    """What a change did."""
+
+    at: float
+    window_steps: float
+    num_before: int
+    num_after: int
+    """Rows on either side."""
+    rows: tuple[Row, ...]
+    signs: tuple[Sign, ...]
+    verdict: str
+
+
+def measure_impact(
+    record: RunRecord, rows: NDArray[np.intp], *, at: float, window_steps: float
+) -> Impact:
+    """Return the means within `window_steps` before `at` and from `at` on.
+
+    Args:
+        record: The run.
+        rows: Rows to look at, one value per step: the final lineage, or an attempt and its parent.
+        at: First step under the change.
+        window_steps: How far to look to each side, steps.
+
+    Non-finite values are left out of means. Cost: O(n_rows).
+    """
+    step = record.step[rows]
+    before = rows[(step < at) & (step >= at - window_steps)]
+    after = rows[(step >= at) & (step < at + window_steps)]
+    table = [
+        Row("loss", "mean, nats per token", *_each(record, "loss", before, after, _mean)),
+        Row("loss", "slope, nats per token and 1 000 steps", *_slopes(record, before, after)),
+        Row("grad_norm", "mean", *_each(record, "grad_norm", before, after, _mean)),
+        Row("activation_norm", "mean", *_each(record, "activation_norm", before, after, _mean)),
+        Row("loss_scale", "mean", *_each(record, "loss_scale", before, after, _mean)),
+        Row("loss_scale", "halvings", *_each(record, "loss_scale", before, after, _halvings)),
+        Row("lr", "mean", *_each(record, "lr", before, after, _mean)),
+    ]
+    kept = tuple(r for r in table if np.isfinite(r.before) or np.isfinite(r.after))
+    signs = _signs(kept)
+    return Impact(
+        at=at,
+        window_steps=window_steps,
+        num_before=len(before),
+        num_after=len(after),
+        rows=kept,
+        signs=signs,
+        verdict=_verdict(kept, signs, min(len(before), len(after))),
+    )
+
+
+def _values(record: RunRecord, name: str, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+    column = record.columns.get(name)
+    if column is None:
+        return np.zeros(0)
+    values = column.values[rows[column.present[rows]]]
+    return values[np.isfinite(values)]
+
+
+def _each(
+    record: RunRecord,
+    name: str,
+    before: NDArray[np.intp],
+    after: NDArray[np.intp],
+    of: Callable[[NDArray[np.float64]], float],
+) -> tuple[float, float]:
+    one, other = (_values(record, name, rows) for rows in (before, after))
+    return (
+        float(of(one)) if len(one) else float("nan"),
+        float(of(other)) if len(other) else float("nan"),
+    )
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return float(values.mean())
+
+
+def _halvings(scale: NDArray[np.float64]) -> float:
+    """Return how often the loss scale fell."""
+    return float((np.diff(scale) < 0).sum())
+
+
+def _slopes(
+    record: RunRecord, before: NDArray[np.intp], after: NDArray[np.intp]
+) -> tuple[float, float]:
+    found = []
+    column = record.columns.get("loss")
+    for rows in (before, after):
+        known = rows[:0]
+        if column is not None:
+            known = rows[column.present[rows] & np.isfinite(column.values[rows])]
+        if column is None or len(known) < 3:
+            found.append(float("nan"))
+            continue
+        x, y = record.step[known], column.values[known]
+        u = x - x.mean()
+        found.append(float(1e3 * (u @ (y - y.mean())) / (u @ u)))
+    return found[0], found[1]
+
+
+def _signs(rows: tuple[Row, ...]) -> tuple[Sign, ...]:
+    by_name = {(r.signal, r.measure): r for r in rows}
+    return (
+        _falls("grad norm falls", by_name.get(("grad_norm", "mean"))),
+        _scale(by_name.get(("loss_scale", "halvings")), by_name.get(("loss_scale", "mean"))),
+        _falls("activation norm falls", by_name.get(("activation_norm", "mean"))),
+    )
+
+
+def _falls(name: str, row: Row | None) -> Sign:
+    if row is None or not (np.isfinite(row.before) and np.isfinite(row.after)):
+        return Sign(name, "not logged", "not logged on both sides")
+    share = (row.after - row.before) / abs(row.before) if row.before else 0.0
+    text = f"{row.before:.4g} to {row.after:.4g} ({share:+.0%})"
+    if abs(share) < NOTICEABLE:
+        return Sign(name, "unchanged", text)
+    return Sign(name, "yes" if share < 0 else "no", text)
+
+
+def _scale(halvings: Row | None, mean: Row | None) -> Sign:
+    name = "loss scale settles"
+    if halvings is None or mean is None or not np.isfinite([halvings.before, halvings.after]).all():
+        return Sign(name, "not logged", "not logged on both sides")
+    text = (
+        f"{halvings.before:g} to {halvings.after:g} halvings, mean {mean.before:.4g} to"
+        f" {mean.after:.4g}"
+    )
+    fewer, lower = halvings.after < halvings.before, mean.after < mean.before * (1 - NOTICEABLE)
+    if fewer or (halvings.after == halvings.before and mean.after > mean.before * (1 + NOTICEABLE)):
+        return Sign(name, "yes", text)
+    return Sign(name, "no" if halvings.after > halvings.before or lower else "unchanged", text)
+
+
+def _verdict(rows: tuple[Row, ...], signs: tuple[Sign, ...], num_rows: int) -> str:
+    """Return the verdict in one sentence; the loss and all three signs are named in it."""
+    if num_rows < 3:
+        return "too few rows on one side to judge"
+    calm = sum(s.state == "yes" for s in signs)
+    worse = sum(s.state == "no" for s in signs)
+    logged = sum(s.state != "not logged" for s in signs)
+    named = "; ".join(f"{s.name}: {s.state}" for s in signs)
+    told = f"{calm} of {logged} signs that are logged ({named})"
+    if not logged:
+        told = f"none of the three signs is logged ({named})"
+    rate = next((r for r in rows if r.signal == "lr"), None)
+    lowered = rate is not None and rate.after < rate.before * (1 - NOTICEABLE)
+    if lowered and calm:
+        told += "; the learning rate was lowered, which alone can do this"
+    moved, loss = _loss_moved(rows)
+    if moved:
+        return f"{_LEADS[moved, int(np.sign(calm - worse))]}: {loss}; {told}"
+    if logged:
+        lead = "calmer" if calm > worse else "worse" if worse > calm else "no clear change"
+        told = f"{lead}: {told}"
+    return f"{told}; {loss}" if loss else told
+
+
+_LEADS = {
+    (-1, -1): "mixed, the loss is better and the signs are worse",
+    (-1, 0): "better",
+    (-1, 1): "better and calmer",
+    (1, -1): "worse",
+    (1, 0): "worse",
+    (1, 1): "mixed, calmer but the loss is worse",
+}
+"""By where the loss went and which signs prevail."""
+
+
+def _loss_moved(rows: tuple[Row, ...]) -> tuple[int, str]:
+    """Return -1 for a loss that fell, 1 for one that rose, 0 for neither; and what to say of it."""
+    mean = next((r for r in rows if r.signal == "loss" and r.measure.startswith("mean")), None)
+    if mean is None or not np.isfinite(mean.before):
+        return 0, ""
+    if not np.isfinite(mean.after):
+        return 1, f"loss {mean.before:.4g}, then none that is finite"
+    share = (mean.after - mean.before) / abs(mean.before) if mean.before else 0.0
+    text = f"loss {mean.before:.4g} to {mean.after:.4g} ({share:+.1%})"
+    return int(np.sign(share)) if abs(share) >= LOSS_NOTICEABLE else 0, text

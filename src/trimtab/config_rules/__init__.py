@@ -1,0 +1,4 @@
+"""The rules of `trimtab preflight`, the published presets.
+
+And the advice that follows from them.
+"""

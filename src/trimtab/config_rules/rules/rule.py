@@ -1,0 +1,118 @@
+"""What a rule is, as data: when it applies, what it checks, why, from where.
+
+And at what price to follow.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trimtab.configs.facts import Facts
+from trimtab.errors import ConfigError
+from trimtab.plan.remedies import When
+from trimtab.plan.remedy_table import REMEDY_BY_ID
+
+__all__ = ["Check", "Elsewhere", "Rule", "Severity", "Topic", "Verdict", "compact", "tokens"]
+
+Severity = Literal["error", "warning", "info"]
+Topic = Literal["data", "precision", "init", "shape", "optimizer", "schedule", "operations"]
+Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
+"""Where a rule is checked that no config can answer."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a rule says of one config."""
+
+    severity: Severity
+    message: str
+    """With this run's numbers put in."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    change: Mapping[str, Any] = field(default_factory=dict)
+    """Canonical setting to proposed value; spelled for the framework by `spelling`."""
+    words: str = ""
+    """What to do where it is not a setting, or in addition."""
+
+
+Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One thing that went wrong elsewhere, and how to see it in a config."""
+
+    id: str
+    title: str
+    topic: Topic
+    why: str
+    source: str
+    """Public name of where it comes from."""
+    check: Check | None = None
+    """Gives None, or nothing, where the rule is satisfied or the settings it needs are absent."""
+    needs: tuple[str, ...] = ()
+    """Settings, or what follows from them, without which it does not apply."""
+    from_scratch: bool = False
+    """Whether it speaks of training from scratch only."""
+    decided: Callable[[Facts], bool] | None = None
+    """Whether a config that has what it needs also says enough to call the rule satisfied; None
+    where it always does."""
+    elsewhere: Elsewhere | None = None
+    remedy: str = ""
+    """Id in the table of remedies, whose cost and time then hold."""
+    cost: str = ""
+    when: When | None = None
+
+    def __post_init__(self) -> None:
+        """Take cost and time from the table, and refuse a rule that cannot be explained."""
+        if self.remedy:
+            entry = REMEDY_BY_ID[self.remedy]
+            object.__setattr__(self, "cost", self.cost or entry.cost)
+            object.__setattr__(self, "when", self.when or entry.when)
+        for name in ("id", "title", "why", "source", "cost", "when"):
+            if not getattr(self, name):
+                raise ConfigError(f"rule {self.id!r} has no {name}; every rule states one")
+        if (self.check is None) == (self.elsewhere is None):
+            raise ConfigError(f"rule {self.id!r}: give a check, or where it is checked, not both")
+
+    def applies(self, run: Facts) -> bool:
+        """Whether a config can answer it and has what it needs."""
+        return self.check is not None and all(run.has(name) for name in self.needs)
+
+    def answered(self, run: Facts) -> bool:
+        """Whether silence of the check means that the rule is satisfied.
+
+        And not that it could not tell.
+        """
+        if not self.needs or not self.applies(run):
+            return False
+        if self.from_scratch and (run.is_tuning or run.is_continued or run.is_description):
+            return False
+        return self.decided is None or self.decided(run)
+
+
+def compact(value: float) -> str:
+    """Return a number as people say it.
+
+    Example:
+        >>> compact(1.75e11), compact(46400), compact(0.00587), compact(3e-4)
+        ('175 B', '46 400', '0.00587', '3e-4')
+    """
+    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    if 0 < abs(value) < 1e-3:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:.3g}"
+
+
+def tokens(value: float) -> str:
+    """Return a number of tokens as people say it.
+
+    Example:
+        >>> tokens(4194304)
+        '4.19 M tokens'
+    """
+    return f"{compact(value)} tokens"

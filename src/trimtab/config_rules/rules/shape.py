@@ -1,0 +1,314 @@
+"""Shape and architecture: widths that fit each other, and what was added against instability."""
+
+import math
+
+from trimtab.config_rules.rules.rule import Rule, Verdict, compact
+from trimtab.configs.facts import Facts
+
+__all__ = ["SHAPE_RULES", "depth_risk", "depth_words"]
+
+
+_DEEPEST = 5
+"""Level of hidden / layers from 12.5 to 25; GPT-2 XL is at 4."""
+
+
+def depth_risk(hidden: float, layers: float) -> int:
+    """Return the risk level of a shape: floor(log2(400 / (hidden / layers))) + 1.
+
+    1 is the shape of wide models that trained well (hidden / layers of 200 to 400), 2 that of
+    GPT-3 and Llama 3 405B (100 to 200); doubling the depth at equal width adds one.
+
+    Example:
+        >>> depth_risk(11600, 64), depth_risk(11600, 128)
+        (2, 3)
+    """
+    return math.floor(math.log2(400 * layers / hidden)) + 1
+
+
+def depth_words(hidden: float, layers: float) -> str:
+    """Return the level with its scale.
+
+    Example:
+        >>> depth_words(11600, 64)
+        '2 of 5'
+    """
+    level = depth_risk(hidden, layers)
+    return (
+        f"{level} of {_DEEPEST}"
+        if 1 <= level <= _DEEPEST
+        else f"{level}, where 1 to {_DEEPEST} are usual"
+    )
+
+
+def ffn_width(run: Facts) -> Verdict | None:
+    """Hold the FFN's inner width against the hidden width."""
+    hidden = run.positive("hidden")
+    ffn = run.positive("ffn_effective") or run.positive("ffn")
+    if (
+        hidden is None
+        or ffn is None
+        or not run.is_stated("ffn")
+        or (run.number("experts") or 0) > 1
+    ):
+        return None
+    ratio = ffn / hidden
+    values = {"hidden": hidden, "ffn": ffn, "ratio": ratio}
+    activation = run.text("activation")
+    gated = run.get("gated_ffn")
+    plain = gated is False or (gated is None and ("gelu" in activation or activation == "relu"))
+    lowest = 2.0 if plain else 1.5
+    if ratio < lowest:
+        stated = run.positive("ffn")
+        built = f" (built from {stated:.0f})" if stated and stated != ffn else ""
+        left = f"; {ffn:.0f} is 4 × {ffn / 4:.0f}: left over from another width?" if plain else ""
+        target = int(4 * hidden) if plain else round(8 * hidden / 384) * 128
+        return Verdict(
+            "error",
+            f"FFN width {ffn:.0f}{built} is {ratio:.3g} × hidden {hidden:.0f}, usual is"
+            f" {'4' if plain else '8/3 to 4'} ×{left}",
+            values,
+            {} if built else {"ffn": target},
+            f"state a width from which {target} comes" if built else "",
+        )
+    if plain and ratio > 8.5 and run.is_large:
+        return Verdict(
+            "warning",
+            f"FFN width {ffn:.0f} is {ratio:.3g} × hidden {hidden:.0f}, usual is 4 ×",
+            values,
+            {"ffn": 4 * int(hidden)},
+        )
+    return None
+
+
+def aspect(run: Facts) -> Verdict | None:
+    """Hold width over depth against 100 to 200, at 10 B parameters and more."""
+    ratio, hidden, layers = run.aspect, run.positive("hidden"), run.positive("layers")
+    if ratio is None or hidden is None or layers is None or not run.is_large:
+        return None
+    values = {
+        "hidden": hidden,
+        "layers": layers,
+        "aspect": ratio,
+        "depth_risk": depth_risk(hidden, layers),
+    }
+    text = f"{layers:.0f} layers × {hidden:.0f}: hidden/layers is {ratio:.0f}"
+    if ratio >= 400:
+        return Verdict(
+            "error",
+            f"{text}, large models that trained well have 100 to 205",
+            values,
+            {"layers": round(hidden / 150)},
+        )
+    if ratio > 250:
+        return Verdict(
+            "warning",
+            f"{text}, wider than any published model of this size",
+            values,
+            {"layers": round(hidden / 180)},
+        )
+    if ratio < 60:
+        return Verdict("info", f"{text}, deeper than usual; deeper models were less stable", values)
+    return None
+
+
+def heads(run: Facts) -> Verdict | None:
+    """Heads must divide the width, and be neither tiny nor huge."""
+    hidden, count = run.positive("hidden"), run.positive("heads")
+    if hidden is None or count is None:
+        return None
+    stated = run.positive("head_dim")
+    values = {"hidden": hidden, "heads": count, "head_dim": stated or hidden / count}
+    if stated is None and hidden % count:
+        return Verdict(
+            "error",
+            f"hidden {hidden:.0f} does not divide by {count:.0f} heads",
+            values,
+            words=(
+                "choose heads so that hidden / heads is 64 to 128, such as"
+                f" {max(1, round(hidden / 128))}"
+            ),
+        )
+    for name, what in (
+        ("kv_heads", "key-value heads"),
+        ("tensor_parallel", "tensor-parallel ranks"),
+    ):
+        part = run.positive(name)
+        if part and count % part:
+            return Verdict(
+                "error",
+                f"{count:.0f} heads do not divide by {part:.0f} {what}",
+                {**values, name: part},
+                words=f"make {what} a divisor of {count:.0f}",
+            )
+    size = stated or hidden / count
+    if size >= 512:
+        return Verdict(
+            "error",
+            f"heads of width {size:.0f} ({hidden:.0f} / {count:.0f}); 64 to 128 is usual",
+            values,
+            {"heads": round(hidden / 128)},
+        )
+    if size < 32 or (size > 192 and stated is None):
+        return Verdict(
+            "warning",
+            f"heads of width {size:.0f} ({hidden:.0f} / {count:.0f}); 64 to 128 is usual",
+            values,
+            {"heads": max(1, round(hidden / 128))},
+        )
+    return None
+
+
+def qk_norm(run: Facts) -> Verdict | None:
+    """Mention QK-norm where the rate is above what models of 7 B had without it."""
+    params, lr = run.lookup_params, run.positive("lr")
+    if params is None or params < 6.5e9 or lr is None or lr <= 3e-4 or not run.has_adam:
+        return None
+    if run.is_tuning or run.get("qk_norm") is True or run.positive("softcap_attention"):
+        return None
+    return Verdict(
+        "warning" if run.get("qk_norm") is False else "info",
+        f"rate {compact(lr)} at {compact(params)} without a norm on queries and keys: attention"
+        " logits may grow",
+        {"lr": lr, "params": params},
+        {"qk_norm": True},
+    )
+
+
+def muon_clip(run: Facts) -> Verdict | None:
+    """Muon makes attention logits grow; something must hold them."""
+    if "muon" not in run.text("optimizer") or run.is_tuning:
+        return None
+    if run.get("qk_norm") is True or run.positive("softcap_attention"):
+        return None
+    return Verdict(
+        "warning" if run.params is None or run.params >= 1e9 else "info",
+        "Muon without a bound on attention logits (no QK-clip, QK-norm or soft-cap is stated)",
+        {"optimizer": run.get("optimizer")},
+        {"qk_norm": True},
+        "or QK-clip with threshold 100",
+    )
+
+
+def softcap(run: Facts) -> Verdict | None:
+    """Soft-caps far below the published ones cut into normal logits."""
+    for name, usual in (("softcap_attention", 50), ("softcap_final", 30)):
+        value = run.positive(name)
+        if value is not None and value < usual / 3:
+            return Verdict(
+                "info",
+                f"{name} {compact(value)} is far below Gemma 2's {usual}: ordinary logits are"
+                " bent too",
+                {name: value},
+                {name: usual},
+            )
+    return None
+
+
+def extra_norms(run: Facts) -> Verdict | None:
+    """NormFormer's additional norms."""
+    if "normformer" not in run.text("norm").replace("_", "").replace("-", ""):
+        return None
+    return Verdict(
+        "info",
+        "NormFormer's extra LayerNorms: OPT had them in runs 11.x and removed them in run 12",
+        {"norm": run.get("norm")},
+        {"norm": "layernorm"},
+    )
+
+
+SHAPE_RULES: tuple[Rule, ...] = (
+    Rule(
+        id="L18",
+        title="FFN width fits the hidden width",
+        topic="shape",
+        check=ffn_width,
+        needs=("hidden", "ffn"),
+        decided=lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1,
+        why=(
+            "in BigScience's 104B experiment 6 the width was changed and FFN 20480 stayed: a"
+            " lopsided model of 58 B; gated blocks in gpt-neox take 2/3 of what is stated"
+        ),
+        source="BigScience tr8-104B chronicles; gpt-neox configs",
+        cost="a restart from step 0",
+        when="from scratch",
+    ),
+    Rule(
+        id="L18-aspect",
+        title="width over depth",
+        topic="shape",
+        check=aspect,
+        needs=("hidden", "layers"),
+        decided=lambda run: run.is_large,
+        remedy="width-depth-ratio",
+        why=(
+            "large models that trained well have 100 to 205 (Megatron's practice 150 to 200, tr8"
+            " 181, BLOOM 205). Deeper was less stable; the ratio alone did not cure the 104B"
+        ),
+        source="BigScience tr8-104B chronicles; Megatron-LM practice; OPT talk",
+    ),
+    Rule(
+        id="L19",
+        title="heads fit the width",
+        topic="shape",
+        check=heads,
+        needs=("hidden", "heads"),
+        why=(
+            "a width that does not divide fails at step 0 or, worse, is padded; very wide heads put"
+            " large sums into one logit"
+        ),
+        source="metaseq assertions; GPT-3, BLOOM and Llama 3 shapes",
+        cost="a restart from step 0",
+        when="from scratch",
+    ),
+    Rule(
+        id="L21",
+        title="QK-norm with a high rate",
+        topic="shape",
+        check=qk_norm,
+        needs=("params", "lr"),
+        from_scratch=True,
+        remedy="qk-norm",
+        why=(
+            "attention logits grow with the square of the rate; small proxies with logits above 1e4"
+            " all diverged, Marin 32B was cured by it at step 80 000"
+        ),
+        source="Small-scale proxies (arXiv:2309.14322); Marin 32B retrospective",
+    ),
+    Rule(
+        id="L22",
+        title="Muon with bounded attention logits",
+        topic="shape",
+        check=muon_clip,
+        needs=("optimizer",),
+        decided=lambda run: "muon" in run.text("optimizer"),
+        remedy="qk-norm",
+        why=(
+            "Kimi K2's proxy passed logits of 1000 under Muon; with QK-clip at 100 it trained 15.5"
+            " T tokens without a spike"
+        ),
+        source="Kimi K2 report (arXiv:2507.20534)",
+    ),
+    Rule(
+        id="L23",
+        title="soft-caps as published",
+        topic="shape",
+        check=softcap,
+        why="Gemma 2 caps attention logits at 50 and final logits at 30, an alternative to QK-norm",
+        source="Gemma 2 report (arXiv:2408.00118)",
+        cost="fused attention kernels may not offer it",
+        when="from scratch",
+    ),
+    Rule(
+        id="NORMFORMER",
+        title="no untested extra norms",
+        topic="shape",
+        check=extra_norms,
+        needs=("norm",),
+        why=(
+            "promising at small scale, removed by OPT when it went back to the settings of Megatron"
+        ),
+        source="OPT-175B logbook",
+        cost="a restart from step 0",
+        when="from scratch",
+    ),
+)

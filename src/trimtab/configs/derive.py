@@ -1,0 +1,336 @@
+"""From what keys state to settings in canonical units.
+
+Ratios, samples, tokens and durations are computed here.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trimtab.configs import derive_batch, derive_shape
+from trimtab.configs.document import squash
+from trimtab.configs.settings import NAMES, UNEVEN, Origin, Setting
+from trimtab.configs.values import NO, YES, duration, finite, flag, precision
+
+__all__ = ["Facts", "settings_of"]
+
+
+@dataclass
+class Facts:
+    """What was found in one config, and the settings made of it so far."""
+
+    stated: dict[str, Setting]
+    values: dict[str, Setting] = field(default_factory=dict)
+    note: list[str] = field(default_factory=list)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    batch_unit: str = ""
+    """What `batch_size` counts in this framework: global, micro, or "" where it is not known."""
+    ffn_rule: str = ""
+
+    def fact(self, name: str) -> Any:
+        """Return a stated fact, or None."""
+        found = self.stated.get(name)
+        return None if found is None else found.value
+
+    def amount(self, name: str) -> float | None:
+        """Return a stated fact as a finite number, or None.
+
+        Nothing is computed from NaN and Inf.
+        """
+        return finite(self.fact(name))
+
+    def get(self, name: str) -> float | None:
+        """Return a setting made so far as a finite number, or None."""
+        found = self.values.get(name)
+        return None if found is None else finite(found.value)
+
+    def keep(self, name: str, fact: str | None = None) -> None:
+        """Take a fact over as a setting of the same meaning."""
+        found = self.stated.get(fact or name)
+        if found is not None and name not in self.values:
+            self.values[name] = found
+
+    def derive(self, name: str, value: Any, /, *sources: str, origin: Origin = "derived") -> None:
+        """Set what was computed from the named facts, unless the file states it."""
+        if value is None or name in self.values:
+            return
+        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+            value = int(value)
+        source = next((self.stated[s] for s in sources if s in self.stated), None)
+        key, line = (source.key, source.line) if source else ("", None)
+        text = "" if source is None else str(source.value)[:40]
+        self.values[name] = Setting(value, origin, key, line, text)
+
+    def default(self, name: str) -> Any:
+        """Return the framework's default of a fact or setting, or None."""
+        return self.defaults.get(name)
+
+
+AS_STATED = (
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "seq",
+    "norm",
+    "activation",
+    "dropout",
+    "attention_dropout",
+    "embedding_dropout",
+    "softcap_attention",
+    "softcap_final",
+    "z_loss",
+    "router_z_loss",
+    "router_aux_loss",
+    "router_bias",
+    "init_std",
+    "init_std_output",
+    "embedding_scale",
+    "optimizer",
+    "lr",
+    "min_lr",
+    "schedule",
+    "beta1",
+    "beta2",
+    "eps",
+    "weight_decay",
+    "clip",
+    "params",
+    "embed_norm",
+    "tensor_parallel",
+    "pipeline_parallel",
+    "context_parallel",
+    "data_parallel",
+    "zero_stage",
+    "world_size",
+    "seed",
+    "loss_scale",
+    "loss_scale_init",
+    "loss_scale_window",
+    "loss_scale_hysteresis",
+    "loss_scale_min",
+    "ffn",
+    "epochs",
+    "micro_batch",
+)
+
+
+def settings_of(facts: Facts) -> dict[str, Setting]:
+    """Return the canonical settings of one config, in the order of `NAMES`.
+
+    What is stated stands; what can be computed from it is `derived`; what is left is filled with
+    the documented defaults of the framework, and computed on.
+    """
+    for name in AS_STATED:
+        facts.keep(name)
+    for step in STEPS:
+        step(facts)
+    for name, value in facts.defaults.items():
+        if name in NAMES and name not in facts.values:
+            facts.values[name] = Setting(value, "default")
+    for step in STEPS:
+        step(facts)
+    derive_shape.parameters(facts)
+    return {name: facts.values[name] for name in NAMES if name in facts.values}
+
+
+def optimizer(facts: Facts) -> None:
+    """Betas as a pair, clip below 0 as off, minimum LR as a share of the peak."""
+    betas = facts.fact("betas")
+    if betas:
+        facts.derive("beta1", betas[0], "betas", origin="stated")
+        facts.derive("beta2", betas[1], "betas", origin="stated")
+    if facts.fact("clip_on") is False:
+        facts.values.pop("clip", None)
+        facts.derive("clip", 0, "clip_on", origin="stated")
+    clip = facts.get("clip")
+    if clip is not None and clip < 0:
+        facts.values.pop("clip")
+        facts.derive("clip", 0, "clip")
+    ratio, lr = facts.amount("min_lr_ratio"), facts.get("lr")
+    if ratio is not None and lr is not None:
+        facts.derive("min_lr", ratio * lr, "min_lr_ratio")
+    scheme = facts.fact("init_scheme")
+    if isinstance(scheme, str) and not re.fullmatch(
+        r"(trunc(ated)?_?)?normal(_)?|gaussian|default|none", scheme, re.IGNORECASE
+    ):
+        if facts.ffn_rule in ("neox", "olmo") or "init_std" not in facts.stated:
+            facts.values.pop("init_std", None)
+        facts.derive("init_std", scheme, "init_scheme", origin="stated")
+    scale = facts.get("loss_scale")
+    if scale is not None and facts.amount("loss_scale_power") is not None and scale == 0:
+        facts.derive(
+            "loss_scale_init", 2.0 ** (facts.amount("loss_scale_power") or 0), "loss_scale_power"
+        )
+
+
+def flags(facts: Facts) -> None:
+    """Tied embeddings, QK norm, positions, and whether training starts from given weights."""
+    if flag(facts.fact("z_loss_on")) is False:
+        facts.values.pop("z_loss", None)
+        facts.derive("z_loss", 0, "z_loss_on", origin="stated")
+    untied = flag(facts.fact("untied"))
+    if untied is not None:
+        facts.derive("tied_embeddings", not untied, "untied", origin="stated")
+    facts.keep("tied_embeddings", "tied")
+    facts.keep("max_positions")
+    qk = facts.fact("qk_norm")
+    if qk is not None:
+        facts.derive(
+            "qk_norm",
+            flag(qk) if flag(qk) is not None else str(qk).lower() != "none",
+            "qk_norm",
+            origin="stated",
+        )
+    facts.keep("position")
+    for name, word in (("alibi", "alibi"), ("rotary", "rotary")):
+        if facts.fact(name):
+            facts.derive("position", word, name, origin="stated")
+    base = facts.fact("base_model")
+    if flag(facts.fact("reinit")):
+        facts.derive("pretrained", NO, "reinit")
+    elif (isinstance(base, str) and names_weights(base, facts.stated["base_model"].key)) or flag(
+        facts.fact("finetune")
+    ):
+        facts.derive("pretrained", YES, "base_model", "finetune")
+    adapter = facts.fact("adapter")
+    if adapter is not None:
+        known = flag(adapter)
+        text = str(adapter).lower()
+        value = (
+            known
+            if known is not None
+            else text not in {"full", "freeze", "none", "", "0", "false", "[]"}
+        )
+        facts.derive("adapter", value, "adapter", origin="stated")
+
+
+def names_weights(base: str, key: str) -> bool:
+    """Whether a text names given weights.
+
+    Under a bare `model` only where it looks like a path (`org/name`).
+    """
+    if base.endswith((".json", ".yaml", ".yml")):  # a description, no weights
+        return False
+    return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
+
+
+PREFERENCES = ("dpo", "orpo", "kto", "simpo", "cpo")
+OBJECTIVES = (
+    *((name, name) for name in PREFERENCES),
+    ("grpo", "rl"),
+    ("ppo", "rl"),
+    ("rlhf", "rl"),
+    ("sft", "sft"),
+    ("rm", "reward"),
+    ("reward", "reward"),
+    ("pt", "pretrain"),
+    ("pretrain", "pretrain"),
+)
+
+
+def objective(facts: Facts) -> None:
+    """What is trained for, where a key, the loss or the program's name says it."""
+    facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
+    loss = goal_of(facts.fact("loss_type"))
+    if loss in PREFERENCES:
+        facts.derive("objective", loss, "loss_type")
+    if facts.amount("pref_beta") is not None:  # dpo_beta, orpo_alpha
+        named = goal_of(facts.stated["pref_beta"].key)
+        facts.derive("objective", named if named in PREFERENCES else "dpo", "pref_beta")
+    started = goal_of(facts.fact("program"))
+    if started != "pretrain":  # Megatron's pretrain_gpt.py tunes given weights as well
+        facts.derive("objective", started, "program")
+
+
+def goal_of(text: Any) -> str | None:
+    """Return what the words of a text say is trained for, or None."""
+    words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
+    return next((goal for word, goal in OBJECTIVES if word in words), None)
+
+
+def dtypes(facts: Facts) -> None:
+    """One dtype from flags and names; fp8 counts where it is switched on."""
+    text = facts.fact("precision")
+    named = precision(text) if text is not None else None
+    bf16, fp16 = flag(facts.fact("bf16")), flag(facts.fact("fp16"))
+    fp8 = facts.fact("fp8")
+    on8 = fp8 is not None and (
+        flag(fp8) if flag(fp8) is not None else str(fp8).lower() not in {"none", "no", ""}
+    )
+    chosen, source = named, "precision"
+    if bf16:
+        chosen, source = "bf16", "bf16"
+    elif fp16:
+        chosen, source = "fp16", "fp16"
+    if on8:
+        chosen, source = "fp8", "fp8"
+    if chosen is None and bf16 is False and fp16 is False:
+        chosen, source = "fp32", "bf16"
+    if facts.fact("half_weights"):
+        chosen, source = "fp16-pure", "half_weights"
+    facts.derive("dtype", chosen, source, origin="stated")
+    reduce = facts.fact("reduce_dtype")
+    facts.derive(
+        "reduce_dtype",
+        precision(reduce) if reduce is not None else None,
+        "reduce_dtype",
+        origin="stated",
+    )
+    if flag(facts.fact("reduce_bf16")):
+        facts.derive("reduce_dtype", "bf16", "reduce_bf16", origin="stated")
+    if flag(facts.fact("reduce_fp32")):
+        facts.derive("reduce_dtype", "fp32", "reduce_fp32", origin="stated")
+    state = facts.fact("optimizer_dtype")
+    facts.derive(
+        "optimizer_dtype",
+        precision(state) if state is not None else None,
+        "optimizer_dtype",
+        origin="stated",
+    )
+
+
+def sharding(facts: Facts) -> None:
+    """What data-parallel ranks share, by the names of FSDP's strategies and of distributed
+    optimizers."""
+    named = facts.fact("fsdp")
+    text = str(named).lower()
+    if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):
+        facts.derive("zero_stage", 2, "fsdp")
+    elif flag(named) or any(
+        word in text for word in ("full_shard", "fullshard", "hybrid", "zero3")
+    ):
+        facts.derive("zero_stage", 3, "fsdp")
+    elif "no_shard" in text:
+        facts.derive("zero_stage", 0, "fsdp")
+    if flag(facts.fact("zero_on")) or "distributed" in str(facts.fact("optimizer") or ""):
+        facts.derive("zero_stage", 1, "zero_on", "optimizer")
+
+
+def intervals(facts: Facts) -> None:
+    """Save and evaluation intervals in steps, where they are steps; whether anything is saved."""
+    saving = facts.fact("saving")
+    if flag(saving) is False or (isinstance(saving, str) and saving.lower() == "no"):
+        facts.derive("saves", NO, "saving", origin="stated")
+    if facts.fact("uneven_pipeline") is not None and UNEVEN not in facts.note:
+        facts.note.append(UNEVEN)
+    for name in ("save_steps", "eval_steps"):
+        found = duration(facts.fact(name))
+        if found and found[1] in ("", "steps") and found[0] >= 1:
+            facts.derive(name, found[0], name, origin="stated")
+
+
+STEPS: tuple[Callable[[Facts], None], ...] = (
+    optimizer,
+    flags,
+    objective,
+    dtypes,
+    sharding,
+    intervals,
+    derive_shape.shape,
+    derive_batch.batch,
+    derive_batch.length,
+    derive_batch.warmup,
+)

@@ -1,0 +1,122 @@
+"""Which syntax a text is written in, and its documents."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePath
+from typing import Any
+
+from trimtab.configs.arguments import argument_tree, spelled_options
+from trimtab.configs.document import Document
+from trimtab.configs.interpolation import interpolate
+from trimtab.configs.python_source import read_python
+from trimtab.configs.shell_source import expand, read_shell
+from trimtab.configs.text_sources import read_assignments, read_json, read_toml
+from trimtab.configs.yaml_source import read_yaml
+
+__all__ = ["SUFFIXES", "documents"]
+
+BY_SUFFIX: Mapping[str, str] = {
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".jsonc": "json",
+    ".json5": "json",
+    ".toml": "toml",
+    ".py": "python",
+    ".sh": "shell",
+    ".bash": "shell",
+    ".sbatch": "shell",
+    ".slurm": "shell",
+    ".sub": "shell",
+    ".job": "shell",
+    ".pbs": "shell",
+    ".lsf": "shell",
+    ".gin": "assignments",
+    ".ini": "assignments",
+    ".cfg": "assignments",
+    ".conf": "assignments",
+    ".properties": "assignments",
+    ".env": "assignments",
+}
+SUFFIXES = frozenset(BY_SUFFIX)
+
+
+def documents(name: str, text: str) -> Iterator[Document]:
+    """Give the documents of a text.
+
+    With `${…}` filled in and the wrappers of stored facts taken off.
+
+    Raises:
+        ValueError: The text is not valid in the syntax that its name or its content tells.
+    """
+    if not text.strip():
+        raise ValueError("the file is empty")
+    syntax = BY_SUFFIX.get(PurePath(name).suffix.lower()) or guess(text)
+    for document in READERS[syntax](text):
+        for unwrapped in facts(document):
+            yield replace(unwrapped, tree=interpolate(unwrapped.tree))
+
+
+def guess(text: str) -> str:
+    """Return the syntax of a text whose name does not tell it."""
+    head = text.lstrip()
+    if head.startswith("#!"):
+        return "python" if "python" in head.split("\n")[0] else "shell"
+    if head.startswith("{"):
+        return "json"
+    if re.search(r"(^|\s)--[A-Za-z][\w-]+([ =]|$)", text):
+        return "shell"
+    if re.search(r"^\s*\[[\w.]+\]\s*$", text, re.MULTILINE):
+        return (
+            "toml"
+            if not re.search(r"^\s*\w+\s*=\s*[A-Za-z/][^\"'\n]*$", text, re.MULTILINE)
+            else "assignments"
+        )
+    if re.search(r"^\s*(import|from|def|class)\s+\w", text, re.MULTILINE):
+        return "python"
+    if re.search(r"^\s*[\w.-]+\s*:(\s|$)", text, re.MULTILINE):
+        return "yaml"
+    return "assignments"
+
+
+def facts(document: Document) -> Iterator[Document]:
+    """Take stored facts out of their wrapper: `{"args": […]}`, `{"config": {…}}`."""
+    tree = document.tree
+    arguments = tree.get("args")
+    inner = tree.get("config")
+    if (
+        isinstance(arguments, list)
+        and arguments
+        and all(isinstance(word, str | int | float) for word in arguments)
+    ):
+        beside = {
+            key: value
+            for key, value in tree.items()
+            if key == "framework" or isinstance(value, dict)
+        }
+        # Stored arguments may still hold `${NAME:-512}`: the fallback is what runs unless the caller sets NAME.
+        words = [expand(str(word), {}) for word in arguments]
+        options: dict[str, Any] = argument_tree(words)
+        yield Document(
+            {**beside, **options}, "args", note=document.note, spelled=spelled_options(words)
+        )
+    elif (
+        isinstance(inner, dict)
+        and len(inner) > 1
+        and not any(key in tree for key in ("model", "optimizer", "trainer", "lr"))
+    ):
+        beside = {key: value for key, value in tree.items() if key == "framework"}
+        yield Document({**inner, **beside}, document.syntax, note=document.note)
+    else:
+        yield document
+
+
+READERS: Mapping[str, Callable[[str], Iterable[Document]]] = {
+    "yaml": read_yaml,
+    "json": lambda text: [read_json(text)],
+    "toml": lambda text: [read_toml(text)],
+    "python": read_python,
+    "shell": lambda text: [read_shell(text)],
+    "assignments": lambda text: [read_assignments(text)],
+}

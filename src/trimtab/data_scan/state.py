@@ -1,0 +1,87 @@
+"""A half-done scan on disk: one `.npz` of JSON and plain arrays, written beside and renamed into
+place."""
+
+import json
+import os
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.errors import ConfigError, ReadError
+
+__all__ = ["load_state", "save_state"]
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write a state; a kill at any time leaves the old one or the new one.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    text = json.dumps(_take_arrays(state, arrays)).encode()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no file of another's
+    try:
+        with temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, json=np.frombuffer(text, np.uint8), **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the state cannot be written ({error.strerror}); choose another --state"
+        ) from error
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Return what was saved.
+
+    Raises:
+        ReadError: There is none, or it is damaged.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+            state = _put_arrays(json.loads(saved["json"].tobytes()), saved)
+    except OSError as error:
+        raise ReadError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        EOFError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
+        raise ReadError(
+            f"{path}: holds no state of a scan, or a damaged one; leave out --resume and take it"
+            " away to begin anew"
+        ) from error
+    if not isinstance(state, dict) or "accounts" not in state:
+        raise ReadError(f"{path}: holds no state of a scan")
+    return state
+
+
+def _take_arrays(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    if isinstance(value, np.ndarray):
+        name = f"a{len(arrays)}"
+        arrays[name] = value
+        return {"__array__": name}
+    if isinstance(value, dict):
+        return {k: _take_arrays(v, arrays) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_arrays(v, arrays) for v in value]
+    return value
+
+
+def _put_arrays(value: Any, saved: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"__array__"}:
+            return saved[value["__array__"]]
+        return {k: _put_arrays(v, saved) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_put_arrays(v, saved) for v in value]
+    return value

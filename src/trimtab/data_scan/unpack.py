@@ -1,0 +1,168 @@
+"""Compressed shards, unpacked to their very end.
+
+One that was cut, damaged or has something behind it is refused.
+
+A log may break off, and what came before is worth reading. A shard of training data may not:
+whoever reads it next gets another number of documents, and every id after it means another
+document.
+"""
+
+import bz2
+import io
+import lzma
+import stat
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import zstandard
+
+from trimtab.errors import ReadError
+
+__all__ = ["open_data"]
+
+MAX_EXPANSION = 100
+"""What unpacks to more than this many times what was read so far, and to more than
+`MAX_SMALL_BYTES`, is taken for a bomb. Text comes to 3 to 10, shards of the repeats that the scan
+looks for to 50."""
+MAX_SMALL_BYTES = 1 << 26
+_READ_BYTES = {"gzip": 1 << 16, "xz": 1 << 16, "bzip2": 1 << 16, "zstd": 1 << 12}
+"""Packed bytes given to a decoder at once. That of zstd knows no limit on what it returns: 4 KiB
+can make 128 MiB."""
+_PIECE_BYTES = 1 << 20
+_MAGIC = (
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"BZh", "bzip2"),
+)
+_DAMAGED = (OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, EOFError, ValueError)
+
+
+class _Decoder(Protocol):
+    eof: bool
+    unused_data: bytes
+
+
+@contextmanager
+def open_data(path: Path) -> Iterator[io.BufferedIOBase]:
+    """Open a file of data for reading, unpacked as its first bytes say.
+
+    Raises:
+        ReadError: It is missing, may not be read, is a pipe or a device, or, while it is read: it
+            ends in the middle, is damaged, goes on behind its end, or unpacks beyond measure.
+    """
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ReadError(
+                f"{path}: not a regular file but a pipe, socket, device or directory; write the"
+                " data to a file and give that"
+            )
+        raw = path.open("rb")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ReadError(f"{path}: cannot be read ({why}); give a file of data") from error
+    with raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        form = next((form for m, form in _MAGIC if magic.startswith(m)), "")
+        yield io.BufferedReader(_Unpacked(raw, path, form), _PIECE_BYTES) if form else raw
+
+
+class _Unpacked(io.RawIOBase):
+    """What a compressed file holds: every member of it, each checked to its end."""
+
+    def __init__(self, raw: io.BufferedReader, path: Path, form: str) -> None:
+        self._raw, self._path, self._form = raw, path, form
+        self._taken = self._given = 0
+        self._decoder = _decoder(form)
+        self._packed = b""
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        try:
+            while not self._ready and self._more(len(buffer)):
+                pass
+        except _DAMAGED as error:
+            raise ReadError(
+                f"{self._path}: the {self._form} stream is damaged ({str(error)[:100]}); make the"
+                " shard anew"
+            ) from error
+        size = min(len(buffer), len(self._ready))
+        buffer[:size] = self._ready[:size]
+        self._ready = self._ready[size:]
+        self._given += size
+        if self._given > max(MAX_SMALL_BYTES, MAX_EXPANSION * self._taken):
+            raise ReadError(
+                f"{self._path}: {self._taken:,} bytes unpack to more than {self._given:,}, over"
+                f" {MAX_EXPANSION} times as many; if it is meant to be so, unpack it by hand and"
+                " scan the result"
+            )
+        return size
+
+    def _more(self, wanted: int) -> bool:
+        """Unpack a little; False at the end of the file.
+
+        Raises:
+            ReadError: The file ends where a member does not, or goes on with what is none.
+        """
+        if self._decoder.eof:
+            return self._next_member()
+        if not self._packed and getattr(self._decoder, "needs_input", True):
+            self._packed = self._read()
+            if not self._packed:
+                raise ReadError(
+                    f"{self._path}: ends in the middle of the {self._form} stream, after"
+                    f" {self._given:,} unpacked bytes; the copy is not whole"
+                )
+        self._ready = memoryview(self._unpack(max(wanted, 1)))
+        return True
+
+    def _read(self) -> bytes:
+        packed = self._raw.read(_READ_BYTES[self._form])
+        self._taken += len(packed)
+        return packed
+
+    def _unpack(self, wanted: int) -> bytes:
+        decoder: Any = self._decoder
+        packed, self._packed = self._packed, b""
+        if self._form == "zstd":
+            done: bytes = decoder.decompress(packed)
+        else:
+            done = decoder.decompress(packed, wanted)
+        if self._form == "gzip":
+            self._packed = decoder.unconsumed_tail
+        if decoder.eof:
+            self._packed = decoder.unused_data
+        return done
+
+    def _next_member(self) -> bool:
+        while not (rest := self._packed.lstrip(b"\0")):  # writers to tape fill up with zeros
+            self._packed = self._read()
+            if not self._packed:
+                return False
+        rest += self._raw.read(max(6 - len(rest), 0))
+        magic = next(m for m, form in _MAGIC if form == self._form)
+        if not (rest.startswith(magic) or (self._form == "zstd" and rest[1:4] == b"\x2a\x4d\x18")):
+            raise ReadError(
+                f"{self._path}: something that is no {self._form} lies behind the end of the"
+                " stream; make the shard anew"
+            )
+        self._packed, self._decoder = rest, _decoder(self._form)
+        return True
+
+
+def _decoder(form: str) -> _Decoder:
+    makers: dict[str, Any] = {
+        "gzip": lambda: zlib.decompressobj(31),
+        "xz": lzma.LZMADecompressor,
+        "bzip2": bz2.BZ2Decompressor,
+        "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+    }
+    made: _Decoder = makers[form]()
+    return made

@@ -1,0 +1,117 @@
+"""What a person passes to a call by hand.
+
+Taken as the plain value it means, or refused before anything is done.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from trimtab.errors import ConfigError
+from trimtab.text import plain
+
+__all__ = ["number", "reason", "run_folder", "whole"]
+
+_SHOWN = 60
+
+
+def reason(call: str, why: object) -> None:
+    """Refuse what the journal cannot hold as a reason.
+
+    Raises:
+        ConfigError: It is no text, an empty one, or one that holds a lone surrogate.
+    """
+    if not isinstance(why, str) or not why.strip():
+        raise ConfigError(f"{call}(why={shown(why)}): expected a reason, as text")
+    try:
+        why.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{call}(why={shown(why)}): cannot be written as UTF-8 (a lone surrogate); give plain"
+            " text"
+        ) from error
+
+
+def number(call: str, value: object) -> float:
+    """Return a number as Python's own, also from NumPy or a tensor of one element.
+
+    NaN and Inf pass.
+
+    Raises:
+        ConfigError: It is none: a truth value, a text, a tensor of several elements.
+
+    Example:
+        >>> number("scale_lr", 0.5)
+        0.5
+        >>> number("scale_lr", "0.5")
+        Traceback (most recent call last):
+        trimtab.errors.ConfigError: scale_lr('0.5'): expected a number
+    """
+    plain_value = _plain_number(value)
+    if plain_value is None:
+        raise ConfigError(f"{call}({shown(value)}): expected a number")
+    return plain_value
+
+
+def whole(call: str, value: object) -> int:
+    """Return a whole number as Python's own.
+
+    Raises:
+        ConfigError: It is none, such as a text, or 2.5.
+    """
+    plain_value = _plain_number(value)
+    if not isinstance(plain_value, int):
+        raise ConfigError(f"{call}({shown(value)}): expected a whole number")
+    return plain_value
+
+
+def run_folder(run: object) -> Path:
+    """Return the run directory that is meant.
+
+    Raises:
+        ConfigError: It is no path, an empty one, or one that this file system cannot have.
+    """
+    if not isinstance(run, str | os.PathLike) or not os.fspath(run):
+        raise ConfigError(
+            f'run is {shown(run)}, expected the run\'s own folder, such as "runs/tiny"'
+        )
+    path = Path(run)
+    try:
+        if "\0" in str(path):
+            raise ValueError("it holds a NUL character")
+        path.exists()
+    except (OSError, ValueError) as error:
+        what = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"run is {shown(run)}, which can be no folder here ({what}); choose another name"
+        ) from error
+    return path
+
+
+def shown(value: object) -> str:
+    """Return a value for a message: one line, not long."""
+    try:
+        return plain(repr(value), limit=_SHOWN)
+    except Exception:  # noqa: BLE001 - somebody else's __repr__
+        return type(value).__name__
+
+
+def _plain_number(value: Any) -> int | float | None:
+    if isinstance(value, str | bytes):
+        return None
+    item = getattr(value, "item", None)  # of a NumPy scalar, or a tensor
+    if callable(item):
+        try:
+            value = item()
+        except (RuntimeError, ValueError, TypeError):  # more than one element
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    return value

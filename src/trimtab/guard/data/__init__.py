@@ -1,0 +1,1 @@
+"""The order of the data, rewound and skipped."""

@@ -1,0 +1,493 @@
+"""The order of the data, owned by the guard so that it can go back and leave data out.
+
+A sample id is the absolute position of a sample in that order: the first sample of the first epoch
+is 0, and ids go on through later epochs. The order is exactly the one that iterating the user's
+DataLoader would give, drawn from the same random state, so in `observe` nothing changes. Batches
+that hold a skipped id are left out whole, and stay out after every restart.
+
+Apart from the order, items of the dataset can be withheld by their index, as a skip list names
+them: a clean item of the same batch stands in, so that the shape of a batch and all ids stay what
+they were.
+
+Fetching is done in this process with the loader's own dataset and collate function; worker
+processes of the loader are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import cycle
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from trimtab.errors import ConfigError
+from trimtab.plan.skiplist import merge_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch.utils.data import DataLoader
+
+__all__ = ["DataOrder", "Fed", "generators_of", "sample_range"]
+
+
+@dataclass(frozen=True)
+class Fed:
+    """What was handed out for one step."""
+
+    first: int
+    last: int
+    """First and last sample id, over all ranks that share them."""
+    tokens: int
+    num_left_out: int = 0
+    """Sample ids between the two that were not handed out."""
+
+    @property
+    def samples(self) -> int:
+        """Samples handed out."""
+        return self.last - self.first + 1 - self.num_left_out
+
+    @staticmethod
+    def joined(parts: Sequence[Fed]) -> Fed:
+        """Return the batches of one step as one; at least one, in the order of the data."""
+        first, last = parts[0].first, parts[-1].last
+        samples = sum(part.samples for part in parts)
+        return Fed(first, last, sum(p.tokens for p in parts), last - first + 1 - samples)
+
+
+def sample_range(first: object, last: object) -> tuple[int, int]:
+    """Return a range of sample ids as whole numbers.
+
+    Raises:
+        ConfigError: It is not two whole numbers, or the range is empty or negative.
+    """
+    try:
+        low, high = index(first), index(last)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"skip {first!r}..{last!r}: expected whole numbers, sample ids") from None
+    if low < 0 or high < low:
+        raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
+    return low, high
+
+
+class DataOrder:
+    """A cursor over a DataLoader's batches that can be moved and saved."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        """Take over a loader with a map-style dataset.
+
+        Raises:
+            ConfigError: The loader cannot be rewound (iterable dataset, no batches).
+        """
+        dataset = getattr(loader, "dataset", None)
+        if (
+            dataset is None
+            or isinstance(dataset, IterableDataset)
+            or not hasattr(dataset, "__getitem__")
+            or loader.batch_sampler is None
+        ):
+            of = "" if dataset is None else f" over {type(dataset).__name__}"
+            raise ConfigError(
+                f"data is {type(loader).__name__}{of}: the guard must be able to go back; pass a "
+                "DataLoader over a dataset with __getitem__ and __len__, with batch_size set"
+            )
+        if _length(loader.batch_sampler) == 0:
+            raise ConfigError(_NO_BATCH)
+        self._loader = loader
+        self._skips: list[tuple[int, int]] = []
+        self._withheld: tuple[tuple[int, int], ...] = ()
+        self._epoch = -1
+        self._batches: list[list[int]] = []
+        self._starts: list[int] = []
+        self._cursor = 0
+        self._base = 0
+        self._epoch_rng: torch.Tensor | None = None
+        self.replicas = _replicas(loader)
+        """How many ranks share the data out among them: each sample id belongs to one of them."""
+        self._generators = generators_of(loader)
+        self._generator_states: list[torch.Tensor] = []
+        self._loaders: dict[int, DataLoader[Any]] = {0: loader}
+        self._source = 0
+        self._switches: list[tuple[int, int]] = []
+        self._fingerprint = ""
+        self.reordered = ""
+        """In words, where a saved position was found in another order than it was saved in."""
+
+    def steps_per_epoch(self, accumulate: int) -> int | None:
+        """Return the steps of one epoch, the last perhaps of fewer batches; None where the loader
+        cannot say how many batches it has before it is asked for them."""  # noqa: D205, D209
+        length = _length(self._loader.batch_sampler)
+        return None if length is None else -(-length // accumulate)
+
+    @property
+    def shape(self) -> dict[str, int | None]:
+        """What sample ids rest on: batch size and length of the dataset.
+
+        None where it is not said.
+        """
+        sampler, dataset = self._loader.batch_sampler, self._loader.dataset
+        size = self._loader.batch_size or getattr(sampler, "batch_size", None)
+        return {
+            "batch_size": size if isinstance(size, int) else None,
+            "samples": _length(dataset),
+        }
+
+    def differs(self, saved: dict[str, int | None] | None) -> str:
+        """Return in words how `shape` is not the saved one; empty where it is, or is not known."""
+        if not saved or saved == self.shape:
+            return ""
+        was, now = (
+            f"{s.get('samples')} samples in batches of {s.get('batch_size')}"
+            for s in (saved, self.shape)
+        )
+        return f"the data was {was}, now it is {now}: sample ids do not mean the same as before"
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the order of this rank's epoch, 16 hexadecimal digits; empty before the first.
+
+        Two runs with the same one feed the same items of the dataset in the same batches. It says
+        nothing of what is in the items. Cost: once an epoch, as much as listing its batches.
+        """
+        if not self._fingerprint and self._batches:
+            digest = hashlib.sha256()
+            for batch in self._batches:
+                digest.update(repr(batch).encode())
+            self._fingerprint = digest.hexdigest()[:16]
+        return self._fingerprint
+
+    def switch(self, loader: DataLoader[Any]) -> int:
+        """Feed from another loader from the next batch on, in a new epoch.
+
+        Return its first sample id.
+
+        Ids go on. After a rollback to before that id the old one is fed again up to it.
+
+        Raises:
+            ConfigError: The loader cannot be rewound, or what was decided about the old one does
+                not fit it.
+        """
+        other = DataOrder(loader)
+        if other.replicas != self.replicas:
+            raise ConfigError(
+                f"the new data is shared out to {other.replicas} ranks, the old to {self.replicas};"
+                " give each rank a like sampler"
+            )
+        if self._withheld and _length(loader.dataset) != _length(self._loader.dataset):
+            raise ConfigError(
+                "a skip list is in force and counts the items of the old dataset; scan the new one"
+                " and start with its list"
+            )
+        number = max(self._loaders) + 1
+        self._loaders[number] = loader
+        self._switches.append((self.position, number))
+        return self.position
+
+    def _follow_switches(self) -> None:
+        for at, number in self._switches:
+            if number > self._source and self.position >= at:
+                self._base += sum(len(b) for b in self._batches[: self._cursor])
+                self._use(number)
+                self._start_epoch()
+
+    def _use(self, number: int) -> None:
+        self._source, self._loader = number, self._loaders[number]
+        self._generators = generators_of(self._loader)
+
+    @property
+    def skips(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of sample ids that are never fed again."""
+        return tuple(self._skips)
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch under way, from 0; -1 before the first batch."""
+        return self._epoch
+
+    @property
+    def epoch_share(self) -> float:
+        """Share of the epoch under way whose batches were handed out or left out, 0 to 1."""
+        return self._cursor / len(self._batches) if self._batches else 0.0
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the epoch under way has no batch left that may be fed."""
+        return self._epoch >= 0 and all(
+            self._is_skipped(n) for n in range(self._cursor, len(self._batches))
+        )
+
+    @property
+    def position(self) -> int:
+        """Sample id that comes next."""
+        return self._id(self._cursor)
+
+    def _id(self, batch: int) -> int:
+        """Return the first sample id of a batch of this epoch, over all ranks that share it."""
+        if batch < len(self._starts):
+            return (self._base + self._starts[batch]) * self.replicas
+        return (self._base + sum(len(b) for b in self._batches)) * self.replicas
+
+    def skip(self, first: int, last: int) -> None:
+        """Never feed the batches that hold sample ids first..last again.
+
+        Raises:
+            ConfigError: The range is empty or negative.
+        """
+        self._skips.append(sample_range(first, last))
+
+    def unskip(self, first: int, last: int) -> None:
+        """Undo one `skip`; a range that was not skipped is left alone."""
+        if (first, last) in self._skips:
+            self._skips.remove((first, last))
+
+    @property
+    def withheld(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of indices of the dataset that are never fed."""
+        return self._withheld
+
+    def withhold(self, ranges: Iterable[tuple[int, int]], *, of: int) -> int:
+        """Never feed these items of the dataset; return how many are withheld that were not before.
+
+        Where a batch holds one, an item of the same batch that is not withheld is fed in its place;
+        where it holds nothing else, one of the next batch of the epoch.
+
+        Args:
+            ranges: [first, last] of indices, as they are given to the dataset's `__getitem__`.
+            of: Items that the list counts; the dataset must have as many, or indices mean something
+                else.
+
+        Raises:
+            ConfigError: The dataset has another length, or nothing would be left.
+        """
+        length = _length(self._loader.dataset)
+        if length != of:
+            raise ConfigError(
+                f"the skip list counts {of} items, the dataset has {length}: its numbers do not"
+                " name the same; scan the files that the dataset reads, in its order, and with its"
+                " sample length as --context"
+            )
+        merged = merge_ranges([*self._withheld, *ranges])
+        before, now = (sum(b - a + 1 for a, b in r) for r in (self._withheld, merged))
+        if now >= of:
+            raise ConfigError(
+                f"the skip list leaves out all {of} items of the dataset; nothing is left to"
+                " train on"
+            )
+        self._withheld = merged
+        return now - before
+
+    def _is_withheld(self, index: int) -> bool:
+        place = bisect_right(self._withheld, (index, math.inf)) - 1
+        return place >= 0 and index <= self._withheld[place][1]
+
+    def _cleaned(self, indices: list[int]) -> list[int]:
+        """Return the batch with stand-ins for what is withheld, the same on every call."""
+        clean = [i for i in indices if not self._is_withheld(i)]
+        if len(clean) == len(indices):
+            return indices
+        if not clean:
+            count = len(self._batches)
+            others = [n % count for n in range(self._cursor, self._cursor + count)]
+            fed = [i for n in others if not self._is_skipped(n) for i in self._batches[n]]
+            clean = [i for i in fed if not self._is_withheld(i)][: len(indices)]
+        if not clean:
+            raise ConfigError(
+                "the skip list leaves out every item of this rank's epoch; nothing is left to"
+                " train on"
+            )
+        stand_ins = cycle(clean)
+        return [next(stand_ins) if self._is_withheld(i) else i for i in indices]
+
+    def fetch(self) -> tuple[Any, int, int] | None:
+        """Return the next batch with its first and last sample id; None at the end of an epoch."""
+        if self._epoch < 0:
+            self._start_epoch()
+        self._follow_switches()
+        while self._cursor < len(self._batches):
+            number = self._cursor
+            self._cursor += 1
+            if not self._is_skipped(number):
+                first, last = self._ids(number)
+                return self._load(self._cleaned(self._batches[number])), first, last
+        return None
+
+    def _ids(self, batch: int) -> tuple[int, int]:
+        """Return the first and last sample id of a batch of this epoch."""
+        first = self._id(batch)
+        return first, first + len(self._batches[batch]) * self.replicas - 1
+
+    def _is_skipped(self, batch: int) -> bool:
+        first, last = self._ids(batch)
+        return any(a <= last and first <= b for a, b in self._skips)
+
+    def next_epoch(self) -> None:
+        """Go on to the next epoch."""
+        if self._epoch >= 0:
+            self._base += sum(len(b) for b in self._batches)
+        self._start_epoch()
+
+    def advance(self, batches: int) -> None:
+        """Go on by so many batches of this rank without fetching them, through epochs."""
+        if self._epoch < 0:
+            self._start_epoch()
+        self._cursor += batches
+        while self._cursor > len(self._batches):
+            ahead = self._cursor - len(self._batches)
+            self.next_epoch()
+            self._cursor = ahead
+
+    def batches_between(self, first: int, last: int) -> int:
+        """Return how many batches of this epoch hold sample ids first..last."""
+        return sum(
+            1
+            for i, indices in enumerate(self._batches)
+            if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
+        )
+
+    def _load(self, indices: list[int]) -> Any:
+        dataset, collate = self._loader.dataset, self._loader.collate_fn
+        if hasattr(dataset, "__getitems__"):
+            return collate(dataset.__getitems__(indices))
+        return collate([dataset[i] for i in indices])
+
+    def _start_epoch(self) -> None:
+        self._epoch += 1
+        self._epoch_rng = torch.get_rng_state()
+        self._generator_states = [g.get_state() for g in self._generators]
+        self._draw_order()
+        self._cursor = 0
+
+    def _draw_order(self) -> None:
+        """Draw this epoch's order as the loader would: its base seed first, then its sampler."""
+        torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+        sampler = self._loader.batch_sampler
+        assert sampler is not None
+        for owner in _samplers(self._loader):
+            tell = getattr(owner, "set_epoch", None)
+            if tell is not None:  # DistributedSampler and its like
+                tell(max(self._epoch, 0))
+        self._batches = [list(batch) for batch in _as_iterator(sampler)]
+        self._fingerprint = ""
+        if not self._batches:
+            raise ConfigError(_NO_BATCH)
+        self._starts, start = [], 0
+        for batch in self._batches:
+            self._starts.append(start)
+            start += len(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position: epoch, cursor, and the random states its order was drawn from."""
+        if self._epoch < 0:
+            self._generator_states = [g.get_state() for g in self._generators]
+        return {
+            "epoch": self._epoch,
+            "cursor": self._cursor,
+            "base": self._base,
+            "consumed": sum(len(b) for b in self._batches[: self._cursor]) * self.replicas,
+            "replicas": self.replicas,
+            "epoch_rng": self._epoch_rng,
+            "generators": list(self._generator_states),
+            "source": self._source,
+            "fingerprint": self.fingerprint,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved position; the random state of the process is left as it is.
+
+        Raises:
+            ConfigError: It is a position in data that this process was not given.
+        """
+        self._go_to_source(int(state.get("source", 0)))
+        if state["epoch"] < 0:
+            for generator, saved in zip(self._generators, state["generators"], strict=True):
+                generator.set_state(saved)
+            self._epoch, self._cursor, self._base = -1, 0, 0
+            self._batches, self._starts, self._epoch_rng = [], [], None
+            return
+        drawn = self._epoch_rng if state["epoch"] == self._epoch else None  # None: another source
+        if drawn is None or not torch.equal(state["epoch_rng"], drawn):
+            kept = torch.get_rng_state()
+            torch.set_rng_state(state["epoch_rng"])
+            for generator, saved in zip(self._generators, state["generators"], strict=True):
+                generator.set_state(saved)
+            self._epoch = state["epoch"]
+            self._draw_order()
+            torch.set_rng_state(kept)
+        self._epoch, self._cursor, self._base = state["epoch"], state["cursor"], state["base"]
+        self._epoch_rng, self._generator_states = state["epoch_rng"], list(state["generators"])
+        if state["replicas"] != self.replicas:  # dealt out to more or fewer ranks now
+            self._base = self._base * state["replicas"] // self.replicas
+            done = state["consumed"] // self.replicas
+            self._cursor = sum(1 for start in self._starts if start < done)
+        elif state.get("fingerprint", self.fingerprint) != self.fingerprint:
+            self.reordered = (
+                f"the data order changed: epoch {self._epoch} was {state['fingerprint']}, now it is"
+                f" {self.fingerprint}; another seed, sampler or dataset, and sample ids do not mean"
+                " the same"
+            )
+
+    def forget_order(self) -> None:
+        """Have the order drawn anew at the next `load_state_dict`, as in a new process."""
+        self._epoch_rng = None
+
+    def _go_to_source(self, number: int) -> None:
+        if number == self._source:
+            return
+        if number not in self._loaders and self._epoch < 0 and len(self._loaders) == 1:
+            self._loaders = {number: self._loader}  # resumed: what was handed over is the newest
+        if number not in self._loaders:
+            raise ConfigError(
+                f"the saved position is in data number {number} of this run, which was not handed"
+                " over; start with the loader that was in use then"
+            )
+        self._use(number)
+        self.forget_order()
+
+
+_NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
+
+
+def _replicas(loader: DataLoader[Any]) -> int:
+    """Return over how many ranks a sampler like DistributedSampler deals the samples out.
+
+    Else 1.
+    """
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    for owner in (loader.sampler, loader.batch_sampler, inner):
+        for name in ("num_replicas", "num_processes"):
+            number = getattr(owner, name, None)
+            if isinstance(number, int) and number > 0:
+                return number
+    return 1
+
+
+def _samplers(loader: DataLoader[Any]) -> list[Any]:
+    """Return the samplers that a loader's order comes from, outermost first, each once."""
+    shard = getattr(loader.batch_sampler, "batch_sampler", None)  # accelerate deals batches out so
+    found = [loader.sampler, loader.batch_sampler, shard]
+    found += [getattr(owner, "sampler", None) for owner in (loader.batch_sampler, shard)]
+    return list({id(s): s for s in found if s is not None}.values())
+
+
+def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """Return the random generators that the order is drawn from, besides torch's global one."""
+    owners = (loader, *_samplers(loader))
+    found = [getattr(owner, "generator", None) for owner in owners]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _as_iterator(sampler: Any) -> Iterator[Any]:
+    return iter(sampler)

@@ -1,0 +1,154 @@
+"""One step of all ranks as one.
+
+The small vector that each of them sends, and what it means together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from trimtab.guard.distributed.process_group import Ranks
+
+__all__ = ["StepShare", "StepSum", "pool", "share_on_device", "whole_of"]
+
+
+@dataclass(frozen=True)
+class StepShare:
+    """What one rank knows of a step before its update."""
+
+    loss: float
+    """Mean over its own batch."""
+    norm: float
+    """Global gradient norm as this rank sees it; the same on all where all is well."""
+    samples: float
+    """Of all ranks: sample ids run over all of them."""
+    tokens: float
+    """Of its own batch."""
+    hidden: float
+    """Root mean square of its last hidden states; NaN where it is not measured."""
+    batch_compression: float
+    batch_entropy: float
+    """Of its own batch, see `probes.batch`; NaN where it is not known."""
+    step_time_s: float
+    """Since its last share."""
+    faulted: float
+    """1 where a fault of the guard itself was noted on it."""
+    stop: float
+    """1 where it was asked to stop."""
+    noted: float = 0.0
+    """Checksum of the names of its further signals; 0 where it has none."""
+
+
+@dataclass(frozen=True)
+class StepSum:
+    """The step as a whole; the same on all ranks, bit for bit."""
+
+    loss: float
+    """Mean over the ranks; NaN where one is."""
+    norm: float
+    """Largest over the ranks; NaN where one is."""
+    samples: int
+    tokens: int
+    hidden: float | None = None
+    batch_compression: float | None = None
+    batch_entropy: float | None = None
+    """Means over the ranks."""
+    step_time_s: float | None = None
+    """The first rank's; None alone, where it is measured when the step is written down."""
+    faulted: bool = False
+    stop: bool = False
+    noted: bool = False
+    """Whether all ranks have further signals, of the same names."""
+    broken_ranks: tuple[int, ...] = ()
+    """Ranks whose own loss or norm is not finite, where not all are."""
+    odd_ranks: tuple[int, ...] = ()
+    """Ranks whose norm is not the first rank's, both finite: they no longer train the same model. A
+    norm that is not finite says nothing of the weights: the update is left out on all."""
+
+
+def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
+    """Return the whole step; all ranks must call it.
+
+    Args:
+        share: This rank's.
+        ranks: All of them.
+        replicas: How many of them get data of their own; the others get the same as one of these.
+    """
+    if ranks.count == 1:
+        return _alone(share)
+    return whole_of(ranks.gather(astuple(share)), replicas=replicas)
+
+
+def share_on_device(share: StepShare, device: torch.device, **seen: torch.Tensor) -> torch.Tensor:
+    """Return a share as float64 [n] on a device, without waiting for it: what `pool` sends.
+
+    Args:
+        share: This rank's.
+        device: On which the table of all ranks is wanted.
+        seen: Fields whose value lies in a tensor of one element, which takes the place of the
+            share's.
+    """
+    known = torch.tensor(astuple(share), dtype=torch.float64, pin_memory=device.type != "cpu")
+    known = known.to(device, non_blocking=True)
+    for i, name in enumerate(f.name for f in fields(share)):
+        if name in seen:
+            value = seen[name].detach()
+            known[i] = (value.full_tensor() if isinstance(value, DTensor) else value).reshape(())
+    return known
+
+
+def _alone(share: StepShare) -> StepSum:
+    return StepSum(
+        share.loss,
+        share.norm,
+        int(share.samples),
+        int(share.tokens),
+        hidden=_known(share.hidden),
+        batch_compression=_known(share.batch_compression),
+        batch_entropy=_known(share.batch_entropy),
+        faulted=bool(share.faulted),
+        stop=bool(share.stop),
+    )
+
+
+def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
+    """Return the whole step from the shares of all ranks, float64 [ranks, n].
+
+    `replicas` as for `pool`.
+    """
+    count = len(table)
+    if count == 1:
+        return _alone(StepShare(*table[0].tolist()))
+    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
+    broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
+    odd = np.flatnonzero((norm != norm[0]) & np.isfinite(norm) & np.isfinite(norm[0]))
+    with np.errstate(invalid="ignore", over="ignore"):
+        hidden = None if np.isnan(hiddens).all() else float(np.sqrt(np.mean(np.square(hiddens))))
+    return StepSum(
+        loss=float(loss.mean()),
+        norm=float(np.max(norm)),
+        samples=int(samples[0]),
+        tokens=round(float(tokens.sum()) * replicas / count),
+        hidden=hidden,
+        batch_compression=_known(float(squeezed.mean())),
+        batch_entropy=_known(float(entropy.mean())),
+        step_time_s=float(times[0]),
+        faulted=bool(faulted.any()),
+        stop=bool(stop.any()),
+        noted=bool(noted[0]) and bool((noted == noted[0]).all()),
+        broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),
+        odd_ranks=tuple(odd.tolist()),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,1 +1,0 @@
-"""Branches that separate causes: what each changes is put in force, measured, and taken back."""

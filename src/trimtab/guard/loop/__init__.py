@@ -1,0 +1,1 @@
+"""The training loop: startup, the steps, what follows each, shutdown."""

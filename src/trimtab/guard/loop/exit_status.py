@@ -1,0 +1,80 @@
+"""How a guarded process ended, for what started it: `verdict.json` in the run directory.
+
+Torchrun, SLURM, torchft or a script of one's own restarts processes; the guard only says whether
+that makes sense, and from which step the same script would go on. The file is there from the first
+step on, so that a process that was killed is told by what it left: `running`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
+
+State = Literal["running", "done", "interrupted", "given-up"]
+"""running: it is, or it was killed. interrupted: by SIGINT or SIGTERM, saved, start it again.
+given-up: a person should look before it is started again."""
+
+EXIT_GIVEN_UP = 3
+"""Exit code of a run that the guard stopped because it has nothing left to try."""
+
+
+def asks_for_restart(root: Path) -> bool:
+    """Return whether the verdict in a run directory asks for a restart.
+
+    True where none is legible.
+    """
+    try:
+        found = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return not isinstance(found, dict) or found.get("restart") is not False
+
+
+def write_verdict(
+    root: Path,
+    *,
+    state: State,
+    reason: str,
+    step: int,
+    steps: int | None,
+    saved_step: int,
+    attempt: str,
+) -> None:
+    """Write the verdict whole, in place of an older one.
+
+    Args:
+        root: Run directory.
+        state: Where the process stands.
+        reason: In words.
+        step: Last finished effective step.
+        steps: Of the whole run; None where that is not known.
+        saved_step: Step that the same script would go on from; below 1: from the start.
+        attempt: Number of the attempt under way.
+
+    Raises:
+        OSError: It cannot be written; an older one stays as it was.
+    """
+    verdict = {
+        "schema": 1,
+        "state": state,
+        "restart": state in ("running", "interrupted"),
+        "reason": reason,
+        "step": step,
+        "steps": steps,
+        "resume_step": max(saved_step, 0),
+        "attempt": attempt,
+    }
+    partial = root / "verdict.json.partial"
+    try:
+        partial.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
+        partial.replace(root / "verdict.json")
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise

@@ -1,0 +1,139 @@
+"""What `Guard` is given: refused where it cannot work, and read where it is left open."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from trimtab.errors import ConfigError
+from trimtab.guard.control import arguments
+from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.plan.policy import Policy
+from trimtab.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["check_arguments", "check_objects", "count_tokens", "safe_counter", "safe_say"]
+
+
+def check_objects(model: object, optimizer: object, scheduler: object, policy: object) -> None:
+    """Refuse objects that are not what they are passed as.
+
+    Raises:
+        ConfigError: One is not; the message says which and what to do.
+    """
+    expected = (
+        ("model", model, "the torch.nn.Module that is trained", ("parameters", "state_dict")),
+        ("optimizer", optimizer, "a torch.optim optimizer", ("step", "param_groups", "state_dict")),
+        (
+            "scheduler",
+            scheduler,
+            "a learning-rate scheduler, or None",
+            ("step", "state_dict", "load_state_dict"),
+        ),
+    )
+    for name, given, what, needed in expected:
+        if given is None and name == "scheduler":
+            continue
+        lacks = [part for part in needed if not hasattr(given, part)]
+        if lacks or isinstance(given, type):
+            raise ConfigError(f"{name} is {arguments.shown(given)}, expected {what}")
+    if not isinstance(policy, Policy):
+        raise ConfigError(
+            f"policy is {arguments.shown(policy)}, expected a Policy: Policy(...),"
+            " Policy.from_toml(path) or Policy.from_mapping(table)"
+        )
+
+
+def safe_say(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what shows a line and stops no run: what would steer a terminal is written out, and a
+    line that `say` fails on goes to standard error."""  # noqa: D205, D209
+
+    def said(line: str) -> None:
+        line = visible(line)
+        try:
+            say(line)
+        except Exception:  # noqa: BLE001 - the guard's edge: somebody else's display
+            to_stderr(line)
+
+    return said
+
+
+def check_arguments(
+    optimizer: torch.optim.Optimizer,
+    clip: float | None,
+    steps: int | None,
+    scheduler: Any | None,
+    accumulate: int = 1,
+) -> None:
+    """Refuse impossible arguments.
+
+    Raises:
+        ConfigError: One is impossible; the message says which and what to do.
+    """
+    number: object = clip  # the annotations do not bind a caller
+    whole: object = steps
+    if clip is not None and (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not (math.isfinite(number) and number > 0)
+    ):
+        raise ConfigError(f"clip is {clip!r}, expected a positive number, or None for no clipping")
+    if steps is not None and (isinstance(whole, bool) or not isinstance(whole, int) or whole < 1):
+        raise ConfigError(
+            f"steps is {steps!r}, expected a whole number of at least 1, or None for one epoch"
+        )
+    batches: object = accumulate
+    if isinstance(batches, bool) or not isinstance(batches, int) or batches < 1:
+        raise ConfigError(
+            f"accumulate is {accumulate!r}, expected how many batches make one step, at least 1"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ConfigError(
+            f"optimizer is {type(optimizer).__name__}, whose step needs a closure; the guard runs "
+            "the loop's own forward pass once per step: use an optimizer without one"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
+        raise ConfigError(
+            "scheduler is ReduceLROnPlateau, which needs a validation loss at each step; "
+            "pass scheduler=None and step it in your own loop"
+        )
+
+
+def count_tokens(batch: Any) -> int:
+    """Return the elements of the first integer tensor with at least two dimensions.
+
+    0 without one.
+    """
+    if isinstance(batch, torch.Tensor):
+        return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
+    values = (
+        batch.values()
+        if isinstance(batch, dict)
+        else batch
+        if isinstance(batch, list | tuple)
+        else ()
+    )
+    for value in values:
+        count = count_tokens(value)
+        if count:
+            return count
+    return 0
+
+
+def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Return a counter that gives 0 for a batch that `count` fails on: counting stops no run."""
+
+    def counted(batch: Any) -> int:
+        try:
+            return int(count(batch))
+        except Exception:  # noqa: BLE001 - the guard's edge, for a part that only informs
+            return 0
+
+    return counted

@@ -1,0 +1,51 @@
+"""Whether a state of training can be gone on from: its weights and moments are finite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from trimtab.guard.distributed.sharding import local
+from trimtab.guard.probes.moments import largest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trimtab.guard.state.training_state import Training
+
+__all__ = ["unsound"]
+
+_READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def unsound(training: Training) -> str:
+    """Return the name of the first trained tensor, or moment of one, that holds NaN or Inf.
+
+    Empty where all that this rank holds are finite, or where they cannot be read. Buffers, frozen
+    weights and what an optimizer keeps that is not of its parameter's shape are not looked at:
+    masks hold Inf, and scratch space anything. One pass over all of it, one read of the device.
+    """
+    found = [(name, local(t.detach())) for name, t in _trained(training)]
+    found = [(name, t) for name, t in found if t.dtype in _READ and t.numel()]
+    if not found:
+        return ""
+    try:
+        finite = [largest_of(t).isfinite() for _, t in found]
+        read = torch.stack([f.to(finite[0].device) for f in finite]).tolist()
+    except (RuntimeError, TypeError):  # a tensor of a kind of its own
+        return ""
+    return next((name for (name, _), is_so in zip(found, read, strict=True) if not is_so), "")
+
+
+def _trained(training: Training) -> Iterator[tuple[str, torch.Tensor]]:
+    names = {id(p): n for n, p in training.bare_model.named_parameters()}
+    for p in training.parameters:
+        if not p.requires_grad:
+            continue
+        name = names.get(id(p), "a parameter")
+        yield name, p
+        held = training.optimizer.state.get(p)
+        for key, value in held.items() if isinstance(held, dict) else ():
+            if isinstance(value, torch.Tensor) and value.shape == p.shape:
+                yield f"{key} of {name}", value

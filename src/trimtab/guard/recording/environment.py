@@ -1,0 +1,120 @@
+"""What a result may depend on besides the settings: seeds, flags of torch, versions, the layout.
+
+A guarded run writes all of it into `run.toml`, and `trimtab compare` names what differs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["layout", "reproducibility", "seed_all"]
+
+_LARGEST_SEED = 2**32 - 1
+"""NumPy takes none above."""
+
+_WORKSPACE = ":4096:8"
+"""Setting of CUBLAS_WORKSPACE_CONFIG under which cuBLAS repeats itself, from its documentation."""
+
+
+def seed_all(seed: int, *, deterministic: bool = False) -> dict[str, str | int]:
+    """Seed Python, NumPy and torch on every device; return what `reproducibility` says after it.
+
+    Call it before anything is drawn: before the model, the sampler and the workers are made. On
+    several ranks, give all the same seed where the model is made and `seed + rank` where data is
+    drawn, if ranks should draw differently.
+
+    Args:
+        seed: 0 to 2**32 - 1.
+        deterministic: Also let torch use only kernels that repeat themselves; one that has no such
+            form then raises. Costs speed; CUDA needs it set before its first use.
+
+    Raises:
+        ConfigError: The seed is out of range.
+
+    Example:
+        >>> report = seed_all(7)
+        >>> report["seed"], float(torch.rand(1)) == float(torch.rand(1))
+        (7, False)
+    """
+    whole: object = seed
+    if isinstance(whole, bool) or not isinstance(whole, int) or not 0 <= seed <= _LARGEST_SEED:
+        raise ConfigError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}")
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - what users' own code draws from
+    torch.manual_seed(seed)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
+        torch.use_deterministic_algorithms(mode=True)
+        torch.backends.cudnn.benchmark = False
+    return {"seed": seed, **reproducibility()}
+
+
+def reproducibility() -> dict[str, str | int]:
+    """Return seeds and flags in force, and versions, as plain values.
+
+    `seed` is torch's own: what `torch.manual_seed` was last given, or what it began with.
+    """
+    found: dict[str, str | int] = {
+        "seed": torch.initial_seed(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": str(torch.__version__),
+        "platform": platform.system().lower(),
+        "threads": str(torch.get_num_threads()),
+        "deterministic_algorithms": _word(torch.are_deterministic_algorithms_enabled()),
+        "cudnn_benchmark": _word(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": _word(torch.backends.cudnn.deterministic),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "hash_seed": os.environ.get("PYTHONHASHSEED", "random"),
+    }
+    if torch.cuda.is_available():
+        found |= {
+            "cuda": str(torch.version.cuda),
+            "device": torch.cuda.get_device_name(),
+            "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "default"),
+        }
+    return found
+
+
+def _word(flag: object) -> str:
+    return "on" if flag else "off"
+
+
+def layout(parameters: Iterable[torch.Tensor], world_size: int) -> dict[str, int]:
+    """Return how the ranks share the work.
+
+    World size, and data, tensor and pipeline parallel sizes.
+
+    Read from the device meshes of the parameters: a dimension whose name holds `tp`, `pp` or `cp`
+    is what it is called, every other one (`dp`, `fsdp`, none) is data parallel. Without a mesh all
+    ranks are data parallel, as under DDP. A pipeline that lies on no mesh of its own is not seen.
+    """
+    sizes: dict[str, int] = {}
+    for parameter in parameters:
+        if isinstance(parameter, DTensor):
+            mesh = parameter.device_mesh
+            names = mesh.mesh_dim_names or tuple(f"dp{i}" for i in range(mesh.ndim))
+            sizes |= {name: mesh.size(i) for i, name in enumerate(names)}
+    found = {"tensor": 1, "pipeline": 1, "context": 1}
+    for name, size in sizes.items():
+        for kind, mark in (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp")):
+            if mark in name:
+                found[kind] *= size
+    data = max(world_size // (found["tensor"] * found["pipeline"] * found["context"]), 1)
+    return {
+        "world_size": world_size,
+        "data_parallel_size": data,
+        **{f"{kind}_parallel_size": size for kind, size in found.items()},
+    }

@@ -1,0 +1,1 @@
+"""From trouble to a remedy: triage, probe, trials, and what is kept."""

@@ -1,0 +1,61 @@
+"""From a trial that has ended to its row in the table, and from the rows to what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.guard.recovery.curves import as_curve, repeats
+from trimtab.plan.effects import effect_of
+from trimtab.plan.trial_results import Readout, Row, read_out
+
+if TYPE_CHECKING:
+    from trimtab.diagnosis.probes import TrialResult
+    from trimtab.guard.recovery.case import Case
+    from trimtab.plan.trials import Trial
+
+__all__ = ["read_case", "row_of"]
+
+
+def row_of(case: Case, trial: Trial, result: TrialResult) -> Row:
+    """Return the row of the trial that has just ended; an unchanged one becomes the control.
+
+    The effect is counted from the onset on: before it, all branches are alike.
+    """
+    curve = as_curve(case.losses, after=case.from_step)
+    effect = None
+    if trial.unchanged:
+        case.repeat = repeats(curve, case.control)
+        if case.repeat != "bit-equal":
+            case.control = curve
+    elif not trial.older_state:
+        onset = min(case.incident.onset, case.seen_step)
+        effect = effect_of(curve, {t: x for t, x in case.control.items() if t >= onset})
+    return Row(
+        name=trial.name,
+        arms=trial.arms,
+        held=result.held,
+        loss=result.loss,
+        expected=result.expected_loss,
+        steps=result.steps,
+        effect=effect,
+    )
+
+
+def read_case(case: Case) -> Readout:
+    """Return what the trials of a case's restore point say together."""
+    losses = list(case.control.values())
+    end = float(np.mean(losses[-8:])) if losses else np.nan
+    recorded = Row(
+        name="no change",
+        arms=("replay",),
+        held=False,
+        loss=end,
+        expected=case.level,
+        steps=len(losses),
+        recorded=True,
+    )
+    return read_out(
+        case.rows, recorded=recorded, repeat=case.repeat, low_precision=case.low_precision
+    )

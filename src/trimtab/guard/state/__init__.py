@@ -1,0 +1,1 @@
+"""Training state: captured, restored, saved."""

@@ -1,0 +1,189 @@
+"""Training state to disk and back: tensors through torch's distributed checkpoint, the rest JSON.
+
+    tensors/          shards of all ranks; what ranks hold alike is written once
+    state.json        what they share
+    rank-00000.json   what is this rank's own: random states, position in the data
+
+The manifest's hashes are compared before a byte is interpreted. Torch's distributed checkpoint
+keeps its own index in a pickle (`.metadata`); it is read only from a folder whose manifest matches,
+written by this user's own run.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+
+from trimtab.checkpoints.manifest import commit, move_aside, verify
+from trimtab.errors import ActError, ReadError
+from trimtab.guard.state.serialization import join, split
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.state.training_state import Training
+
+__all__ = ["load_state", "save_state"]
+
+_OF_MODEL = "state.training.model."
+_OF_OPTIMIZER = re.compile(r"state\.training\.optimizer\.state\.(\d+)\.")
+
+
+def save_state(
+    shared: dict[str, Any],
+    own: dict[str, Any],
+    final: Path,
+    *,
+    step: int,
+    attempt: str,
+    aside: Path,
+    ranks: Ranks,
+    doubt: str = "",
+) -> None:
+    """Write a nested state as the checkpoint folder `final`; whole or not at all.
+
+    Args:
+        shared: What `codec.split` can take apart, alike on all ranks but for shards.
+        own: The same, of this rank only.
+        final: The folder; one of that name is moved to `aside` once the new one is written.
+        step: Last step whose update it holds.
+        attempt: The attempt it belongs to.
+        aside: Where an earlier checkpoint of the same step goes.
+        ranks: All must call.
+        doubt: Why it is suspect from the first; empty: it is healthy.
+
+    Raises:
+        ActError: It cannot be saved; training can go on.
+    """
+    partial = final.with_name(final.name + ".partial")
+
+    def make_room() -> None:
+        if partial.exists():  # left by a process that died in mid-save
+            shutil.rmtree(partial)
+        partial.mkdir(parents=True)
+
+    def put_in_place() -> None:
+        if final.exists():
+            move_aside(final, aside)
+        commit(partial, final, step=step, attempt=attempt, doubt=doubt)
+
+    try:
+        ranks.on_chief(_or_act_error(final, make_room))
+        ranks.together(_or_act_error(final, lambda: _write(shared, own, partial, ranks)))
+        ranks.on_chief(_or_act_error(final, put_in_place))
+    except ActError:
+        if ranks.chief:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _or_act_error(final: Path, work: Any) -> Any:
+    def tried() -> None:
+        try:
+            work()
+        except OSError as error:
+            raise ActError(
+                f"{final}: cannot be saved ({error}); training goes on without this checkpoint"
+            ) from error
+
+    return tried
+
+
+def _write(shared: dict[str, Any], own: dict[str, Any], partial: Path, ranks: Ranks) -> None:
+    tensors, tree = split({**shared, "num_ranks": ranks.count})
+    mine, my_tree = split(own, _own_name(ranks.index))
+    (partial / f"{_own_name(ranks.index)}.json").write_text(json.dumps(my_tree), encoding="utf-8")
+    if ranks.chief:
+        (partial / "state.json").write_text(json.dumps(tree), encoding="utf-8")
+    folder = partial / "tensors"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns that no process group is initialised
+            save(
+                {**tensors, **mine},
+                checkpoint_id=str(folder),
+                process_group=ranks.group,
+                no_dist=ranks.group is None,
+            )
+    except CheckpointException as error:  # a BaseException: it would pass every `except Exception`
+        why = "; ".join(sorted({str(e) for e, _ in error.failures.values()}))
+        raise ActError(
+            f"{folder}: cannot be saved ({why}); training goes on without this checkpoint"
+        ) from error
+
+
+def _own_name(index: int) -> str:
+    return f"rank-{index:05d}"
+
+
+def load_state(path: Path, training: Training, *, ranks: Ranks) -> dict[str, Any]:
+    """Return the nested state of a checkpoint: shared and this rank's own, `num_ranks` with it.
+
+    A rank that was not there when it was saved gets no `rng` (None) and the first rank's `data`.
+
+    Args:
+        path: Its folder.
+        training: What it is for; tensors are read sharded as they are there.
+        ranks: All must call.
+
+    Raises:
+        ReadError: The folder is not whole; the message says what is wrong with it.
+    """
+    problem = ranks.agree(lambda: verify(path))
+    if problem:
+        raise ReadError(f"{path}: {problem}; resume from an older checkpoint")
+    return ranks.together(lambda: _load(path, training, ranks))
+
+
+def _load(path: Path, training: Training, ranks: Ranks) -> dict[str, Any]:
+    tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    known_here = (path / f"{_own_name(ranks.index)}.json").exists()
+    name = _own_name(ranks.index if known_here else 0)
+    own_tree = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
+    reader = FileSystemReader(str(path / "tensors"))
+    tensors: dict[str, Any] = {}
+    model, parameters = training.bare_model.state_dict(), training.parameters
+    for key, known in reader.read_metadata().state_dict_metadata.items():
+        if not isinstance(known, TensorStorageMetadata):
+            raise ReadError(f"{path}: {key} is not a tensor; this is not a checkpoint of trimtab")
+        if not key.startswith("rank-") or key.startswith(name):
+            tensors[key] = _room_for(key, known, model, parameters)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            load(tensors, storage_reader=reader, no_dist=True)
+    except CheckpointException as error:
+        raise ReadError(f"{path}: cannot be read ({error}); resume from an older one") from error
+    state: dict[str, Any] = {**join(tensors, tree), **join(tensors, own_tree)}
+    if not known_here:
+        state["rng"] = None
+    return state
+
+
+def _room_for(
+    key: str,
+    known: TensorStorageMetadata,
+    model: Mapping[str, Any],
+    parameters: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """Return a tensor to load into: sharded as its counterpart in this run is, or whole."""
+    like: Any = model.get(key.removeprefix(_OF_MODEL)) if key.startswith(_OF_MODEL) else None
+    moment = _OF_OPTIMIZER.match(key)
+    if moment and int(moment[1]) < len(parameters):
+        like = parameters[int(moment[1])]
+    if isinstance(like, DTensor) and like.shape == known.size:
+        return torch.empty_like(like, dtype=known.properties.dtype)
+    return torch.empty(known.size, dtype=known.properties.dtype)

@@ -1,0 +1,180 @@
+"""Where a run is, and what was decided: the first is rolled back with it, the second never."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+from trimtab.errors import ActError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import torch
+
+    from trimtab.guard.state.training_state import Training
+
+__all__ = [
+    "Counters",
+    "Decisions",
+    "lr_factor",
+    "lr_limit",
+    "read_decisions",
+    "rewarm_factor",
+    "safe_exp",
+    "trained_parameters",
+]
+
+
+@dataclass
+class Counters:
+    """Where the run is; rolled back with it."""
+
+    step: int = 0
+    """Last finished step."""
+    samples: int = 0
+    tokens: int = 0
+    clipped: int = 0
+    measured: int = 0
+
+
+@dataclass
+class Decisions:
+    """What the guard decided and has spent; a rollback does not undo it."""
+
+    lr_cuts: list[tuple[int, float]] = field(default_factory=list)
+    """(first step, factor): from that step on the scheduled rate is multiplied; each at most 1."""
+    lr_limits: list[tuple[int, float]] = field(default_factory=list)
+    """(first step, rate): from that step on the first group's scheduled rate is held at most there,
+    the others in proportion, before any factor."""
+    clip_factor: float = 1.0
+    optimizer_settings: dict[str, float] = field(default_factory=dict)
+    """Settings put in force after every load, by name in `actuators.OPTIMIZER_SETTINGS`."""
+    rewarm: tuple[int, int] | None = None
+    """(first step, steps): the rate rises again from nothing over so many steps."""
+    precision: str = ""
+    """fp32 or bf16 in place of the run's own forward pass; empty: the run's own."""
+    rollbacks: int = 0
+    failures: int = 0
+    """Recoveries in a row that did not hold."""
+    executed_steps: int = 0
+    """Optimizer steps done in all, trials and what was rolled back included."""
+    probed_batches: int = 0
+    """Forward passes without an update."""
+    last_onsets: list[int] = field(default_factory=list)
+    row: int = 0
+    """Rows written, over all attempts."""
+    minor: int = 0
+    major: int = 1
+    override_since: int | None = None
+    """Step at which the user's own schedule took over from the scheduler; None: it has not."""
+    weight_decay_since: int | None = None
+    """Step from which the weight decay follows the user's own schedule; None: it does not."""
+
+
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor <= 1),
+    "lr_limits": lambda v: _are_pairs(v, lambda rate: 0 < rate < math.inf),
+    "clip_factor": lambda v: _is_number(v) and 0 < v <= 1,
+    "optimizer_settings": lambda v: isinstance(v, dict) and all(map(_is_number, v.values())),
+    "rewarm": lambda v: v is None or (_are_whole(v) and len(v) == 2 and v[1] > 0),
+    "precision": lambda v: v in ("", "fp32", "bf16"),
+    "last_onsets": lambda v: _are_whole(v),
+    "override_since": lambda v: v is None or _are_whole([v]),
+    "weight_decay_since": lambda v: v is None or _are_whole([v]),
+}
+"""What a saved field may hold; the others are whole numbers of at least 0."""
+
+
+def read_decisions(saved: Mapping[str, Any]) -> tuple[Decisions, tuple[str, ...]]:
+    """Return decisions as they were saved, and the fields that are not known here.
+
+    Raises:
+        ActError: A field holds what no guard writes, such as a factor above 1; the message names
+            it.
+    """
+    known = {f.name for f in fields(Decisions)}
+    for name in known & set(saved):
+        value = saved[name]
+        if not _CHECKS.get(name, _is_count)(value):
+            raise ActError(f"{name} is {value!r:.80}, which no guard writes")
+    decisions = Decisions(**{k: v for k, v in saved.items() if k in known})
+    return decisions, tuple(sorted(set(saved) - known))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _are_whole([value]) and value >= 0
+
+
+def _are_whole(values: object) -> bool:
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, int) and not isinstance(v, bool) for v in values
+    )
+
+
+def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
+    """Whether these are (step, number) with numbers that are allowed."""
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, list | tuple)
+        and len(v) == 2
+        and all(map(_is_number, v))
+        and allowed(float(v[1]))
+        for v in values
+    )
+
+
+def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:
+    """Return the product of the cuts that hold at `step`.
+
+    Example:
+        >>> lr_factor([(0, 0.5), (300, 0.1)], 299), lr_factor([(0, 0.5), (300, 0.1)], 300)
+        (0.5, 0.05)
+    """
+    return math.prod(factor for since, factor in cuts if step >= since)
+
+
+def lr_limit(limits: Sequence[tuple[int, float]], step: float) -> float:
+    """Return the lowest of the limits that hold at `step`; Inf where none does.
+
+    Example:
+        >>> lr_limit([(0, 0.5), (300, 0.1)], 299), lr_limit([(0, 0.5), (300, 0.1)], 300), lr_limit([], 1)
+        (0.5, 0.1, inf)
+    """
+    return min((limit for since, limit in limits if step >= since), default=math.inf)
+
+
+def rewarm_factor(rewarm: Sequence[int] | None, step: int) -> float:
+    """Return the share of the rate that holds at `step` while it rises again.
+
+    Example:
+        >>> rewarm_factor((10, 4), 9), rewarm_factor((10, 4), 10), rewarm_factor((10, 4), 13)
+        (1.0, 0.25, 1.0)
+    """
+    if rewarm is None or step < rewarm[0]:
+        return 1.0
+    return min((step - rewarm[0] + 1) / rewarm[1], 1.0)
+
+
+def trained_parameters(training: Training) -> list[torch.Tensor]:
+    """Return the optimizer's parameters in the model's order.
+
+    The norm's last bits depend on the order of the sum; `clip_grad_norm_(model.parameters(), ...)`,
+    which most loops use, sums in this one.
+    """
+    groups = training.optimizer.param_groups
+    owned = {id(p): p for g in groups for p in g["params"]}
+    ordered = [owned.pop(id(p)) for p in training.model.parameters() if id(p) in owned]
+    return ordered + list(owned.values())
+
+
+def safe_exp(x: float) -> float:
+    """Return exp(x), Inf where it overflows."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf

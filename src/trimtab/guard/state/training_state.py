@@ -1,0 +1,277 @@
+"""Everything that decides the future of a run, as one value: captured, restored, kept in a ring.
+
+A snapshot holds model, optimizer, scheduler and scaler states, the random states of Python, NumPy
+and torch, the data position, the judge's state and the step counters. What the guard decided (LR
+factor, skipped ids, how often it acted) is not part of it: a rollback must not undo decisions.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from trimtab.errors import ActError
+from trimtab.guard.state.serialization import clone
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Snapshot", "SnapshotRing", "Stateful", "Training", "capture_rng", "restore_rng"]
+
+
+_PLAIN = (bool, int, float, str, tuple, list, type(None))
+"""Types of an optimizer's settings that can be compared."""
+
+
+class Stateful(Protocol):
+    """An object whose state is a mapping of plain data and tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Put a state back."""
+
+
+@dataclass
+class Training:
+    """The user's objects that hold state, by role; None where there is none."""
+
+    model: torch.nn.Module
+    optimizer: torch.optim.Optimizer
+    scheduler: Any | None = None
+    scaler: Any | None = None
+    extra: dict[str, Stateful] = field(default_factory=dict)
+    """Further objects, by name; kept apart from the roles of torch."""
+    loaded: list[str] = field(default_factory=list, init=False)
+    """What the last `load` has put back, in its order."""
+    settings: list[dict[str, Any]] = field(init=False)
+    """The optimizer's settings as launched, by group; a schedule may move them later."""
+
+    def __post_init__(self) -> None:
+        """Note the settings as launched."""
+        self.settings = [_settings_of(g) for g in self.optimizer.param_groups]
+        self._sizes = self._group_sizes()
+
+    def note_new_groups(self) -> bool:
+        """Note the settings of groups that were added since; return whether parameters were."""
+        sizes = self._group_sizes()
+        if sizes == self._sizes:
+            return False
+        self._sizes = sizes
+        added = self.optimizer.param_groups[len(self.settings) :]
+        self.settings = [*self.settings, *map(_settings_of, added)]
+        return True
+
+    def _group_sizes(self) -> list[int]:
+        return [len(g["params"]) for g in self.optimizer.param_groups]
+
+    @property
+    def bare_model(self) -> torch.nn.Module:
+        """The model without what only wraps it (DDP, torch.compile): its names are the same
+        on any number of ranks, compiled or not."""  # noqa: D205, D209
+        model = self.model
+        while True:
+            inner = getattr(model, "_orig_mod", None)
+            if isinstance(model, DistributedDataParallel):
+                inner = model.module
+            if not isinstance(inner, torch.nn.Module):
+                return model
+            model = inner
+
+    @property
+    def parameters(self) -> list[torch.Tensor]:
+        """The optimizer's parameters, in the order in which its state numbers them."""
+        return [p for g in self.optimizer.param_groups for p in g["params"]]
+
+    def state(self) -> dict[str, Any]:
+        """Return live states, by role; tensors are not copied."""
+        state: dict[str, Any] = {
+            "model": self.bare_model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        if self.scheduler is not None:
+            state["scheduler"] = self.scheduler.state_dict()
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state_dict()
+        if self.extra:
+            state["extra"] = {name: x.state_dict() for name, x in self.extra.items()}
+        return state
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Put saved states back.
+
+        Raises:
+            ActError: A role is missing in `state`, or here, or the optimizer holds other settings
+                after the load than were loaded.
+        """
+        self.loaded = []
+        for role, target in (
+            ("model", self.bare_model),
+            ("optimizer", self.optimizer),
+            ("scheduler", self.scheduler),
+            ("scaler", self.scaler),
+        ):
+            if target is None and role in state:
+                raise ActError(
+                    f"the saved state has a {role}, this run has none; hand it over again"
+                )
+            if target is None:
+                continue
+            if role not in state:
+                raise ActError(f"the saved state has no {role}; it is from a run without one")
+            target.load_state_dict(clone(state[role]))
+            self.loaded.append(role)
+            if role == "optimizer":
+                self._check_loaded(state[role].get("param_groups", ()))
+        for name, extra in self.extra.items():
+            if name not in state.get("extra", {}):
+                raise ActError(
+                    f"the saved state has no {name!r}; it is from a run without that extra state"
+                )
+            extra.load_state_dict(clone(state["extra"][name]))
+            self.loaded.append(name)
+
+    def misfit(self, state: Mapping[str, Any]) -> str:
+        """Return why a state of this process' own cannot be put back.
+
+        Empty where nothing speaks against it.
+
+        What a user may have changed since it was taken: groups of the optimizer, the model's
+        tensors.
+        """
+        groups = state["optimizer"].get("param_groups", ())
+        sizes = [len(g["params"]) for g in groups if "params" in g]  # not every state has them
+        if sizes and sizes != self._group_sizes():
+            return (
+                f"the optimizer had {sizes} parameters by group then and has"
+                f" {self._group_sizes()} now"
+            )
+        then, now = _shapes(state["model"]), _shapes(self.bare_model.state_dict())
+        odd = next((k for k in {**then, **now} if then.get(k) != now.get(k)), None)
+        if odd is not None:
+            return (
+                f"the model's {odd} was {then.get(odd, 'not there')} then and is"
+                f" {now.get(odd, 'not there')} now"
+            )
+        return ""
+
+    def _check_loaded(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Compare what is in force after a load with what was loaded, field by field."""
+        for i, (old, new) in enumerate(zip(saved, self.optimizer.param_groups, strict=False)):
+            for key, value in old.items():
+                if key != "params" and isinstance(value, _PLAIN) and new.get(key) != value:
+                    raise ActError(
+                        f"optimizer group {i}: {key} is {new.get(key)!r} after the load, {value!r}"
+                        f" was loaded; {type(self.optimizer).__name__}.load_state_dict sets it by"
+                        " itself"
+                    )
+
+    def check_settings(self, saved: list[dict[str, Any]]) -> None:
+        """Refuse to resume under other settings: loading a state would silently undo them.
+
+        Raises:
+            ActError: A setting of the optimizer as launched is not the saved one.
+        """
+        if len(saved) != len(self.settings):
+            raise ActError(
+                f"the run has {len(saved)} optimizer groups, this launch has {len(self.settings)}; "
+                "use the run's, or start a new run directory"
+            )
+        for i, (old, new) in enumerate(zip(saved, self.settings, strict=True)):
+            if set(old) != set(new):
+                odd = ", ".join(sorted(set(old) ^ set(new)))
+                raise ActError(
+                    f"optimizer group {i} has other settings than the run's ({odd}): another kind "
+                    "of optimizer; use the run's, or start a new run directory"
+                )
+            for key in sorted(old):
+                if old[key] != new[key]:
+                    name = (
+                        "lr" if key == "initial_lr" else key
+                    )  # a scheduler keeps the launch's there
+                    raise ActError(
+                        f"optimizer group {i} was launched with {name}={old[key]!r}, now with "
+                        f"{new[key]!r}, which resuming would undo; set it back (then scale_lr or "
+                        "override_lr can change the rate), or start a new run directory"
+                    )
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
+
+
+def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: clone(v) for k, v in group.items() if k != "params" and isinstance(v, _PLAIN)}
+
+
+def capture_rng() -> dict[str, Any]:
+    """Return the random states of Python, NumPy, torch and, where initialised, CUDA."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),  # noqa: NPY002
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Put random states back."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    np.random.set_state(tuple(state["numpy"]))  # noqa: NPY002
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state after the update of `step`."""
+
+    step: int
+    attempt: str
+    sample_id: int
+    """Sample id that comes next."""
+    payload: dict[str, Any]
+    """Copies: training, rng, data, judge, counters."""
+
+
+class SnapshotRing:
+    """Snapshots in memory: the newest ones at every interval, older ones thinned out."""
+
+    def __init__(self, keep: int) -> None:
+        """Keep at most `keep` snapshots."""
+        self._keep = keep
+        self._items: list[Snapshot] = []
+
+    @property
+    def items(self) -> Sequence[Snapshot]:
+        """Snapshots, oldest first."""
+        return tuple(self._items)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add the newest one; where there are too many, thin the older half, keeping the oldest."""
+        self._items.append(snapshot)
+        if len(self._items) <= self._keep:
+            return
+        older = self._items[: self._keep // 2]
+        gaps = [older[i + 1].step - older[i - 1].step for i in range(1, len(older) - 1)]
+        victim = 1 + gaps.index(min(gaps)) if gaps else 0
+        del self._items[victim]
+
+    def before(self, step: int) -> Snapshot | None:
+        """Return the newest snapshot taken at or before `step`; None if there is none."""
+        good = [s for s in self._items if s.step <= step]
+        return good[-1] if good else None
+
+    def drop_after(self, step: int) -> None:
+        """Forget the snapshots taken after `step`: they hold what is rolled back."""
+        self._items = [s for s in self._items if s.step <= step]

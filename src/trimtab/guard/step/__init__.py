@@ -1,0 +1,1 @@
+"""One optimizer step: clip, update or skip, and the values read from it."""

@@ -1,0 +1,8 @@
+"""The guard in a loop written with Accelerate.
+
+One call after `prepare`, the loop stays as it is.
+"""
+
+from trimtab.integrations.accelerate.adapter import Guarded, GuardedLoader, guard_loop
+
+__all__ = ["Guarded", "GuardedLoader", "guard_loop"]

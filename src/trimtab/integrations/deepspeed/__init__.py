@@ -1,0 +1,6 @@
+"""The guard around a DeepSpeed engine, ZeRO stages 0 to 3."""
+
+from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard
+from trimtab.integrations.deepspeed.checkpoints import healthy_tag
+
+__all__ = ["DeepSpeedGuard", "healthy_tag"]

@@ -1,0 +1,145 @@
+"""A Trainer's training data, handed out by the guard.
+
+And the end of an epoch where batches are accumulated.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from trimtab.errors import ConfigError
+from trimtab.guard.data.streams import StreamOrder, is_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.utils.data import DataLoader
+
+    from trimtab.integrations.huggingface.trainer import GuardMixin
+
+__all__ = ["EpochLength", "Feed"]
+
+
+class Feed:
+    """Stands in for the Trainer's data loader; each pass over it is what is left of one epoch."""
+
+    def __init__(self, trainer: GuardMixin, loader: DataLoader[Any]) -> None:
+        """Take the loader that the Trainer made; it has no guard yet."""
+        self._trainer = trainer
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.batch_size = loader.batch_size
+        self.num_workers = loader.num_workers
+        self._pass: Generator[Any] | None = None
+        self._skip = 0
+        self._skipped: Callable[[], None] = lambda: None
+        self._batches: Iterator[Any] = iter(())
+
+    def __len__(self) -> int:
+        """Return the batches of one epoch."""
+        return len(self.loader)
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches of one epoch; None where a stream does not say it beforehand."""
+        try:
+            return len(self)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def source(self, *, total_batches: int) -> Any:
+        """Return what the guard reads from: of a stream the loader within Accelerate's.
+
+        Accelerate's own fetches a batch ahead, so that the stream's place would be one too far.
+
+        Args:
+            total_batches: Of the whole run: the Trainer's epoch where a stream has no length.
+
+        Raises:
+            ConfigError: The first rank deals a stream's batches out to the others.
+        """
+        loader: Any = self.loader
+        if not is_stream(loader):
+            return loader
+        num_ranks = self._trainer.accelerator.num_processes
+        if num_ranks > 1 and hasattr(loader, "slice_fn"):
+            raise ConfigError(
+                f"train_dataset is {type(self.dataset).__name__}, a stream that rank 0 deals out to"
+                f" {num_ranks} ranks, where it cannot be rewound; set"
+                ' accelerator_config={"dispatch_batches": False}: each rank reads its own part'
+            )
+        within = getattr(loader, "base_dataloader", loader)
+        return StreamOrder(within, replicas=num_ranks, epoch_batches=total_batches)
+
+    def skip(self, batches: int, then: Callable[[], None]) -> None:
+        """Leave out so many batches of the run, through epochs: where the guard does not feed.
+
+        Args:
+            batches: Of this rank, that a checkpoint has seen.
+            then: Called before the first batch that is handed out: fetching draws random numbers.
+        """
+        epochs, self._skip = divmod(batches, self.num_batches or sys.maxsize)
+        loader: Any = self.loader
+        loader.iteration = epochs  # by which Accelerate's loader orders an epoch
+        self._skipped = then
+
+    def __iter__(self) -> Generator[Any]:
+        """Begin, or go on with, an epoch."""
+        self.close()
+        self._pass = self._epoch()
+        return self._pass
+
+    def _epoch(self) -> Generator[Any]:
+        guard = self._trainer.guard
+        if guard is None:
+            skip, self._skip = self._skip, 0
+            for number, batch in enumerate(self.loader):
+                if number == skip > 0:
+                    self._skipped()
+                if number >= skip:
+                    yield batch
+            return
+        for _ in range(2):  # an epoch left at its end by the Trainer is left by the guard only now
+            self._batches = guard.epoch()  # kept: it watches for interrupts until the next one
+            handed_out = False
+            for batch in self._batches:
+                handed_out = True
+                yield batch
+                if guard.epoch_is_over:  # the next epoch is drawn when it begins, as by a loader
+                    return
+            if handed_out:
+                return
+
+    def close(self) -> None:
+        """Leave the epoch: an interrupt that is on its way is taken note of."""
+        for batches in (self._pass, self._batches):
+            if isinstance(batches, Generator):
+                batches.close()
+        self._pass, self._batches = None, iter(())
+
+
+class EpochLength(int):
+    """An epoch's batches, equal also to the count at which its last, shorter step is complete.
+
+    The Trainer asks `batches_done == steps_in_epoch` whether to step although fewer batches than it
+    accumulates were seen. After a rollback it has counted batches that the epoch does not have, so
+    the question is answered from the batches that were handed out.
+    """
+
+    _trainer: GuardMixin
+
+    def __new__(cls, length: int, trainer: GuardMixin) -> EpochLength:
+        """Return the length, which knows its trainer."""
+        self = super().__new__(cls, length)
+        self._trainer = trainer
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the step under way has the last of its batches at hand."""
+        if not isinstance(other, int):
+            return NotImplemented
+        return self._trainer.group_done + 1 == self._trainer.group_size
+
+    __hash__ = int.__hash__

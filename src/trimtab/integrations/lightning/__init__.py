@@ -1,0 +1,5 @@
+"""The guard in Lightning's Trainer: one callback."""
+
+from trimtab.integrations.lightning.callback import GuardCallback
+
+__all__ = ["GuardCallback"]

@@ -1,0 +1,1 @@
+"""Follow a log that grows, and notify people."""

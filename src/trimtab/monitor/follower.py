@@ -1,0 +1,430 @@
+"""A log that grows, judged again whenever it did: what is new, said once.
+
+`Watcher.poll` looks at the file's size and time; only when they changed it is read again, whole, by
+the same readers and judged by the same code as a finished log, without hindsight. What it knows of
+an incident is kept by what it is about and its place, so that a later reading that moves an onset
+by a few rows, or calls a spike unrecovered, changes the incident and does not make another.
+Incidents on other topics at the same rows (a frozen signal beside a divergence) stay others.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.diagnosis.diagnose import diagnose
+from trimtab.errors import ReadError
+from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
+from trimtab.plan.planner import make_plan
+from trimtab.record import Column, RunRecord, axis_word
+from trimtab.text import number
+
+__all__ = ["Notice", "Watcher", "without_last_row"]
+
+Event = Literal[
+    "waiting", "started", "anew", "found", "changed", "withdrawn", "goes-on", "unreadable"
+]
+
+LEAST_HANG_S = 60.0
+"""A silence shorter than this is no hang, whatever the usual pace. Ours."""
+SETTLED_S = 30.0
+"""A last line without an end that did not change for so long is taken as it is. Ours."""
+_PREFIX_SIZE_BYTES = 4096
+_GAPS = 20
+_WORSE = 2.0
+"""A rise that became so many times larger since it was last told is told again. Ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notice:
+    """One thing to say, once."""
+
+    event: Event
+    text: str
+    id: int = 0
+    """Of the incident, from 1; 0 where it is about none."""
+    told: IncidentAccount | None = None
+
+
+@dataclass
+class _Known:
+    """An incident that was told."""
+
+    id: int
+    told: IncidentAccount
+    """As it stands."""
+    said: IncidentAccount | None = None
+    """As it stood when it was last spoken of; None: as it stands."""
+
+    @property
+    def place(self) -> tuple[str, int, float]:
+        i = self.told.incident
+        return i.attempt, i.first_row, np.inf if i.end_row is None else i.end_row
+
+    def is_of(self, other: Incident) -> bool:
+        """Tell whether an incident of a later reading may be this one."""
+        if topic_of(self.told.incident) != topic_of(other):
+            return False
+        attempt, first, end = self.place
+        last = np.inf if other.end_row is None else other.end_row
+        overlap = other.onset_row <= end + JOIN_ROWS and first <= last + JOIN_ROWS
+        return attempt == other.attempt and overlap
+
+    def unlike(self, other: Incident) -> tuple[bool, int]:
+        """Sort key: first what holds the same leading finding, then what began nearest."""
+        mine = self.told.incident
+        lead = leading_finding(mine).key if mine.findings else None
+        held = any(f.key == lead for f in other.findings)
+        return not held, abs(mine.onset_row - other.onset_row)
+
+
+class Watcher:
+    """Follows one log or run directory."""
+
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[], RunRecord],
+        judge: Callable[[RunRecord], RunAccount],
+        *,
+        hang_factor: float = 20.0,
+    ) -> None:
+        """Keep what to watch; nothing is read yet.
+
+        Args:
+            path: A file or a run directory; it need not exist yet.
+            read: Reads it as it is now.
+            judge: Judges a record as streaming does, without hindsight.
+            hang_factor: A silence of so many usual rows is a hang; 0: never.
+        """
+        self.path, self.hang_factor = path, hang_factor
+        self._read, self._judge = read, judge
+        self.account: RunAccount | None = None
+        self.generation = 0
+        """Rises when another log stands at the path."""
+        self.changed = False
+        """Whether the last look found the file changed."""
+        self._known: list[_Known] = []
+        self._num_told = 0
+        self._signature: object = None
+        self._prefix: tuple[int, bytes] = (0, b"")
+        self._problem = ""
+        self._torn_at: float | None = None
+        self._arrivals: list[float] = []
+        self._hung_since: float | None = None
+
+    @property
+    def incidents(self) -> tuple[tuple[int, IncidentAccount], ...]:
+        """The incidents as they stand, with their ids."""
+        return tuple((k.id, k.told) for k in self._known)
+
+    def poll(self, now: float) -> list[Notice]:
+        """Look once and return what is new.
+
+        Args:
+            now: Seconds since the epoch, as file times count them.
+        """
+        signature = _signature(self.path)
+        self.changed = signature not in (None, self._signature)
+        if signature is None:
+            return self._waiting("absent", f"{self.path}: not there")
+        if signature == self._signature:
+            settled = self._torn_at is not None and now >= self._torn_at + SETTLED_S
+            return [*(self.settle(now) if settled else []), *self._silence(now)]
+        notices = self._anew() if self._is_another() else []
+        self._signature = signature
+        self._torn_at = now if _is_torn(self.path) else None
+        return [*notices, *self._look(now)]
+
+    def settle(self, now: float) -> list[Notice]:
+        """Take the last line as it is, though it has no end: nobody writes it any more.
+
+        Args:
+            now: As for `poll`.
+        """
+        if self._torn_at is None:
+            return []
+        self._torn_at = None
+        return self._look(now)
+
+    def _look(self, now: float) -> list[Notice]:
+        """Read and judge, and return what is new; a line without an end waits for it."""
+        notices: list[Notice] = []
+        try:
+            record = self._read()
+        except ReadError as error:
+            return self._waiting("unreadable", str(error))
+        if self._torn_at is not None:
+            record = without_last_row(record)
+        before = self.account.record.num_rows if self.account is not None else -1
+        if before < 0 and record.num_rows:
+            first = f"{number(record.num_rows)} rows so far, {record.format}"
+            notices.append(Notice(event="started", text=first))
+        if record.num_rows != before:
+            notices += self._moved(now, fresh=before < 0)
+        self._problem = ""
+        self.account = self._judge(record)
+        return [*notices, *self._compare(self.account.incidents)]
+
+    def _waiting(self, problem: str, text: str) -> list[Notice]:
+        if problem == self._problem:
+            return []
+        self._problem = problem
+        event: Event = "waiting" if self.account is None else "unreadable"
+        return [Notice(event=event, text=text)]
+
+    def _is_another(self) -> bool:
+        """Tell whether other contents stand at the path.
+
+        A replaced copy that begins alike is the same log.
+        """
+        size, digest = self._prefix
+        fresh = _prefix(self.path, size) if size else digest
+        self._prefix = _sized_prefix(self.path)
+        return fresh != digest
+
+    def _anew(self) -> list[Notice]:
+        self._known, self.account, self._arrivals = [], None, []
+        self.generation += 1
+        self._hung_since = None
+        return [Notice(event="anew", text="another log stands at this path; judged from its start")]
+
+    def _moved(self, now: float, *, fresh: bool) -> list[Notice]:
+        """Note that rows came, and say so where they had stopped coming."""
+        arrived = min(now, _modified(self.path) or now) if fresh else now
+        self._arrivals = [*self._arrivals[-_GAPS:], arrived]
+        if self._hung_since is None:
+            return []
+        silent = now - self._hung_since
+        self._hung_since = None
+        return [Notice(event="goes-on", text=f"rows come again after {number(round(silent))} s")]
+
+    def _silence(self, now: float) -> list[Notice]:
+        """Return the alarm that nothing comes any more, once."""
+        if self.account is None or not self.hang_factor or self._hung_since is not None:
+            return []
+        if not self._arrivals or any(e.event == "end" for e in self.account.events[-3:]):
+            return []
+        usual = self._usual_gap_s(self.account.record)
+        silent = now - self._arrivals[-1]
+        if usual is None or silent < max(LEAST_HANG_S, self.hang_factor * usual):
+            return []
+        self._hung_since = self._arrivals[-1]
+        self._num_told += 1
+        told = _hang(self.account.record, silent, self._pace())
+        return [Notice(event="found", text=told.incident.headline, id=self._num_told, told=told)]
+
+    def _pace(self) -> str:
+        """Return how rows came before, in words; looks are apart, so rows may have come faster."""
+        record = self.account.record if self.account is not None else None
+        logged = _logged_gap_s(record) if record is not None else None
+        if logged is not None:
+            return f"usually one every {number(round(logged, 2))} s"
+        return (
+            f"before, rows came within {number(round(float(np.median(np.diff(self._arrivals)))))} s"
+        )
+
+    def _usual_gap_s(self, record: RunRecord) -> float | None:
+        """Return the usual time from row to row: as seen, or as the log's own step times say."""
+        seen = np.diff(self._arrivals)
+        logged = _logged_gap_s(record)
+        known = [] if logged is None else [logged]
+        if len(seen) >= 3:
+            known.append(float(np.median(seen)))
+        return max(known) if known else None
+
+    def _compare(self, incidents: Sequence[IncidentAccount]) -> list[Notice]:
+        """Match what stands now with what was told, and return the differences."""
+        known = self._matched(incidents)
+        kept: list[_Known] = []
+        notices: list[Notice] = []
+        for told in sorted(incidents, key=lambda ia: ia.incident.onset_row):
+            old = known.get(id(told))
+            if old is None:
+                self._num_told += 1
+                old = _Known(self._num_told, told)
+                text = told.incident.headline
+                notices.append(Notice(event="found", text=text, id=old.id, told=told))
+                kept.append(old)
+                continue
+            worse = _is_worse(old.said or old.told, told)
+            if _stands(old.told) != _stands(told) or worse:
+                change = _change(old.told.incident, told.incident, worse=worse)
+                notices.append(Notice(event="changed", text=change, id=old.id, told=told))
+                kept.append(_Known(old.id, told))
+            else:
+                kept.append(_Known(old.id, told, old.said or old.told))
+        gone = [k for k in self._known if all(k is not m for m in known.values())]
+        notices += [
+            Notice(event="withdrawn", text=k.told.incident.headline, id=k.id, told=k.told)
+            for k in gone
+        ]
+        self._known = kept
+        return notices
+
+    def _matched(self, incidents: Sequence[IncidentAccount]) -> dict[int, _Known]:
+        """Return what each incident was told as before, by `id`.
+
+        The surest pairs are made first.
+        """
+        pairs = [
+            (k.unlike(ia.incident), n, m)
+            for n, k in enumerate(self._known)
+            for m, ia in enumerate(incidents)
+            if k.is_of(ia.incident)
+        ]
+        known: dict[int, _Known] = {}
+        used: set[int] = set()
+        for _, n, m in sorted(pairs):
+            if n not in used and id(incidents[m]) not in known:
+                used.add(n)
+                known[id(incidents[m])] = self._known[n]
+        return known
+
+
+def _stands(told: IncidentAccount) -> tuple[object, ...]:
+    """Return what of an incident is worth a line when it changes."""
+    i = told.incident
+    return i.kind, i.severity, i.end_row is None, told.dismissed
+
+
+def _is_worse(before: IncidentAccount, now: IncidentAccount) -> bool:
+    """Tell whether an alarm that lasts rose to `_WORSE` times what was said of it."""
+    if now.incident.severity == "info" or now.incident.end_row is not None or now.dismissed:
+        return False
+    return _rise(now.incident) >= _WORSE * _rise(before.incident) > 0
+
+
+def _rise(incident: Incident) -> float:
+    """Return by how much the loss stands above what was expected, at its worst.
+
+    0 where it does not.
+    """
+    rises = [f.value - f.expected for f in incident.findings if f.signal == "loss"]
+    return max((r for r in rises if np.isfinite(r)), default=0.0)
+
+
+def _change(before: Incident, now: Incident, *, worse: bool = False) -> str:
+    parts = []
+    if before.kind != now.kind:
+        parts.append(f"{before.kind} is now {now.kind}")
+    if before.severity != now.severity:
+        parts.append(f"{before.severity} is now {now.severity}")
+    if (before.end_row is None) != (now.end_row is None):
+        parts.append("not over after all" if now.end is None else f"over at {number(now.end)}")
+    if worse and not parts:
+        parts.append("worse")
+    return f"{', '.join(parts) or 'changed'} · {now.headline}"
+
+
+def _logged_gap_s(record: RunRecord) -> float | None:
+    """Return the time from row to row by the step times that the log states.
+
+    None where it has none.
+    """
+    times = record.columns.get("step_time_s")
+    logged = times.logged()[-100:] if times is not None else np.zeros(0)
+    logged = logged[np.isfinite(logged) & (logged > 0)]
+    apart = np.diff(record.step[-101:])
+    apart = apart[apart > 0]
+    return float(np.median(logged) * np.median(apart)) if len(logged) and len(apart) else None
+
+
+def _hang(record: RunRecord, silent_s: float, pace: str) -> IncidentAccount:
+    row = record.num_rows - 1
+    step = float(record.step[row])
+    incident = Incident(
+        kind="hang",
+        attempt=record.attempts[int(record.attempt[row])].number,
+        severity="critical",
+        onset_row=row,
+        onset=step,
+        peak_row=row,
+        peak=step,
+        signals=("step_time_s",),
+        headline=(
+            f"no progress · since {axis_word(record)} {number(step)} · no row for"
+            f" {number(round(silent_s))} s, {pace}"
+        ),
+        confidence=0.9,
+    )
+    diagnosis = diagnose(record, incident)
+    plan = make_plan(record, incident, diagnosis)
+    return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
+
+
+def without_last_row(record: RunRecord) -> RunRecord:
+    """Return a record without its last row, as if it had not been logged yet."""
+    end = record.num_rows - 1
+    if end < 0:
+        return record
+    attempts = tuple(
+        replace(a, end_row=min(a.end_row, end)) for a in record.attempts if a.first_row < end
+    )
+    columns = {n: Column(c.values[:end], c.present[:end]) for n, c in record.columns.items()}
+    return replace(
+        record,
+        attempt=record.attempt[:end],
+        step=record.step[:end],
+        columns={n: c for n, c in columns.items() if c.present.any()},
+        attempts=attempts,
+    )
+
+
+def _signature(path: Path) -> object:
+    """Return what changes when a log does.
+
+    Size, time and place of the file, or of all in a directory.
+    """
+    try:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix != ".pt" and p.is_file())
+            stats = [(str(p), p.stat()) for p in inside]
+            return tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats)
+        s = path.stat()
+    except OSError:
+        return None
+    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _sized_prefix(path: Path) -> tuple[int, bytes]:
+    try:
+        size = min(path.stat().st_size, _PREFIX_SIZE_BYTES) if path.is_file() else 0
+    except OSError:
+        size = 0
+    return size, _prefix(path, size) if size else b""
+
+
+def _prefix(path: Path, size: int) -> bytes:
+    if not path.is_file():  # a pipe would be waited on
+        return b""
+    try:
+        with path.open("rb") as file:
+            return hashlib.sha256(file.read(size)).digest()
+    except OSError:
+        return b""
+
+
+def _is_torn(path: Path) -> bool:
+    """Tell whether a text file ends within a line; a binary or compressed one guards itself."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(512)
+            file.seek(-1, os.SEEK_END)
+            return b"\0" not in start and file.read(1) not in (b"\n", b"\r", b"}", b"]")
+    except OSError:
+        return False

@@ -1,0 +1,203 @@
+"""The branches that may be tried from a restore point, as data: what each asks, costs and may hide.
+
+One that changes nothing is the control. The others change one thing each: the data, the state, the
+number format, or a setting. What a branch sets is a `Trial`; which come in which order is
+`ladder`'s, by `Policy.arms`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from trimtab.errors import PlanError
+
+__all__ = ["ARMS", "ARM_BY_ID", "DEFAULT_ORDER", "Arm", "Trial", "in_order"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One kind of branch."""
+
+    id: str
+    title: str
+    question: str
+    """What its outcome says."""
+    cost: float
+    """What keeping it costs, 0 nothing to 1 very much; decides between two that hold. Ours."""
+    prior: float
+    """How often it is the answer, 0 to 1, before anything is known of the incident. Ours, read off
+    the public runs of the table of remedies."""
+    keepable: bool = True
+    """Whether the run may go on with it; False: it only separates causes."""
+    evidence: str = ""
+    """What is not known about it."""
+
+
+ARMS: tuple[Arm, ...] = (
+    Arm(
+        id="replay",
+        title="no change",
+        cost=0.0,
+        prior=0.15,
+        question=(
+            "does it happen again? bit for bit the same: not the hardware; well this time: a fault"
+            " that does not recur"
+        ),
+    ),
+    Arm(
+        id="other-data",
+        title="without the suspect data",
+        cost=0.05,
+        prior=0.4,
+        question="is it this data, under this state?",
+    ),
+    Arm(
+        id="lower-lr",
+        title="a lower learning rate",
+        cost=0.2,
+        prior=0.35,
+        question="is the rate too high here?",
+    ),
+    Arm(
+        id="fp32",
+        title="the same steps in fp32",
+        cost=0.8,
+        prior=0.15,
+        question=(
+            "is it the number format? if fp32 fails too, softmax, attention and loss scale are not"
+            " to blame"
+        ),
+    ),
+    Arm(
+        id="bf16",
+        title="bf16 in place of fp16",
+        cost=0.1,
+        prior=0.15,
+        question="does the wider range of bf16 do?",
+    ),
+    Arm(
+        id="other-state",
+        title="the same data from an older state",
+        cost=0.0,
+        prior=0.1,
+        question="is it this state, with this data?",
+        keepable=False,
+    ),
+    Arm(
+        id="lower-clip",
+        title="a tighter clip",
+        cost=0.25,
+        prior=0.1,
+        question="do single large gradients do it?",
+        evidence="delays only?",
+    ),
+    Arm(
+        id="adam-beta2",
+        title="Adam's beta2 at 0.95",
+        cost=0.3,
+        prior=0.08,
+        question="is the second moment too slow?",
+        evidence="mixed",
+    ),
+    Arm(
+        id="adam-eps",
+        title="a higher eps",
+        cost=0.35,
+        prior=0.04,
+        question="do tiny second moments do it?",
+        evidence="mixed",
+    ),
+    Arm(
+        id="optimizer-reset",
+        title="moments reset, rate warmed up again",
+        cost=0.5,
+        prior=0.05,
+        question="are the moments spoilt?",
+        evidence="relapses are known",
+    ),
+)
+
+ARM_BY_ID: Mapping[str, Arm] = {a.id: a for a in ARMS}
+
+DEFAULT_ORDER: tuple[str, ...] = tuple(a.id for a in ARMS)
+
+
+def in_order(arms: Iterable[str], first: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return ids in their order, those of `first` that are among them before the others.
+
+    Example:
+        >>> in_order(("replay", "other-data", "lower-lr"), first=("lower-lr", "fp32"))
+        ('lower-lr', 'replay', 'other-data')
+    """
+    arms = tuple(arms)
+    front = tuple(dict.fromkeys(a for a in first if a in arms))
+    return front + tuple(a for a in arms if a not in front)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Run a short branch from the restore point."""
+
+    name: str
+    skip: tuple[int, int] | None = None
+    """First and last sample id to leave out, both included."""
+    lr_factor: float = 1.0
+    """Factor on the learning rate that the schedule asks for; never above 1."""
+    lr_limit: float | None = None
+    """Learning rate of the first group that is not passed, whatever the schedule asks for, before
+    the factor; None: no limit."""
+    lr_from_step: int | None = None
+    """First step at which factor and limit hold: that of the rate's jump; None: from the restore
+    point."""
+    precision: str = ""
+    """fp32 or bf16 in place of the run's own; empty: the run's own."""
+    clip_factor: float = 1.0
+    """Factor on the clipping threshold; never above 1."""
+    settings: tuple[tuple[str, float], ...] = ()
+    """Settings of the optimizer, by name, as `Guard.set_optimizer` takes them."""
+    rewarm_steps: int | None = None
+    """Reset the moments, and let the rate rise again over so many steps; None: leave them."""
+    older_state: bool = False
+    """Feed the data from a state before the restore point; such a branch is never kept."""
+
+    def __post_init__(self) -> None:
+        """Refuse a raise."""
+        if not 0 < self.lr_factor <= 1:
+            raise PlanError(
+                f"trial {self.name!r} has learning-rate factor {self.lr_factor}, expected above 0 "
+                "and at most 1: a rate is never raised"
+            )
+        if self.lr_limit is not None and not 0 < self.lr_limit < math.inf:
+            raise PlanError(
+                f"trial {self.name!r} has learning-rate limit {self.lr_limit}, expected a finite"
+                " rate above 0"
+            )
+        if not 0 < self.clip_factor <= 1:
+            raise PlanError(
+                f"trial {self.name!r} has clip factor {self.clip_factor}, expected above 0 and at"
+                " most 1"
+            )
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """Ids of what it changes; `replay` where it changes nothing.
+
+        Example:
+            >>> Trial(name="x", skip=(0, 7), lr_factor=0.5).arms, Trial(name="as it was").arms
+            (('other-data', 'lower-lr'), ('replay',))
+        """
+        changed = {
+            "other-state": self.older_state,
+            "other-data": self.skip is not None,
+            "lower-lr": self.lr_factor != 1.0 or self.lr_limit is not None,
+            self.precision: bool(self.precision),
+            "lower-clip": self.clip_factor != 1.0,
+            **{f"adam-{name}": True for name, _ in self.settings},
+            "optimizer-reset": self.rewarm_steps is not None,
+        }
+        return tuple(name for name, on in changed.items() if on) or ("replay",)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether it is the control."""
+        return self.arms == ("replay",)

@@ -1,0 +1,1 @@
+"""Free-form text logs."""

@@ -1,0 +1,269 @@
+"""What counts the rows of a text: a step on the line, one on a line nearby, an epoch, the row."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.readers.freetext.key_values import PROGRESS_BAR, Field
+from trimtab.readers.freetext.keys import STEP_KEYS
+from trimtab.readers.freetext.rows import Rows, gather
+from trimtab.readers.freetext.shapes import Shape
+from trimtab.record import Axis, Column
+
+__all__ = ["Position", "find_axis"]
+
+_MIN_SHARE = 0.9
+_MAX_FALLS = 0.02
+_MIN_DISTINCT = 0.5
+_FULL = 0.95
+_MIN_FALLS = 2
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where each row stands."""
+
+    axis: Axis
+    place: NDArray[np.float64]
+    key: str
+    how: str
+    doubt: int
+    """0: a step by name on the line; more: less sure."""
+
+
+def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
+    """Return the best axis.
+
+    In this order: a step named on the line; one on a line in front of or behind it (records of
+    several lines); a number without a name that counts; an epoch, refined by the place inside it;
+    the row.
+
+    Args:
+        rows: The training rows.
+        others: Shapes of other lines.
+    """
+    epoch = _best_epoch(rows)
+    found = _epoch_slash_batch(rows)
+    if found is not None:
+        return found
+    for field, column in _by_name(rows):
+        found = _step_or_inner(field, column, epoch, rows, doubt=0)
+        if found is not None:
+            return found
+    carried = _carried(rows, others)
+    if carried is not None:
+        return carried
+    if epoch is None:
+        epoch = _carried_epoch(rows, others)
+    for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
+        if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
+            continue  # more likely the seconds since the start
+        around = epoch or _leading_epoch(rows, field.key) or _turns(field, column, rows)
+        found = _step_or_inner(field, column, around, rows, doubt=2)
+        if found is not None:
+            return found
+    return _by_epoch(epoch, rows.num) or Position(
+        "row", np.arange(rows.num, dtype=np.float64), "", "by their place in the text", 4
+    )
+
+
+def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
+    """Columns named like a step, the surest first, those that stand still last."""
+
+    def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
+        f, c = item
+        rank = STEP_KEYS.index(f.name) if f.name in STEP_KEYS else len(STEP_KEYS)
+        return _ties(c), f.doubt, rank
+
+    return sorted(rows.of_kind("step"), key=order)
+
+
+def _ties(column: Column) -> bool:
+    """Whether a count mostly stands still."""
+    still = np.count_nonzero(np.diff(column.values) == 0)
+    return bool(still > _MIN_DISTINCT * len(column.values))
+
+
+def _epoch_slash_batch(rows: Rows) -> Position | None:
+    """Read `Batch 4/203700` as epoch 4, batch 203700, where what looks like the total counts."""
+    for field, total in rows.of_kind("total"):
+        owner = next(
+            (f for f, _ in rows.of_kind("step", "counter", "epoch") if f"of {f.key}" == field.key),
+            None,
+        )
+        if owner is None or not _is_count(total, rows.num) or _ties(total):
+            continue
+        column = rows.columns[owner.kind, owner.key]
+        if not _is_count(column, rows.num) or not _ties(column):
+            continue
+        found = _step_or_inner(field, total, (owner.key, column), rows, doubt=1)
+        if found is not None and found.axis == "epoch":
+            return found
+    return None
+
+
+def _is_count(column: Column, num: int) -> bool:
+    values = column.values[column.present]
+    if len(values) < _MIN_SHARE * num or not np.all(np.isfinite(values)) or np.any(values < 0):
+        return False
+    whole = np.count_nonzero(values == np.floor(values)) >= _MIN_SHARE * len(values)
+    return bool(whole and (len(values) == 1 or np.ptp(values) > 0))
+
+
+def _step_or_inner(
+    field: Field, column: Column, epoch: tuple[str, Column] | None, rows: Rows, *, doubt: int
+) -> Position | None:
+    if not _is_count(column, rows.num):
+        return None
+    values = column.values
+    change = np.diff(values)
+    falls = change < 0
+    num_falls = int(np.count_nonzero(falls))
+    if epoch is not None and num_falls:
+        turns = np.diff(epoch[1].values) > 0
+        if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
+            return _inside_epoch(field, column, epoch, rows)
+    if field.kind == "lead":
+        rising = np.count_nonzero(change > 0) >= _MIN_SHARE * len(change)
+        ok = rising and num_falls <= 2
+    else:
+        limit = max(3.0, _MAX_FALLS * rows.num) if doubt else max(3.0, 0.25 * rows.num)
+        ok = num_falls <= limit
+    if not ok:
+        return None
+    lead = "numbers" if field.kind in ("lead", "counter") else "the step"
+    return Position("step", values, field.key, f"by {lead} {field.key!r}", doubt + field.doubt)
+
+
+def _inside_epoch(field: Field, column: Column, epoch: tuple[str, Column], rows: Rows) -> Position:
+    """Return epoch + share of it done: a step that begins again in each epoch is no axis."""
+    total = rows.columns.get(("total", f"of {field.key}"))
+    size = np.nanmax(column.values)
+    if total is not None and total.present.all():
+        totals = np.maximum(total.values, 1.0)
+    else:
+        totals = np.full(rows.num, max(size, 1.0))
+    share = np.clip(column.values / (totals + 1.0), 0.0, 1.0 - 1e-6)
+    place = _untied(epoch[1].values + share)
+    how = f"by {epoch[0]!r} and the share of it done, since {field.key!r} begins again in each"
+    return Position("epoch", place, epoch[0], how, 1)
+
+
+def _untied(place: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Part rows at one place, in their order: a progress bar drawn again at the same count."""
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(place) != 0]))
+    sizes = np.diff(np.append(starts, len(place)))
+    return place + 1e-9 * (np.arange(len(place)) - np.repeat(starts, sizes))
+
+
+def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
+    for f, c in rows.of_kind("epoch"):
+        if c.present.all() and np.all(np.isfinite(c.values)):
+            falls = np.count_nonzero(np.diff(c.values) < 0)
+            if falls <= max(3, _MAX_FALLS * rows.num):
+                return f.key, c
+    return None
+
+
+def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
+    """Return a number without a name that never falls, as `Train: 3 [ 50/1000]` has it."""
+    for f, c in rows.of_kind("lead", "counter"):
+        if f.key == but or not c.present.all() or not np.all(np.isfinite(c.values)):
+            continue
+        falls = np.count_nonzero(np.diff(c.values) < 0)
+        steady = falls == 0 or (falls <= _MIN_FALLS and _ties(c))
+        if steady and 0 < np.ptp(c.values) < rows.num:
+            return f.key, c
+    return None
+
+
+def _turns(field: Field, column: Column, rows: Rows) -> tuple[str, Column] | None:
+    """Count how often a bar began again after it was full: the epochs of a log that names none."""
+    total = rows.columns.get(("total", f"of {field.key}"))
+    if field.kind != "counter" or total is None or not total.present.all():
+        return None
+    falls = np.flatnonzero(np.diff(column.values) < 0)
+    full = column.values[falls] >= _FULL * total.values[falls]
+    if len(falls) < _MIN_FALLS or not full.all():
+        return None
+    turn = np.zeros(rows.num)
+    turn[falls + 1] = 1.0
+    return "full bar", Column(np.cumsum(turn), np.ones(rows.num, dtype=np.bool_))
+
+
+def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
+    if epoch is None or num < 2:
+        return None
+    key, column = epoch
+    values = column.values
+    if np.all(np.diff(values) != 0):
+        return Position("epoch", values, key, f"by {key!r}", 1)
+    if np.any(values != np.floor(values)) or np.ptp(values) == 0:
+        return None
+    starts = np.concatenate([[0], np.flatnonzero(np.diff(values) != 0) + 1, [num]])
+    sizes = np.diff(starts)
+    inside = np.arange(num) - np.repeat(starts[:-1], sizes)
+    share = inside / np.repeat(sizes, sizes)
+    how = f"by {key!r}, its rows spread evenly over it"
+    return Position("epoch", values + share, key, how, 3)
+
+
+def _carried(rows: Rows, others: Sequence[Shape]) -> Position | None:
+    """Take the step from lines of their own, one before or after each loss."""
+    found: list[tuple[tuple[int, float], Position]] = []
+    counts = {
+        (f.kind, f.key)
+        for s in others
+        for f in s.fields
+        if f.kind == "step" or f.key == PROGRESS_BAR
+    }
+    for kind, name in sorted(counts):
+        side = gather([s for s in others if any((f.kind, f.key) == (kind, name) for f in s.fields)])
+        column = side.columns.get((kind, name))
+        if column is None or side.num < _MIN_DISTINCT * rows.num or not _is_count(column, side.num):
+            continue
+        field = side.fields[kind, name]
+        for place, distance in _nearby(rows.lines, side.lines, column.values):
+            change = np.diff(place)
+            if np.count_nonzero(change > 0) < 0.75 * len(change):
+                continue
+            how = f"by the step {name!r} on a line nearby"
+            rank = STEP_KEYS.index(field.name) if field.name in STEP_KEYS else 99
+            found.append(((rank, distance), Position("step", place, name, how, 1)))
+    if not found:
+        return None
+    return min(found, key=lambda item: item[0])[1]
+
+
+def _carried_epoch(rows: Rows, others: Sequence[Shape]) -> tuple[str, Column] | None:
+    side = gather([s for s in others if any(f.kind == "epoch" for f in s.fields)])
+    for f, column in side.of_kind("epoch"):
+        values = column.values[column.present]
+        if len(values) < 2 or not np.all(np.isfinite(values)):
+            continue
+        if np.count_nonzero(np.diff(values) < 0) > 3:
+            continue
+        for place, _ in _nearby(rows.lines, side.lines[column.present], values):
+            everywhere = np.ones(rows.num, dtype=np.bool_)
+            if np.ptp(place) > 0:
+                return f.key, Column(place, everywhere)
+    return None
+
+
+def _nearby(
+    lines: NDArray[np.int64], at: NDArray[np.int64], values: NDArray[np.float64]
+) -> list[tuple[NDArray[np.float64], float]]:
+    """Return the values on the last line before and on the first after.
+
+    With their usual distance.
+    """
+    before = np.searchsorted(at, lines, side="right") - 1
+    after = np.searchsorted(at, lines, side="left")
+    result = []
+    if len(at) and before[0] >= 0:
+        result.append((values[before], float(np.median(lines - at[before]))))
+    if len(at) and after[-1] < len(at):
+        result.append((values[after], float(np.median(at[after] - lines))))
+    return sorted(result, key=lambda item: item[1])

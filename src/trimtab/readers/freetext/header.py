@@ -1,0 +1,105 @@
+"""Tables inside text: a line of names, then lines with a number under each.
+
+Cells are parted by bars, tabs, two blanks or more, or one blank; a row counts only where it has as
+many cells as the header and a number where the header says loss.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trimtab.readers.freetext.key_values import Field, to_number
+from trimtab.readers.freetext.keys import Meaning, meaning
+from trimtab.vocabulary import normalise
+
+__all__ = ["Header", "read_header"]
+
+_WIDE = re.compile(r"\s{2,}")
+_VALUE = re.compile(
+    r"\[?\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?\s*\]?"
+    r"\s?(?:%|[A-Za-z]{1,3})?",
+    re.IGNORECASE,
+)
+_ABSENT = frozenset({"", "[]", "-", "--", "n/a", "none", "no log"})
+_SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
+_MIN_CELLS = 2
+_MAX_CELLS = 64
+
+
+@dataclass(frozen=True)
+class Header:
+    """The names over a table."""
+
+    delimiter: str
+    """`|`, tab, comma, two blanks or one."""
+    num_cells: int
+    fields: tuple[Field, ...]
+
+    def row(self, line: str) -> tuple[tuple[Field, ...], list[float]] | None:
+        """Return the fields with a value and the values, None where the line is no row."""
+        cells = _cells(line, self.delimiter)
+        if len(cells) != self.num_cells and self.delimiter == "  ":
+            cells = line.split()
+        if len(cells) > self.num_cells and self.delimiter.isspace() and "%" in line:
+            cells = cells[: self.num_cells]  # a progress bar behind the row
+        if len(cells) == self.num_cells + 1 and self.delimiter.isspace() and cells[0].isdecimal():
+            del cells[0]  # the index of a printed data frame, which has no name
+        if len(cells) != self.num_cells:
+            return None
+        fields: list[Field] = []
+        values: list[float] = []
+        for field in self.fields:
+            match = _VALUE.fullmatch(cells[field.index])
+            if match is not None:
+                fields.append(field)
+                values.append(to_number(match[1]) * field.factor)
+            elif cells[field.index].lower() not in _ABSENT:
+                return None
+        has_loss = any(f.name in ("loss", "val_loss") for f in fields)
+        return (tuple(fields), values) if has_loss else None
+
+
+def read_header(line: str, extra: Mapping[str, Meaning | None]) -> Header | None:
+    """Return the header that a line is, None for another line."""
+    if len(line) > 2_000:
+        return None
+    for delimiter in ("|", "\t", ",", "  ", " "):
+        cells = _cells(line, delimiter)
+        if not _MIN_CELLS <= len(cells) <= _MAX_CELLS:
+            continue
+        if all(_is_name(cell) for cell in cells):
+            fields = _fields(cells, extra)
+            if any(f.name in ("loss", "val_loss") for f in fields):
+                return Header(delimiter, len(cells), fields)
+        if delimiter in "|\t":
+            return None
+    return None
+
+
+def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Field, ...]:
+    fields: list[Field] = []
+    for i, cell in enumerate(cells):
+        key = normalise(cell)
+        found = extra[key] if key in extra else _SHORT.get(cell) or meaning(key)
+        if found is not None and all(f.key != key for f in fields):
+            fields.append(Field(found.kind, key, found.name, i, 1.0, found.doubt))
+    return tuple(fields)
+
+
+def _cells(line: str, delimiter: str) -> list[str]:
+    if delimiter == "|":
+        return [c.strip() for c in line.strip().strip("|").split("|")] if "|" in line else []
+    if delimiter == "  ":
+        return _WIDE.split(line.strip())
+    if delimiter == " ":
+        return line.split()
+    return [c.strip() for c in line.strip().split(delimiter)] if delimiter in line else []
+
+
+def _is_name(cell: str) -> bool:
+    return (
+        0 < len(cell) <= 32
+        and (cell[0].isalpha() or cell == "#")
+        and len(cell.split()) <= 4
+        and cell[-1] not in ".:=,;"
+    )

@@ -1,0 +1,347 @@
+r"""Which numbers of a line of text are values, and of what.
+
+A line is split into numbers and the text between them. The text in front of a number names it:
+
+    `key: 1`, `key=1`, `key = [1`, `"key": "1"`, `key 1`, `| key | 1 |`
+
+or, at the end of a cell, the text behind it (`260 batches |`). `1/100` is 1 of 100. Numbers without
+a name may count the records (`[120/5000]`, `12: ...`).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from trimtab.readers.freetext.keys import UNIT_FACTORS, Meaning, bare_split, is_held_out, meaning
+from trimtab.vocabulary import canonical, normalise, unit_scale
+
+__all__ = [
+    "BAR",
+    "CLOCK",
+    "DECIMAL_COMMA_TOKEN",
+    "NUMBER",
+    "PROGRESS_BAR",
+    "TOKEN",
+    "Field",
+    "fields_of",
+    "to_number",
+]
+
+CLOCK = (
+    r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
+    r"|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])"
+)
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
+_COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
+NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
+"""A number with a point; behind it anything may follow."""
+_TOKEN = r"[ \t]{{0,60}}(?<![A-Za-z0-9_.])({clock}|[-+]?(?:{number}|{special}))"
+TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_PLAIN, special=_SPECIAL))
+"""A number, or a time of day as one token, with the blanks in front."""
+DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_COMMA, special=_SPECIAL))
+"""The same where `2,5` is two and a half."""
+_CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
+
+_OPENERS = " \t[(\"'{$~"
+_DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
+_UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
+_WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
+"""What stands around a number that is printed as an object."""
+_SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
+_NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
+_TWO_SPLITS = re.compile(
+    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
+)
+_WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
+"""What a key in quotes is said to be: `"type": "test_epoch"`."""
+_AT_STEP = re.compile(
+    r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global"
+    r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
+)
+"""`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+_MAX_NAME_LENGTH = 200
+_ASIDE = re.compile(r"\([^()]*\)")
+_MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
+_CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
+_PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
+_RANK_TAG = re.compile(
+    r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
+)
+_AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
+_ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
+_AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
+_TRAIN_WORDS = ("train", "training")
+_MAX_LEADS = 3
+BAR = "|bar|"
+"""What the drawing of a progress bar is replaced by."""
+PROGRESS_BAR = "progress bar"
+"""Key of the count behind it."""
+
+FieldKind = Literal["signal", "step", "epoch", "rank", "lead", "counter", "total"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One number of a line that is worth keeping."""
+
+    kind: FieldKind
+    key: str
+    """As printed, lower case; numbers without a name are called by their place."""
+    name: str
+    """Canonical name of a signal, else the key."""
+    index: int
+    """Which number of the line."""
+    factor: float = 1.0
+    """What turns it into the unit of the vocabulary."""
+    doubt: int = 0
+
+
+def to_number(text: str) -> float:
+    """Return the number that a token spells, NaN for a time of day; `1,234` is 1234."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        return float(text.replace(",", "")) if ":" not in text else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def fields_of(
+    literals: list[str], numbers: list[str], extra: dict[str, Meaning | None]
+) -> tuple[Field, ...]:
+    """Return the fields of a line.
+
+    Args:
+        literals: Text in front of, between and behind the numbers: one more than numbers.
+        numbers: The tokens.
+        extra: Meanings of keys in this format, before the general ones; None: of no use.
+    """
+    return _LineParse(literals, numbers, extra).fields()
+
+
+class _LineParse:
+    def __init__(
+        self, literals: list[str], numbers: list[str], extra: dict[str, Meaning | None]
+    ) -> None:
+        self.literals = literals
+        self.numbers = numbers
+        self.extra = extra
+        self.path: list[str] = []
+        self.result: list[Field] = []
+        self.num_leads = 0
+        self.held_out = False
+        self.num_searched = 0
+        bars = (i for i, text in enumerate(literals) if "|" in text)
+        self.first_bar = next(bars, len(literals))
+
+    def fields(self) -> tuple[Field, ...]:
+        rank = _RANK_TAG.search(self.literals[0])
+        if rank is not None:
+            self.result.append(Field("rank", "rank", rank[1], -1))
+        for i, token in enumerate(self.numbers):
+            left = self._left(i)
+            self._follow_path(self.literals[i])
+            if _CLOCK_TOKEN.match(token):
+                continue
+            if i == 1 and _MPI_RANK.match(self.literals[2]):
+                self._add(Field("rank", "rank", "rank", 1))
+                continue
+            if self._is_total(left, i):
+                self._add(Field("total", f"of {self.result[-1].key}", "total", i))
+                continue
+            key, explicit = self._key(left, i)
+            field = self._field(key, i) if key else None
+            if field is None:
+                field = self._attached(i)
+            if field is None and not explicit:
+                field = self._behind(i)
+            if field is None and (not explicit or key.endswith(_TRAIN_WORDS)):
+                field = self._unnamed(left, i)
+            if field is not None:
+                self._add(field)
+        return tuple(self.result)
+
+    def _key(self, left: str, i: int) -> tuple[str, bool]:
+        """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
+        if i and _NUMBER_IN_KEY.match(left):
+            left = self.literals[i - 1] + self.numbers[i - 1] + left
+        elif (
+            i
+            and left.strip() in (":", "=")
+            and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
+        ):
+            return _last_segment(_ASIDE.sub("", named[1])), True
+        elif i > 1 and left.strip() in ("/", ",", "|"):
+            left = self.literals[i - 1]
+            both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
+            return (both["front"] + both["second"] + both["rest"], True) if both else ("", False)
+        key, explicit = _key_of(left, first=i <= self.first_bar)
+        both = _TWO_SPLITS.fullmatch(key)
+        return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
+
+    def _add(self, field: Field) -> None:
+        if any(f.key == field.key and f.kind == field.kind for f in self.result):
+            return
+        self.result.append(field)
+
+    def _left(self, i: int) -> str:
+        """Return the text in front of a number without the unit of the one before."""
+        left = self.literals[i]
+        if i and (unit := _UNIT.match(left)) is not None:
+            left = left[unit.end() :]
+        return left
+
+    def _follow_path(self, text: str) -> None:
+        for match in _PATH.finditer(text):
+            if match[1] or match[2]:
+                self.path.append(match[1] or match[2])
+            elif self.path:
+                self.path.pop()
+
+    def _is_total(self, left: str, i: int) -> bool:
+        if not self.result or self.result[-1].index != i - 1:
+            return False
+        return left.strip() in ("/", "of") and self.result[-1].kind in (
+            "step",
+            "epoch",
+            "lead",
+            "counter",
+        )
+
+    def _field(self, key: str, i: int) -> Field | None:
+        found, full = self._meaning(key, i)
+        if found is None:
+            return None
+        unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
+        suffix = unit[1] if unit is not None else ""
+        attached = not self.literals[i + 1].startswith(" ")
+        if found.kind in ("step", "epoch") and self.literals[i + 1].lstrip(" ").startswith("%"):
+            return None
+        factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
+        name = found.name
+        if name == "loss" and "train" not in full and self._in_held_out(i):
+            name = "val_loss"
+        shown = full if name == found.name else f"held-out {full}"
+        return Field(found.kind, shown, name, i, factor, found.doubt)
+
+    def _meaning(self, key: str, i: int) -> tuple[Meaning | None, str]:
+        full = normalise("/".join((*self.path, key)))
+        for text in (full, normalise(key)):
+            if text in self.extra:
+                return self.extra[text], text
+        found = meaning(full)
+        if found is None and self.path:
+            found = meaning(key)
+        if found is None and self.path:
+            around = meaning(self.path[-1])
+            if around is not None and around.name in ("grad_norm", "lr"):
+                return around, normalise(self.path[-1])
+        if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
+            found = bare_split(key)
+        if found is None:
+            unit = canonical(f"{key} (ms)")
+            if unit == "step_time_s" and normalise(key) != "step":
+                found = Meaning("signal", unit)
+        return found, full
+
+    def _in_held_out(self, i: int) -> bool:
+        """Whether the line says that it is about validation, before this number."""
+        for text in self.literals[self.num_searched : i + 1]:
+            words = (w.replace("_", " ") for w in _WORD_VALUE.findall(text))
+            self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
+        self.num_searched = i + 1
+        return self.held_out
+
+    def _attached(self, i: int) -> Field | None:
+        """Read `3epoch` and `100batch`."""
+        match = _ATTACHED.match(self.literals[i + 1])
+        if match is None:
+            return None
+        if match[1] in ("epoch", "ep"):
+            return Field("epoch", "epoch", "epoch", i, 1.0, 1)
+        return Field("step", match[1], "batches", i, 1.0, 2)
+
+    def _behind(self, i: int) -> Field | None:
+        """Read `260 batches |`, `2.3 avg loss,` and `712 ms |`."""
+        right = self.literals[i + 1]
+        last = i + 1 == len(self.numbers)
+        match = _AFTER.match(right)
+        if match is None or (not last and match.end() == len(right) and right[-1:] not in "|,;"):
+            return None
+        key = normalise(match[1])
+        if key in ("ms", "msec"):
+            return Field("signal", "ms", "step_time_s", i, 1e-3, 1)
+        if key in _AFTER_STEPS:
+            return Field("step", key, "batches", i, 1.0, 2)
+        found, full = self._meaning(match[1], i)
+        if found is None or found.kind != "signal" or len(key) < 3:
+            return None
+        return Field("signal", full, found.name, i, 1.0, found.doubt + 1)
+
+    def _unnamed(self, left: str, i: int) -> Field | None:
+        """Keep a whole number that may count the records."""
+        if not self.numbers[i].replace(",", "").isdecimal() or len(self.numbers[i]) > 12:
+            return None
+        following = self.literals[i + 1]
+        if following[:1] == "%":
+            return None
+        if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
+            num = sum(f.kind == "counter" for f in self.result)
+            if num >= _MAX_LEADS:
+                return None
+            key = f"counter {num + 1}" if num else "counter"
+            if left.endswith(BAR):
+                key = PROGRESS_BAR
+            return Field("counter", key, "counter", i, 1.0, 3)
+        seen = any(f.name in ("loss", "val_loss") for f in self.result)
+        if seen or self.num_leads >= _MAX_LEADS or left.rstrip()[-1:] == "/":
+            return None
+        self.num_leads += 1
+        key = f"number {self.num_leads} of the line"
+        if i == 0 and not left.strip() and re.match(r":\s", following + " "):
+            key = "label in front of the line"
+        return Field("lead", key, "lead", i, 1.0, 4)
+
+
+def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
+    """Return the key in front of a number, "" if there is none.
+
+    And whether a sign parts the two.
+    """
+    text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
+    separator = _SEPARATOR.search(text)
+    cell = _CELL.search(text) if first and not text.endswith(BAR) else None
+    if separator is not None:
+        text = text[: separator.start()]
+    elif cell is not None:
+        text = cell[1]
+    else:
+        text = text.rstrip(_OPENERS)
+    key = _last_segment(text)
+    explicit = bool(key) and (separator is not None or cell is not None)
+    return (key, explicit) if explicit or len(key.split()) <= 4 else ("", False)
+
+
+def _last_segment(text: str) -> str:
+    """Return the words of a key: what follows the last delimiter, brackets in the key kept."""
+    text = text.rstrip(" \t\"'`*>")
+    suffix = ""
+    unit = re.search(r"\s*\([A-Za-z%/ ]{1,12}\d?\)\Z", text)
+    if unit is not None:
+        text, suffix = text[: unit.start()], unit[0]
+    end = 0
+    for match in _DELIMITER.finditer(text):
+        end = match.end()
+    segment = text[end:].rpartition("(")[2].strip(" \t\"'`*#>:=-.~/")
+    return (segment + suffix if segment else "").lower()
+
+
+def _factor(found: Meaning, key: str, suffix: str) -> float:
+    factor = UNIT_FACTORS.get(suffix, 1.0)
+    if found.name == "step_time_s":
+        return unit_scale(key) * factor if factor != 1.0 or suffix else unit_scale(key)
+    counts = found.kind == "step" or found.name in ("tokens_seen", "samples_seen")
+    return factor if counts and factor >= 1e3 and suffix != "h" else 1.0

@@ -1,0 +1,346 @@
+"""What a key in free text means: a loss, another signal, a step, an epoch, a rank.
+
+Keys of unknown trainers are seldom in the vocabulary as they stand: `completed step`, `Train
+Epoch`, `cls_loss`. The words in front are dropped one by one until the rest is known; each dropped
+or guessed word makes the meaning less sure (`doubt`).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from trimtab.vocabulary import canonical, normalise
+
+__all__ = [
+    "MEAN_NOTE",
+    "STEP_KEYS",
+    "Meaning",
+    "bare_split",
+    "is_held_out",
+    "meaning",
+    "names_mean",
+]
+
+Kind = Literal["signal", "step", "epoch", "rank"]
+
+STEP_KEYS = (
+    "global step",
+    "global step/max steps",
+    "step",
+    "optimizer step",
+    "train step",
+    "training step",
+    "global iter",
+    "train/global step",
+    "trainer/global step",
+    "train/step",
+    "total timesteps",
+    "total train updates",
+    "iteration",
+    "iter",
+    "num updates",
+    "update",
+    "updates",
+    "current steps",
+    "steps",
+    "iterations",
+    "iters",
+    "it",
+    "num steps",
+    "iter num",
+    "step i",
+    "itr",
+    "training iteration",
+    "learning iteration",
+    "global batch idx",
+    "iteration number",
+    "cur iter",
+    "gradient step",
+    "timesteps",
+    "num timesteps",
+    "env steps",
+    "frames",
+    "total steps",
+    "up.",
+    "up",
+    "s",
+    "i",
+    "minibatch",
+    "batch",
+    "batches",
+    "mb",
+)
+"""Names of the step, the surest first."""
+_SQUEEZED_STEPS = {key.replace(" ", ""): key for key in STEP_KEYS if " " in key}
+_EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
+_RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
+_HELD_OUT = frozenset(
+    [
+        "val",
+        "valid",
+        "validation",
+        "eval",
+        "evaluation",
+        "evaluating",
+        "test",
+        "testing",
+        "dev",
+        "cv",
+        "heldout",
+        "holdout",
+    ]
+)
+_NO_MEASUREMENT = frozenset(
+    [
+        "best",
+        "min",
+        "max",
+        "minimum",
+        "maximum",
+        "lowest",
+        "highest",
+        "target",
+        "previous",
+        "prev",
+        "last",
+        "final",
+        "initial",
+        "scale",
+        "per",
+        "each",
+        "every",
+        "total",
+        "warmup",
+        "num",
+        "log",
+        "save",
+        "time",
+        "no",
+        "threshold",
+        "patience",
+        "improved",
+        "delta",
+        "coef",
+        "coeff",
+        "weight",
+        "factor",
+        "aux",
+        "ema",
+    ]
+)
+"""Words that turn what follows into something else than a value of this step."""
+_SIDE = frozenset(
+    [
+        "z",
+        "aux",
+        "mtp",
+        "kl",
+        "reg",
+        "router",
+        "balance",
+        "balancing",
+        "unsuper",
+        "value",
+        "policy",
+        "entropy",
+    ]
+)
+_PARTS = frozenset(
+    [
+        "cls",
+        "class",
+        "box",
+        "bbox",
+        "obj",
+        "iou",
+        "giou",
+        "dfl",
+        "conf",
+        "mask",
+        "rpn",
+        "seg",
+        "ctc",
+        "att",
+        "l1",
+        "simple",
+        "pruned",
+        "vf",
+    ]
+)
+"""Words of losses that are one part of several."""
+_MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])
+"""Words of values that are means over records before this one."""
+_STAND_INS = frozenset(
+    [
+        "nll",
+        "xent",
+        "cross_entropy",
+        "crossentropy",
+        "ce",
+        "cost",
+        "objective",
+        "elbo",
+        "bpc",
+        "bpb",
+        "mse",
+        "perplexity_loss",
+        "rmse",
+        "mae",
+        "deviance",
+    ]
+)
+_VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
+"""Aliases that mean a signal only where nothing stands in front of them."""
+_TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
+"""Words of a path under which `step` is how long one takes."""
+_OF_THE_WHOLE = frozenset({"weight_norm", "activation_norm", "update_norm"})
+_WHOLE = frozenset({"train", "training", "global", "total", "optim", "model"})
+"""Words that may stand in front of these; others name a part of the model."""
+_TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
+_L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
+"""`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
+_STAGE = 10
+"""Doubt of a key that only stands in for a loss."""
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a key stands for."""
+
+    kind: Kind
+    name: str
+    """Canonical name of the signal; else the key."""
+    doubt: int = 0
+    """0: known as it stands; more: guessed."""
+
+
+def bare_split(key: str) -> Meaning | None:
+    """Return what a value is that is named by its data alone: `train 2.5`, `test: 2.6`."""
+    if key in ("train", "training", "learn"):
+        return Meaning("signal", "loss", _STAGE + 2)
+    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
+
+
+MEAN_NOTE = (
+    "the loss is {key!r}, a mean over records before: a sudden change looks smaller and later"
+)
+
+
+def names_mean(key: str) -> bool:
+    """Whether a key says that its values are running means."""
+    return not _MEANS.isdisjoint(re.split(r"[\W_]+", key.lower()))
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a stretch of text speaks of validation data."""
+    return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+
+
+@lru_cache(maxsize=8192)
+def meaning(key: str) -> Meaning | None:
+    """Return what a key means, None for one that is of no use.
+
+    Example:
+        >>> meaning("completed step"), meaning("best loss")
+        (Meaning(kind='step', name='step', doubt=1), None)
+    """
+    text = _TRAILING.sub("", normalise(key))
+    words = text.split()
+    if not words or len(text) > 60:
+        return None
+    for start in range(min(len(words), 5)):
+        if start and words[start - 1] in _NO_MEASUREMENT:
+            break
+        found = _exact(" ".join(words[start:]))
+        if found is None:
+            continue
+        if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
+            break
+        if start and found.name == "loss":
+            return _guessed_loss(text)
+        if start and words[-1] in _VAGUE and len(words) - start == 1:
+            break
+        return replace(found, doubt=found.doubt + (1 if start else 0))
+    if "." in text.strip("."):
+        text = text.strip(".")
+        found = _exact(text.replace(".", " "))
+        if found is not None:
+            return found
+        text = text.replace(".", "/")
+    leaf = text.rpartition("/")[2]
+    if leaf != text and leaf not in _VAGUE and _NO_MEASUREMENT.isdisjoint(re.split(r"[ /]", text)):
+        found = _exact(leaf)
+        if found is not None and found.kind == "step" and _TIMES.search(text[: -len(leaf)]):
+            return None
+        if found is not None and found.kind in ("signal", "epoch", "step"):
+            return _of_path(text, found)
+    return _guessed_loss(text)
+
+
+def _exact(text: str) -> Meaning | None:
+    text = _SQUEEZED_STEPS.get(text, text)
+    if text in STEP_KEYS:
+        doubt = 0 if STEP_KEYS.index(text) < STEP_KEYS.index("up.") else 1
+        return Meaning("step", text, doubt)
+    if text in _EPOCH_KEYS:
+        return Meaning("epoch", "epoch")
+    if text in _RANK_KEYS:
+        return Meaning("rank", "rank")
+    name = canonical(text)
+    return None if name is None else Meaning("signal", name)
+
+
+def _of_path(text: str, found: Meaning) -> Meaning | None:
+    if found.name != "loss":
+        return None if is_held_out(text) else replace(found, doubt=found.doubt + 1)
+    return Meaning("signal", "val_loss" if is_held_out(text) else "loss", 2)
+
+
+def _guessed_loss(text: str) -> Meaning | None:
+    """Read a key as a loss by the words in it."""
+    words = [w for w in re.split(r"[\s/.:()]+", text) if w]
+    losses = [w for w in words if "loss" in w and not w.startswith("lossz")]
+    if losses and not _NO_MEASUREMENT.intersection(words) - {"total", "aux"}:
+        if is_held_out(text):
+            return Meaning("signal", "val_loss", 2)
+        mean = not _MEANS.isdisjoint(words)
+        plain = any(w in ("train", "training", "lm") for w in words)
+        known = mean or plain or words[-1] in losses
+        if not known or not (_SIDE | _PARTS).isdisjoint(words):
+            return Meaning("signal", "loss", 5)
+        return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
+    if _L_WORD.fullmatch(text):
+        return Meaning("signal", "loss", _STAGE - 1)
+    if any(w.startswith("crossentropy") for w in words):
+        words = [*words, "crossentropy"]
+    joined = "_" + re.sub(r"[\s\-/]", "_", text)
+    stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
+    if stand_in and not _NO_MEASUREMENT.intersection(words):
+        if not is_held_out(text):
+            return Meaning("signal", "loss", _STAGE)
+        if words[-1] not in ("bpb", "bpc"):  # in bits: no validation loss beside a loss in nats
+            return Meaning("signal", "val_loss", _STAGE)
+    return None
+
+
+UNIT_FACTORS: Mapping[str, float] = {
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "B": 1e9,
+    "G": 1e9,
+    "T": 1e12,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "msec": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "secs": 1.0,
+    "seconds": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+}
+"""Suffixes of numbers that scale them."""

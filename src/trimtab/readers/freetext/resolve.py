@@ -1,0 +1,388 @@
+"""Shapes of a text -> RunRecord.
+
+Which key is the loss, what counts the rows, what belongs to them.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import ReadError
+from trimtab.readers.freetext.axis import Position, find_axis
+from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
+from trimtab.readers.freetext.rows import Rows, choose_main, gather, one_rank
+from trimtab.readers.freetext.shapes import Shape
+from trimtab.readers.numbers import counted, shown
+from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
+from trimtab.record import Column, RecordBuilder, RunRecord
+
+if TYPE_CHECKING:
+    from trimtab.readers.freetext.key_values import Field
+
+__all__ = ["settle"]
+
+_MIN_ROWS = 3
+_MIN_ROWS_BY_PLACE = 10
+_MIN_REPEATS = 3
+"""Lines per wording below which a text without steps is taken for prose."""
+_MIN_DISTINCT = 0.3
+_USUAL_SHARE = 0.05
+_FAR_LINES = 30
+_REACH = 4
+_MIN_FULL = 0.02
+"""A signal on lines of its own counts from this share of the rows on."""
+_MAX_AGAIN = 0.02
+_MIN_COUNTING = 0.3
+"""Where this share of the lines with a loss has a step, the others are repeats or summaries."""
+_HELD_OUT = ("val_loss", "perplexity")
+
+
+def settle(
+    shapes: Sequence[Shape], source: str, format_name: str, *, known_format: bool
+) -> RunRecord:
+    """Return the record of a text.
+
+    Args:
+        shapes: What its lines have in common.
+        source: Path, for the record and for messages.
+        format_name: Name of the reader.
+        known_format: Whether the text is of a format with a name; else notes say what was guessed.
+
+    Raises:
+        ReadError: There is no series of losses, nor of another signal, in it.
+    """
+    shapes = [s for s in shapes if s.lines]
+    found = choose_main(shapes)
+    draft = None
+    if found is not None:
+        draft = _draft(found[0], "loss", found[1], shapes)
+        why = _refusal(draft)
+        if why:
+            draft = None
+    else:
+        why = "no line has a training loss"
+    if draft is None:
+        draft = _without_loss(shapes)
+    if draft is None:
+        raise ReadError(
+            f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
+            "`key: value`, tables with a header); give a training log"
+        )
+    return draft.record(source, format_name, known_format=known_format)
+
+
+class _Draft:
+    """The main rows, where they stand, and what else is said of them."""
+
+    def __init__(self, key: str, name: str, rows: Rows, others: Sequence[Shape]) -> None:
+        self.key = key
+        self.name = name
+        self.rows = rows
+        self.others = others
+        self.position: Position = find_axis(rows, others)
+        self.signals: dict[str, Column] = {}
+        self.keys: dict[str, str] = {}
+        self.notes: list[str] = list(rows.notes)
+
+    @property
+    def doubt(self) -> int:
+        """Doubt of the loss key and of the axis."""
+        field = self.rows.fields["signal", self.key]
+        return field.doubt + self.position.doubt
+
+    def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
+        self._take_signals()
+        self._notes_on_values()
+        builder = RecordBuilder(source, format_name, axis=self.position.axis)
+        _add_all(builder, *self._merged())
+        builder.keys.update(self.keys)
+        if not known_format or self.doubt > 2:
+            builder.notes.append(self._how())
+        builder.notes.extend(self.notes)
+        return builder.build()
+
+    def _take_signals(self) -> None:
+        """Take the surest, then fullest, column of each signal on the main lines."""
+        best: dict[str, tuple[tuple[int, int], Field, Column]] = {}
+        for field, column in self.rows.of_kind("signal"):
+            if field.name == "loss" and field.key != self.key:
+                continue
+            merit = -field.doubt, int(column.present.sum())
+            if field.name not in best or merit > best[field.name][0]:
+                best[field.name] = merit, field, column
+        for name, (_, field, column) in best.items():
+            self.signals[name], self.keys[name] = column, field.key
+
+    def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
+        """Return steps and columns of the main rows and of validation rows between them."""
+        extra = [
+            f
+            for s in self.others
+            for f in s.fields
+            if f.kind == "signal" and f.name not in self.signals and f.name != "loss"
+        ]
+        steps, lines = self.position.place, self.rows.lines
+        added: list[tuple[int, float, str, float]] = []
+        for name in dict.fromkeys(f.name for f in extra):
+            added.extend(self._from_other_lines(name))
+        if not added:
+            return steps, self.signals
+        added.sort(key=lambda item: item[0])
+        order = np.searchsorted(lines, [a[0] for a in added], side="left")
+        at = order + np.arange(len(added))
+        num = len(steps) + len(added)
+        main = np.ones(num, dtype=np.bool_)
+        main[at] = False
+        place = np.empty(num)
+        place[main], place[at] = steps, [a[1] for a in added]
+        columns: dict[str, Column] = {}
+        for name in {*self.signals, *(a[2] for a in added)}:
+            column = Column(np.full(num, np.nan), np.zeros(num, dtype=np.bool_))
+            if name in self.signals:
+                column.values[main] = self.signals[name].values
+                column.present[main] = self.signals[name].present
+            mine = [(i, a[3]) for i, a in zip(at.tolist(), added, strict=True) if a[2] == name]
+            for i, value in mine:
+                column.values[i], column.present[i] = value, True
+            columns[name] = column
+        return place, columns
+
+    def _from_other_lines(self, name: str) -> list[tuple[int, float, str, float]]:
+        """Return (line, step, name, value) of a signal on lines without a training loss.
+
+        Values that are no validation are laid into a row here; only validation gets rows.
+        """
+        mine = [s for s in self.others if any(f.name == name for f in s.fields)]
+        often = max(len(s.lines) for s in mine) * _USUAL_SHARE
+        mine = [s for s in mine if len(s.lines) >= often]  # not what a launch prints once
+        side = gather(mine)
+        candidates = [(f, c) for f, c in side.of_kind("signal") if f.name == name]
+        field, column = max(candidates, key=lambda x: (-x[0].doubt, int(x[1].present.sum())))
+        at = np.flatnonzero(column.present)
+        own = self._own_step(side)
+        where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
+        if name in _HELD_OUT:
+            self.keys[name] = field.key
+            return self._validation(side, column, at, where, own)
+        self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
+        return []
+
+    def _own_step(self, side: Rows) -> NDArray[np.float64] | None:
+        wanted = ("step", self.position.key) if self.position.axis == "step" else ("epoch", "epoch")
+        column = side.columns.get(wanted)
+        if column is None and self.position.axis == "step":
+            steps = side.of_kind("step")
+            column = steps[0][1] if steps else None
+        if column is None and self.position.axis == "step":
+            same = [c for f, c in side.of_kind("lead", "counter") if f.key == self.position.key]
+            column = same[0] if same else None
+        return None if column is None else column.values
+
+    def _validation(
+        self,
+        side: Rows,
+        column: Column,
+        at: NDArray[np.intp],
+        where: NDArray[np.intp],
+        own: NDArray[np.float64] | None,
+    ) -> list[tuple[int, float, str, float]]:
+        place = self.position.place
+        result: list[tuple[int, float, str, float]] = []
+        name = next(f.name for f, c in side.of_kind("signal") if c is column)
+        for i, row in zip(at.tolist(), where.tolist(), strict=True):
+            last = place[row] if row >= 0 else -np.inf
+            following = place[row + 1] if row + 1 < len(place) else np.inf
+            step = float(own[i]) if own is not None and np.isfinite(own[i]) else float(last)
+            ahead = following if following > last else np.inf
+            if step >= last and step <= ahead and np.isfinite(step):
+                line = int(side.lines[i]) + (step == following)
+                result.append((line, step, name, float(column.values[i])))
+            elif row >= 0:
+                result.append((int(side.lines[i]), float(last), name, float(column.values[i])))
+        return result
+
+    def _lay_in(
+        self,
+        name: str,
+        key: str,
+        values: NDArray[np.float64],
+        where: NDArray[np.intp],
+        own: NDArray[np.float64] | None,
+    ) -> None:
+        """Put values on other lines into the rows of the same step, or into the row before."""
+        place = self.position.place
+        num = len(place)
+        target = where.copy()
+        if own is not None:
+            target[:] = -1
+            for shift in range(-_REACH, _REACH + 1):
+                row = np.clip(where + shift, 0, num - 1)
+                target = np.where((target < 0) & (place[row] == own), row, target)
+        elif len(values) > 1.5 * num or len(values) < 0.5 * num or where[0] < 0:
+            behind = where + 1
+            if len(values) > 1.5 * num or len(values) < 0.5 * num or behind[-1] >= num:
+                return
+            target = behind
+        good = (target >= 0) & (target < num)
+        if np.count_nonzero(good) < max(0.5 * len(good), 2.0, _MIN_FULL * num):
+            return
+        column = Column(np.full(num, np.nan), np.zeros(num, dtype=np.bool_))
+        column.values[target[good]] = values[good]
+        column.present[target[good]] = True
+        self.signals[name], self.keys[name] = column, key
+
+    def _notes_on_values(self) -> None:
+        loss = self.signals.get("loss")
+        if loss is not None and loss.present.any() and np.all(loss.logged() == -1.0):
+            self.notes.append(NOT_COMPUTED_HERE)
+        if loss is not None and names_mean(self.key):
+            self.notes.append(MEAN_NOTE.format(key=self.key))
+        drop_zero_norm(self.signals, self.keys, self.notes)
+        gaps = np.diff(self.position.place)
+        gap = float(np.median(gaps[gaps > 0])) if np.any(gaps > 0) else 1.0
+        if self.position.axis == "step" and gap > 1:
+            self.notes.append(
+                f"rows stand {gap:g} steps apart; a value may be a mean over the steps between"
+            )
+
+    def _how(self) -> str:
+        sure = "high" if self.doubt <= 1 else "medium" if self.doubt <= 4 else "low"
+        return (
+            f"a format without a name, learnt from its lines: {self.name} is {self.key!r}, rows are"
+            f" counted {self.position.how}; {counted(self.rows.num, 'record')}, the first on line"
+            f" {int(self.rows.lines[0])}; confidence {sure}"
+        )
+
+
+def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) -> _Draft:
+    chosen = _near_the_rest(_regular(main))
+    rows = gather(chosen)
+    left_out = sum(len(s.lines) for s in main) - rows.num
+    if left_out:
+        rows.notes.append(
+            f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
+            " left out"
+        )
+    loss = rows.columns["signal", key]
+    rows = one_rank(rows, loss)
+    ids = {id(s) for s in main}
+    others = [s for s in shapes if id(s) not in ids and len(s.lines)]
+    draft = _Draft(key, name, rows, others)
+    finite = np.isfinite(draft.position.place)
+    if not finite.all():
+        rows = rows.keep(finite)
+        draft = _Draft(key, name, rows, others)
+    return _without_placeholders(draft, key, name, others)
+
+
+def _without_placeholders(draft: _Draft, key: str, name: str, others: Sequence[Shape]) -> _Draft:
+    """Leave out -1 where another line has a loss for the same step.
+
+    Ranks that do not compute it.
+    """
+    loss, place = draft.rows.columns["signal", key], draft.position.place
+    notes: list[str] = []
+    drop = placeholder_rows(loss, place, notes)
+    if not drop.any():
+        return draft
+    rows = draft.rows.keep(~drop)
+    rows.notes.extend(notes)
+    return _Draft(key, name, rows, others)
+
+
+def _regular(main: Sequence[Shape]) -> Sequence[Shape]:
+    """Leave out lines without a step where nearly all others have one: summaries."""
+    counting = [s for s in main if any(f.kind in ("step", "counter") for f in s.fields)]
+    total = sum(len(s.lines) for s in main)
+    return counting if sum(len(s.lines) for s in counting) >= _MIN_COUNTING * total else main
+
+
+def _near_the_rest(main: Sequence[Shape]) -> Sequence[Shape]:
+    """Leave out rare shapes far from all others, such as examples in source code in front."""
+    total = sum(len(s.lines) for s in main)
+    usual = [s for s in main if len(s.lines) >= _USUAL_SHARE * total]
+    if not usual or len(usual) == len(main):
+        return main
+    lines = np.sort(np.concatenate([np.array(s.lines, dtype=np.int64) for s in usual]))
+    kept = []
+    for shape in main:
+        here = np.array(shape.lines, dtype=np.int64)
+        after = np.clip(np.searchsorted(lines, here), 0, len(lines) - 1)
+        gap = np.minimum(abs(lines[after] - here), abs(lines[np.maximum(after - 1, 0)] - here))
+        if len(shape.lines) >= _USUAL_SHARE * total or np.median(gap) <= _FAR_LINES:
+            kept.append(shape)
+    return kept
+
+
+def _refusal(draft: _Draft) -> str:
+    """Return why rows are not believed to be a run, "" where they are."""
+    num, axis = draft.rows.num, draft.position.axis
+    loss = draft.rows.columns["signal", draft.key]
+    if num < _MIN_ROWS:
+        return f"only {counted(num, 'line')} with a training loss"
+    if axis == "row" and num < _MIN_ROWS_BY_PLACE:
+        return f"only {counted(num, 'line')} with a training loss and none with a step"
+    if num < _MIN_REPEATS * draft.rows.num_skeletons and (
+        axis == "row" or num < 2 * draft.rows.num_skeletons
+    ):
+        return f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
+    finite = loss.logged()[np.isfinite(loss.logged())]
+    if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
+        return (
+            f"{counted(num, 'line')} with {shown(draft.key)} without a step, and hardly two differ"
+        )
+    if axis == "row" and draft.doubt >= 10:
+        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged"
+    if not np.any(loss.present):
+        return "no line has a training loss"
+    return ""
+
+
+def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
+    """Return a record of steps with a learning rate or norm where no loss is logged."""
+    wanted = ("lr", "grad_norm", "loss_scale", "val_loss")
+    counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
+    for name in wanted:
+        found = choose_main(counting, name)
+        if found is None:
+            continue
+        key, main = found
+        if sum(len(s.lines) for s in main) < _MIN_ROWS_BY_PLACE:
+            continue
+        draft = _draft(key, name, main, shapes)
+        repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
+        if draft.position.axis == "step" and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
+            draft.notes.append("no training loss is logged")
+            return draft
+    return None
+
+
+def _add_all(
+    builder: RecordBuilder, steps: NDArray[np.float64], columns: dict[str, Column]
+) -> None:
+    """Add rows, stretches of rising steps at once.
+
+    A step that is logged again with another loss begins an attempt, if that is rare; where it is
+    common (micro-batches) the first stands.
+    """
+    change = np.diff(steps)
+    loss = columns.get("loss")
+    again = np.zeros(len(change), dtype=np.bool_)
+    if loss is not None:
+        values = loss.values
+        again = (change == 0) & loss.present[1:] & loss.present[:-1] & (values[1:] != values[:-1])
+        if np.count_nonzero(again) > max(3.0, _MAX_AGAIN * len(steps)):
+            again[:] = False
+    starts = np.flatnonzero(change <= 0) + 1
+    alone = {*starts.tolist(), *(starts + 1).tolist()}  # a row at the step before, then the rest
+    bounds = sorted({0, len(steps), *alone})
+    for first, end in pairwise(bounds):
+        if 0 < first < end and again[first - 1]:
+            builder.start_attempt(why=f"step {steps[first]:g} is logged again with another loss")
+        part = slice(first, end)
+        builder.extend(
+            steps[part], {n: Column(c.values[part], c.present[part]) for n, c in columns.items()}
+        )

@@ -1,0 +1,143 @@
+"""The rows of the training loss among the shapes of a text, and what stands around them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.readers.freetext.key_values import Field
+from trimtab.readers.freetext.shapes import Shape
+from trimtab.readers.numbers import counted
+from trimtab.record import Column
+
+__all__ = ["Rows", "choose_main", "gather"]
+
+_SIDE_SHARE = 0.3
+"""A key that more than this share of the surest key's rows has is not rare."""
+_COUNTS = ("step", "counter")
+
+
+@dataclass
+class Rows:
+    """Lines of several shapes in the order of the file."""
+
+    lines: NDArray[np.int64]
+    columns: dict[tuple[str, str], Column]
+    """By (kind, key)."""
+    fields: dict[tuple[str, str], Field]
+    num_skeletons: int = 1
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def num(self) -> int:
+        """Number of rows."""
+        return len(self.lines)
+
+    def keep(self, mask: NDArray[np.bool_]) -> "Rows":
+        """Return the rows where the mask is set."""
+        columns = {k: Column(c.values[mask], c.present[mask]) for k, c in self.columns.items()}
+        return Rows(self.lines[mask], columns, self.fields, self.num_skeletons, self.notes)
+
+    def of_kind(self, *kinds: str) -> list[tuple[Field, Column]]:
+        """Return the columns of some kinds."""
+        return [
+            (self.fields[key], column)
+            for key, column in self.columns.items()
+            if key[0] in kinds and column.present.any()
+        ]
+
+
+def gather(shapes: Sequence[Shape]) -> Rows:
+    """Join the lines of shapes into rows in the order of the file."""
+    tables = [shape.table() for shape in shapes]
+    lines = np.concatenate([t[0] for t in tables]) if tables else np.zeros(0, np.int64)
+    order = np.argsort(lines, kind="stable")
+    columns: dict[tuple[str, str], Column] = {}
+    fields: dict[tuple[str, str], Field] = {}
+    first = 0
+    for shape, (numbers, values) in zip(shapes, tables, strict=True):
+        here = slice(first, first + len(numbers))
+        first += len(numbers)
+        for j, f in enumerate(shape.fields):
+            key = (f.kind, f.key)
+            fields.setdefault(key, f)
+            if key not in columns:
+                empty = np.full(len(lines), np.nan), np.zeros(len(lines), dtype=np.bool_)
+                columns[key] = Column(*empty)
+            known = np.isfinite(values[:, j]) | (f.kind == "signal")  # no count is infinite
+            columns[key].values[here] = np.where(known, values[:, j], np.nan)
+            columns[key].present[here] = known
+    ordered = {k: Column(c.values[order], c.present[order]) for k, c in columns.items()}
+    return Rows(lines[order], ordered, fields, sum(s.num_skeletons for s in shapes))
+
+
+def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[Shape]] | None:
+    """Return the key of a signal, the training loss if no other is named, and the shapes with it.
+
+    Of the keys that may be one, those with hardly any rows are left aside; then the surest wins, a
+    step on its line counts for it, then the most rows, then the first in the file.
+    """
+    counts: dict[str, int] = {}
+    doubts: dict[str, int] = {}
+    with_step: dict[str, int] = {}
+    for shape in shapes:
+        counting = any(f.kind in _COUNTS for f in shape.fields)
+        for f in shape.fields:
+            if f.kind == "signal" and f.name == name:
+                num = len(shape.lines)
+                counts[f.key] = counts.get(f.key, 0) + num
+                doubts[f.key] = min(doubts.get(f.key, 99), f.doubt)
+                with_step[f.key] = with_step.get(f.key, 0) + counting * num
+    if not counts:
+        return None
+    most = max(counts.values())
+    frequent = [k for k, n in counts.items() if n >= _SIDE_SHARE * most]
+
+    def merit(key: str) -> tuple[int, bool, bool, int]:
+        stepless = 2 * with_step[key] < counts[key]
+        return doubts[key], stepless, len(frequent) > 1 and _is_flat(shapes, key), -counts[key]
+
+    best = min(frequent, key=merit)
+    return best, [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]
+
+
+def _is_flat(shapes: Sequence[Shape], key: str) -> bool:
+    """Whether a signal never moves, as a part of the loss that is switched off."""
+    values = gather([s for s in shapes if any(f.key == key for f in s.fields)]).columns.get(
+        ("signal", key)
+    )
+    return values is not None and len(np.unique(values.logged())) == 1
+
+
+def one_rank(rows: Rows, loss: Column) -> Rows:
+    """Keep one rank where several print: the lowest that computes a loss."""
+    for _, column in (*rows.of_kind("rank"), *_labels(rows)):
+        known = column.present
+        ranks = np.unique(column.values[known])
+        ranks = ranks[np.isfinite(ranks)]
+        if len(ranks) < 2 or len(ranks) > rows.num / 2:
+            continue
+        here = next((r for r in ranks.tolist() if _computes(loss, column, r)), float(ranks[0]))
+        mask = ~known | (column.values == here)
+        kept = rows.keep(mask)
+        kept.notes.append(
+            f"{counted(int((~mask).sum()), 'row')} of ranks other than {here:g} left out"
+        )
+        return kept
+    return rows
+
+
+def _labels(rows: Rows) -> list[tuple[Field, Column]]:
+    """Numbers in front of lines (`3: ...`) that return again and again: the labels of ranks."""
+    return [
+        (f, c)
+        for f, c in rows.of_kind("lead")
+        if f.key == "label in front of the line"
+        and np.count_nonzero(np.diff(c.values[c.present]) < 0) > 0.1 * rows.num
+    ]
+
+
+def _computes(loss: Column, rank: Column, number: float) -> bool:
+    values = loss.values[loss.present & (rank.values == number)]
+    return len(values) > 0 and not (np.all(values == -1.0) or np.all(values == 0.0))

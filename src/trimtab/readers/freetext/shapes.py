@@ -1,0 +1,292 @@
+"""The shapes that the lines of a text have, and the numbers of the lines of each shape.
+
+What is left of a line when its numbers are taken out is its skeleton. Lines of one skeleton hold
+the same fields, so a line is parsed once per skeleton, and then read by position. Skeletons with
+the same fields are one `Shape`. Lines without fields, such as prose or source code, cost little and
+give none.
+"""
+
+import re
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.readers.freetext.header import Header, read_header
+from trimtab.readers.freetext.key_values import (
+    BAR,
+    CLOCK,
+    NUMBER,
+    PROGRESS_BAR,
+    TOKEN,
+    Field,
+    fields_of,
+    to_number,
+)
+from trimtab.readers.freetext.keys import Meaning, is_held_out
+
+__all__ = ["Shape", "Shapes"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+_BAR = re.compile(r"\|[^|\w]*\|(?=\s*[\d?])")
+_GLYPHS = str.maketrans(
+    {"│": "|", "┃": "|", "║": "|", "\uff1a": ":", "\u2212": "-", "\xa0": " ", "\u202f": " "}
+    | {"\uff0c": ",", "\uff1b": ";", "\uff08": "(", "\uff09": ")", "\u3002": "."}
+    | {chr(c): " " for c in range(0x2580, 0x25A0)}
+)
+_HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
+"""Words alone on a line; those that name held-out data stand over the lines indented below."""
+_PREFIX = re.compile(
+    rf"\s*(?:(?:\[?(?:rank|default|worker)[ _]?\d+\]?:?|\d{{1,4}}\s*:|\[?(?:{CLOCK})\]?:?)\s?)+",
+    re.IGNORECASE,
+)
+"""Rank and time that a launcher puts before every line, the rows of tables too."""
+_GAP = re.compile(r"[ \t]{50,}")
+_LONG_LINE_LENGTH = 1_000
+_MAX_HEADING_LENGTH = 120
+_MAX_LINE_LENGTH = 20_000
+_MAX_SKELETONS = 20_000
+_HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
+_HEADER_PATIENCE = 2_000
+
+_FAST_AFTER = 50
+"""Lines of a skeleton after which an expression is compiled for it."""
+_MAX_LEARNT = 200_000
+"""Wordings after which no new one is looked at: the text is no log, or its records are known."""
+_MAX_WARNINGS = 1_000
+
+
+@dataclass
+class Shape:
+    """Lines with the same fields in the same order."""
+
+    fields: tuple[Field, ...]
+    lines: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    """Row after row, one value per field."""
+    num_skeletons: int = 0
+    """How many wordings of the line there were; free prose never repeats one."""
+
+    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return line numbers [n] and values [n, n_fields]."""
+        lines = np.array(self.lines, dtype=np.int64)
+        values = np.array(self.values, dtype=np.float64)
+        return lines, values.reshape(len(lines), len(self.fields))
+
+
+@dataclass
+class _Plan:
+    """How to read the lines of one skeleton."""
+
+    shape: Shape
+    places: tuple[tuple[int, float], ...]
+    """Where the number of each field stands among the parts of the line, and its factor."""
+    num_slow: int = 0
+    fast: Callable[[str], re.Match[str] | None] | None = None
+
+    def compile(self, skeleton: tuple[str, ...], tokens: Sequence[str]) -> None:
+        """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
+        wanted = [place for place, _ in self.places if place >= 0]
+        if wanted != sorted(wanted) or not all(skeleton[1:-1]):
+            return
+        pattern = re.escape(skeleton[0])
+        for i, literal in enumerate(skeleton[1:]):
+            group = "" if 2 * i + 1 in wanted else "?:"
+            number = CLOCK if ":" in tokens[i] else NUMBER
+            pattern += f"[ \\t]{{0,60}}({group}{number})" + re.escape(literal)
+        self.fast = re.compile(pattern).fullmatch
+
+
+class Shapes:
+    """Collects the shapes of a text, line by line."""
+
+    def __init__(
+        self,
+        extra: Mapping[str, Meaning | None] | None = None,
+        token: re.Pattern[str] = TOKEN,
+    ) -> None:
+        """Start with no shape; `extra` are meanings of keys that go before the general ones."""
+        self.shapes: dict[tuple[tuple[str, str], ...], Shape] = {}
+        self.num_lines = 0
+        self._extra = dict(extra or {})
+        self._token = token
+        self._number: Callable[[str], float] = to_number
+        if token is not TOKEN:
+            self._number = _comma_number
+        self._plans: dict[tuple[str, ...], _Plan | None] = {}
+        self._header: Header | None = None
+        self._since_header = 0
+        self._num_learnt = 0
+        self._below: int | None = None
+        """Indent of the heading over lines that speak of validation data."""
+        self.warnings: dict[str, int] = {}
+        """How often each warning stands in the text, numbers left out; at most 1,000 of them."""
+
+    def see(self, lines: Iterable[str]) -> None:
+        """Look at every line."""
+        split, plans = self._token.split, self._plans
+        number = 0
+        fast: _Plan | None = None
+        for number, line in enumerate(lines, 1):
+            if fast is not None and fast.fast is not None and self._header is None:
+                match = fast.fast(line)
+                if match is not None:
+                    _put(fast, match.groups(), number, self._number)
+                    continue
+            if "\x1b" in line:
+                line = _ANSI.sub("", line)
+            if not line.isascii():
+                line = line.translate(_GLYPHS)
+            if "%|" in line:
+                line = _BAR.sub(BAR, line)
+            if len(line) > _MAX_LINE_LENGTH:
+                continue
+            if len(line) > _LONG_LINE_LENGTH:
+                line = _GAP.sub("    ", line)
+            if self._below is not None:
+                line = self._under_heading(line)
+            if self._header is not None and self._see_row(line, number):
+                continue
+            parts = split(line)
+            if len(parts) == 1:
+                self._see_words(line)
+                if self._below is not None:
+                    fast = None
+                self._see_warning(line, line)
+                continue
+            skeleton = tuple(parts[::2])
+            try:
+                plan = plans[skeleton]
+            except KeyError:
+                plan = self._learn(skeleton, parts)
+            if plan is not None:
+                _put(plan, [parts[p] for p, _ in plan.places if p >= 0], number, self._number)
+                plan.num_slow += 1
+                if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
+                    if plan.num_slow == _FAST_AFTER:
+                        plan.compile(skeleton, parts[1::2])
+                    fast = plan if self._below is None else None
+            else:
+                self._see_warning(line, skeleton)
+        self.num_lines = number
+
+    def drop_torn(self) -> bool:
+        """Leave out the last line if it holds fewer fields than the shape before it.
+
+        Say whether.
+        """
+        last = [s for s in self.shapes.values() if s.lines and s.lines[-1] == self.num_lines]
+        if not last or len(last[0].lines) > 1:
+            return False
+        shape = last[0]
+        begun = tuple(f.key for f in shape.fields)
+        longer = any(
+            len(s.fields) > len(begun) and tuple(f.key for f in s.fields[: len(begun)]) == begun
+            for s in self.shapes.values()
+        )
+        if longer:
+            shape.lines.pop()
+            del shape.values[-len(shape.fields) :]
+        return longer
+
+    def _learn(self, skeleton: tuple[str, ...], parts: list[str]) -> _Plan | None:
+        self._num_learnt += 1
+        if self._num_learnt > _MAX_LEARNT:
+            return None
+        if len(self._plans) >= _MAX_SKELETONS:
+            self._plans.clear()
+        fields = fields_of(parts[::2], parts[1::2], self._extra)
+        plan: _Plan | None = None
+        if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
+            shape = self._shape(fields)
+            shape.num_skeletons += 1
+            places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
+            plan = _Plan(shape, places)
+        self._plans[skeleton] = plan
+        if plan is None or all(f.kind != "signal" for f in fields):
+            below = self._below
+            self._see_words(" ".join(parts))
+            if self._below != below:
+                del self._plans[skeleton]  # a heading: look again each time
+        return plan
+
+    def _shape(self, fields: tuple[Field, ...]) -> Shape:
+        key = tuple((f.kind, f.key + (f.name if f.index < 0 else "")) for f in fields)
+        shape = self.shapes.get(key)
+        if shape is None:
+            shape = self.shapes[key] = Shape(fields)
+        return shape
+
+    def _under_heading(self, line: str) -> str:
+        """Put the word into a line that is indented below `Validation:`."""
+        own = _without_prefix(line)
+        indent = len(own) - len(own.lstrip())
+        if not own.strip() or (self._below is not None and indent > self._below):
+            return f"validation | {line}"
+        self._below = None
+        return line
+
+    def _see_words(self, line: str) -> None:
+        line = _without_prefix(line)
+        heading = _HEADING.fullmatch(line) if len(line) <= _MAX_HEADING_LENGTH else None
+        if heading is not None and is_held_out(heading[2]):
+            self._below = len(heading[1])
+        header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
+        if header is not None:
+            self._header, self._since_header = header, 0
+
+    def _see_warning(self, line: str, wording: str | tuple[str, ...]) -> None:
+        if "arn" not in line and "WARN" not in line and "rror" not in line:
+            return
+        text = wording if isinstance(wording, str) else "#".join(wording)
+        if text in self.warnings or len(self.warnings) < _MAX_WARNINGS:
+            self.warnings[text] = self.warnings.get(text, 0) + 1
+
+    def _see_row(self, line: str, number: int) -> bool:
+        """Read a line as a row of the table under the last header."""
+        header = self._header
+        assert header is not None
+        found = header.row(line) or header.row(_without_prefix(line))
+        if found is None:
+            self._since_header += 1
+            if self._since_header > _HEADER_PATIENCE:
+                self._header = None
+            return False
+        self._since_header = 0
+        shape = self._shape(found[0])
+        shape.num_skeletons = 1
+        shape.lines.append(number)
+        shape.values.extend(found[1])
+        return True
+
+
+def _without_prefix(line: str) -> str:
+    match = _PREFIX.match(line)
+    return line if match is None else line[match.end() :]
+
+
+def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]) -> None:
+    shape = plan.shape
+    shape.lines.append(number)
+    put = shape.values.append
+    if len(tokens) < len(plan.places):
+        put(_tag(shape))
+    for token, (_, factor) in zip(tokens, plan.places[-len(tokens) :], strict=True):
+        try:
+            put(float(token) * factor)
+        except ValueError:
+            put(convert(token) * factor)
+
+
+def _tag(shape: Shape) -> float:
+    """Return the rank that stands as a word in the lines of a shape (`[rank3]`)."""
+    return next(float(f.name) for f in shape.fields if f.index < 0)
+
+
+def _comma_number(text: str) -> float:
+    try:
+        return float(text.replace(",", "."))
+    except ValueError:
+        return to_number(text)

@@ -1,0 +1,364 @@
+"""An account in words: the sentences that the terminal, the page and the picture share."""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.ordering import letters, told_order
+from trimtab.analysis.resolution import left_behind, resolved
+from trimtab.analysis.timeline import done_after
+from trimtab.diagnosis.patterns import name_pattern
+from trimtab.incidents import Incident
+from trimtab.plan.plan import Plan, PlannedRemedy
+from trimtab.plan.remedy_table import REMEDY_BY_ID
+from trimtab.record import RunRecord, axis_word
+from trimtab.report.shared_notes import once
+from trimtab.text import number, plain, reworded, signal_label, values_text
+
+__all__ = [
+    "MAIN_SIGNALS",
+    "PLAN_ROWS",
+    "CauseTelling",
+    "IncidentTelling",
+    "RemedyTelling",
+    "capital",
+    "confidence_word",
+    "final_loss",
+    "header_sentence",
+    "info_sentence",
+    "no_loss",
+    "read_time",
+    "tell",
+    "too_short",
+]
+
+PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
+"""The label under which remedies stand, by when they can be taken."""
+
+MINOR = 0.05
+"""Causes believed less than this are named in one line after the others. Ours."""
+
+MAX_CAUSES = 4
+"""So many causes are argued; the others are named in that line, too. Ours."""
+
+MIN_RECORDS = 10
+"""With fewer train losses a log without incident is not called healthy. Ours."""
+
+MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseTelling:
+    """One cause in words."""
+
+    rank: int
+    title: str
+    confidence: str
+    evidence: tuple[str, ...]
+    against: tuple[str, ...]
+    test: str
+    minor: bool
+    """Little believed: named, but not argued."""
+
+    @property
+    def details(self) -> str:
+        """Evidence for and against in one line."""
+        parts = [
+            "; ".join(self.evidence),
+            f"against: {'; '.join(self.against)}" if self.against else "",
+        ]
+        return "; ".join(p for p in parts if p)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemedyTelling:
+    """One remedy in words."""
+
+    rank: int
+    text: str
+    why: str
+    flags: str
+    cost: str
+    undo: str
+    when: str
+    """mid-run, from scratch or unsure."""
+    worked: tuple[str, ...]
+    """Runs where it helped, with what happened and the source."""
+    failed: tuple[str, ...]
+    """Runs where it did not."""
+
+    @property
+    def history(self) -> str:
+        """Runs where it helped and where it did not, by name."""
+        parts = [
+            f"{label} {_names(runs)}"
+            for label, runs in (("worked for", self.worked), ("did not help", self.failed))
+            if runs
+        ]
+        return " · ".join(parts)
+
+
+def _names(runs: tuple[str, ...]) -> str:
+    return ", ".join(dict.fromkeys(run.split(": ")[0] for run in runs))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IncidentTelling:
+    """One incident in words."""
+
+    letter: str
+    severity: str
+    alarm: bool
+    headline: str
+    attempt: str
+    what: str
+    first: str
+    together: str
+    causes: tuple[CauseTelling, ...]
+    remedies: tuple[RemedyTelling, ...]
+    next_test: str
+    next_test_flags: str
+    """Command or flags that run it; may be empty."""
+    same_as: str
+    """Letter of the incident told before that has the same causes and plan; usually empty."""
+    done: tuple[str, ...]
+    like: str = ""
+    """Letter of the incident told before that has the same leading cause and the same remedies."""
+    pattern: str = ""
+    """Name that the field gives to a curve of this form; usually empty."""
+    given_up: bool = False
+    """It began on a branch that was given up."""
+    resolved: bool = False
+    """Dealt with: given up for a branch on which the remedy held."""
+    dismissed: str = ""
+    """Why a person called it fine; empty: nobody did."""
+
+    @property
+    def settled(self) -> str:
+        """How it was laid to rest, as a label; empty: it was not."""
+        return "dismissed" if self.dismissed else "dealt with" if self.resolved else ""
+
+
+def capital(text: str) -> str:
+    """Return a sentence with a capital at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
+def confidence_word(confidence: float) -> str:
+    """Return a confidence as a word; the words' limits are ours."""
+    for limit, word in ((0.95, "very sure"), (0.8, "sure"), (0.6, "likely"), (0.4, "uncertain")):
+        if confidence >= limit:
+            return word
+    return "weak"
+
+
+def _place(incident: Incident) -> tuple[int, int]:
+    return (incident.onset_row, incident.peak_row)
+
+
+def header_sentence(account: RunAccount) -> str:
+    """Return format, attempts, range and signals in one line."""
+    record = account.record
+    parts = [plain(record.format)]
+    trials = sum(a.trial for a in record.attempts)
+    attempts = len(record.attempts) - trials
+    runs = sum(a.parent is None for a in record.attempts)
+    if runs > 1:
+        parts.append(f"{runs} runs in this file")
+    parts.append(
+        f"{attempts} attempt{'s' * (attempts != 1)}"
+        + (f" and {trials} trial{'s' * (trials != 1)}" if trials else "")
+    )
+    if record.num_rows:
+        first, last = float(np.min(record.step)), float(np.max(record.step))
+        parts.append(f"{axis_word(record)}s {number(first)}\u2013{number(last)}")
+    count = len(record.columns)
+    parts.append(f"{count} signal{'s' * (count != 1)}")
+    return " · ".join(parts)
+
+
+def read_time(seconds: float) -> str:
+    """Return how long the reading took, in words."""
+    return (
+        f"read in {seconds:.1f} s"
+        if seconds >= 0.1
+        else f"read in {max(1, round(1000 * seconds))} ms"
+    )
+
+
+def final_loss(record: RunRecord) -> tuple[float, float] | None:
+    """Return (step, loss) of the last train loss on the final lineage, NaN included."""
+    column = record.columns.get("loss")
+    rows = record.lineage_rows()
+    if column is None:
+        return None
+    rows = rows[column.present[rows]]
+    return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
+
+
+def too_short(record: RunRecord) -> bool:
+    """Tell whether a log holds too few train losses for its silence to mean anything."""
+    return record.num_loss_rows < MIN_RECORDS and not (
+        no_loss(record) and record.num_rows >= MIN_RECORDS
+    )
+
+
+def no_loss(record: RunRecord) -> bool:
+    """Tell whether a log holds no train loss at all."""
+    return record.num_loss_rows == 0
+
+
+def info_sentence(account: RunAccount) -> str:
+    """Return the incidents that need no action, counted by kind, in one line; empty if none."""
+    by_kind: dict[str, list[Incident]] = {}
+    for ia in account.incidents:
+        if ia.incident.severity == "info":
+            by_kind.setdefault(ia.incident.kind, []).append(ia.incident)
+    parts = []
+    for kind, incidents in by_kind.items():
+        steps = ", ".join(number(i.onset) for i in sorted(incidents, key=_place)[:3])
+        more = ", …" if len(incidents) > 3 else ""
+        name = plain(kind).replace("-", " ")
+        parts.append(
+            f"{len(incidents)} {name}{'' if len(incidents) == 1 or name.endswith('s') else 's'}"
+            f" ({axis_word(account.record)} {steps}{more})"
+        )
+    return " · ".join(parts)
+
+
+_GIVEN_UP = "its steps were given up by a roll back that held"
+
+
+def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
+    """Return every incident in words, in the order of their letters."""
+    done, past, named = done_after(account), resolved(account), letters(account)
+    tellings: list[IncidentTelling] = []
+    explained: dict[tuple[object, object], str] = {}
+    alike: dict[tuple[object, ...], str] = {}
+    for i in told_order(account):
+        letter, ia = named[i], account.incidents[i]
+        remedies = _remedies(ia.plan, axis_word(account.record))
+        known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
+        like = alike.setdefault(_gist(ia), letter)
+        telling = IncidentTelling(
+            like=like if like != letter and ia.diagnosis.causes else "",
+            letter=letter,
+            severity=ia.incident.severity,
+            alarm=ia.incident.severity != "info",
+            headline=_headline(ia.incident, account.record),
+            attempt=plain(ia.incident.attempt),
+            what=_what(ia.incident),
+            first=_first(ia.incident, account.record),
+            together=_together(ia.incident),
+            causes=_causes(ia),
+            remedies=remedies,
+            next_test=plain(ia.diagnosis.next_test or ia.plan.next_test),
+            next_test_flags=plain(ia.plan.next_test_flags),
+            same_as=known if known != letter and ia.diagnosis.causes else "",
+            done=done.get(i) or ((_GIVEN_UP,) if i in past else ()),
+            pattern=_pattern(account.record, ia.incident),
+            given_up=left_behind(account.record, ia.incident),
+            resolved=i in past,
+            dismissed=plain(ia.dismissed),
+        )
+        tellings.append(telling)
+    return tuple(tellings)
+
+
+def _gist(ia: IncidentAccount) -> tuple[object, ...]:
+    """Return what makes two incidents alike.
+
+    The leading cause and what to do, whatever its numbers.
+    """
+    lead = ia.diagnosis.causes[0].cause if ia.diagnosis.causes else ""
+    return lead, frozenset((r.remedy, r.when) for r in ia.plan.remedies if r.when == "mid-run")
+
+
+def _pattern(record: RunRecord, incident: Incident) -> str:
+    if incident.attempt not in {a.number for a in record.attempts}:
+        return ""
+    name = name_pattern(record, incident)
+    return "" if name == "none of these" else name
+
+
+def _headline(incident: Incident, record: RunRecord) -> str:
+    parts = [reworded(incident.headline)]
+    if len(record.attempts) > 1:
+        gone = " (given up)" if left_behind(record, incident) else ""
+        parts.append(f"attempt {plain(incident.attempt)}{gone}")
+    if incident.severity != "info":
+        parts.append(confidence_word(incident.confidence))
+    return " · ".join(parts)
+
+
+def _what(incident: Incident) -> str:
+    kinds = (incident.kind, *incident.also)
+    later = [f for f in incident.findings if f.kind in kinds and f.onset_row >= incident.onset_row]
+    texts = [f.text for f in once(later or incident.findings, plain(incident.headline))]
+    told = dict.fromkeys(reworded(t) for t in texts[:6])
+    return " · ".join([t for t in told if t not in plain(incident.headline)][:4])
+
+
+def _first(incident: Incident, record: RunRecord) -> str:
+    if incident.precursor is None or incident.precursor_row is None:
+        return ""
+    ahead = incident.onset - incident.precursor
+    when = f"{axis_word(record)} {number(incident.precursor)}"
+    if ahead > 0:
+        when += f", {number(ahead)} before the onset"
+    early = [f for f in incident.findings if f.onset_row == incident.precursor_row]
+    text = " · ".join(dict.fromkeys(reworded(f.text) for f in early[:2]))
+    return f"{when}: {text}" if text else when
+
+
+def _together(incident: Incident) -> str:
+    return " · ".join(
+        f"{signal_label(a)} and {signal_label(b)} \u03c1 {rho:.2f}".replace("-", "\u2212")
+        for a, b, rho in incident.correlations
+    )
+
+
+def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
+    return tuple(
+        CauseTelling(
+            rank=rank,
+            title=plain(c.title or c.cause),
+            confidence=f"{c.confidence:.2f}" if math.isfinite(c.confidence) else "—",
+            evidence=tuple(reworded(e) for e in c.evidence),
+            against=tuple(reworded(e) for e in c.against),
+            test=plain(c.test),
+            minor=rank > MAX_CAUSES or (rank > 1 and c.confidence < MINOR),
+        )
+        for rank, c in enumerate(ia.diagnosis.causes, start=1)
+    )
+
+
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
+    return tuple(
+        RemedyTelling(
+            rank=rank,
+            text=_remedy_text(r, axis),
+            why=plain(r.why),
+            flags=plain(r.flags),
+            cost=plain(r.cost),
+            undo=plain(r.undo),
+            when=r.when,
+            worked=tuple(plain(w) for w in r.worked),
+            failed=tuple(plain(f) for f in r.failed),
+        )
+        for rank, r in enumerate(plan.remedies, start=1)
+    )
+
+
+def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
+    known = REMEDY_BY_ID.get(remedy.remedy)
+    text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
+    said = {k: v for k, v in remedy.values.items() if not (isinstance(v, str) and v in text)}
+    if axis != "step":  # the values are positions on the axis, whatever their names
+        said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
+    values = re.sub(r"\bstep\b", axis, values_text(said))
+    text = f"{text}: {values}" if values else text
+    return f"{text} [{'; '.join(remedy.labels)}]" if remedy.labels else text

@@ -1,0 +1,206 @@
+"""Numbers and log text as people read them; the logbook and every report use the same words."""
+
+import math
+import re
+from collections.abc import Mapping
+
+__all__ = [
+    "deed_values",
+    "deed_words",
+    "number",
+    "plain",
+    "reworded",
+    "signal_label",
+    "values_text",
+    "verdict_text",
+    "visible",
+    "words",
+]
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_STEERING = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+_ESCAPE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b]*(?:\x07|\x1b\\)?"
+)
+
+_SIGNAL_NAME = re.compile(
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+)
+_POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
+
+
+def plain(text: object, *, limit: int = 0) -> str:
+    r"""Return text from a log as one harmless line; None is empty.
+
+    Terminal escape sequences, control characters and characters that reorder or hide text are
+    taken out; blanks and line breaks become one blank. `limit` > 0 cuts longer text with an
+    ellipsis.
+
+    Example:
+        >>> plain("loss\x1b[31m red\x1b[0m\r\nnext")
+        'loss red next'
+    """
+    if text is None:
+        return ""
+    cleaned = _ESCAPE.sub("", str(text))
+    cleaned = _INVISIBLE.sub("", _CONTROL.sub(" ", cleaned))
+    cleaned = re.sub(r"\s+", " ", cleaned.encode("utf-8", "replace").decode()).strip()
+    if limit and len(cleaned) > limit:
+        return cleaned[: limit - 1].rstrip() + "…"
+    return cleaned
+
+
+def visible(text: object, *, keep: str = "") -> str:
+    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the
+    characters to `keep`.
+
+    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must
+    see what is in them.
+
+    Example:
+        >>> visible("a\x1b[31m\u202eb")
+        'a\\x1b[31m\\u202eb'
+    """
+    return _STEERING.sub(
+        lambda m: (
+            m[0]
+            if m[0] in keep
+            else f"\\x{ord(m[0]):02x}"
+            if ord(m[0]) < 256
+            else f"\\u{ord(m[0]):04x}"
+        ),
+        str(text),
+    )
+
+
+def number(value: object, *, digits: int = 4) -> str:
+    """Return a number for people: about `digits` significant digits, whole numbers in full.
+
+    Digits stand in no groups, so that a step reads as the log prints it and can be searched for.
+
+    Example:
+        >>> number(283384.13), number(48.0), number(6e-05), number(None), number(1e-3)
+        ('283384', '48', '6e-5', '—', '0.001')
+    """
+    if value is None:
+        return "—"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return plain(value)
+    x = float(value)
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else ("∞" if x > 0 else "\u2212∞")
+    if x == int(x) and abs(x) < 1e15:
+        return str(int(x))
+    if abs(x) >= 10**digits and abs(x) < 1e9:
+        return str(round(x))
+    text = f"{x:.{digits}g}"
+    return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
+
+
+def signal_label(name: str) -> str:
+    """Return the name of a signal in words: `grad_norm` -> `grad norm`."""
+    return plain(name).replace("_", " ")
+
+
+def values_text(values: object) -> str:
+    """Return what is set, as a clause: {"to_step": 3000, "reset".
+
+    True} -> `to step 3000, reset`.
+    """
+    if not isinstance(values, Mapping):
+        return plain(values) if values not in (None, "") else ""
+    parts = [_value_text(plain(key).replace("_", " "), value) for key, value in values.items()]
+    return ", ".join(p for p in parts if p)
+
+
+def _value_text(key: str, value: object) -> str:
+    if value is None or value is False or value in ("", [], ()):
+        return ""
+    if value is True:
+        return key
+    if isinstance(value, Mapping):
+        return f"{key} ({values_text(value)})"
+    if isinstance(value, list | tuple):
+        shown = ", ".join(number(v) for v in value[:8])
+        return f"{key} {shown}{' …' if len(value) > 8 else ''}"
+    return f"{key} {number(value)}"
+
+
+def words(value: object) -> str:
+    """Return an identifier as words; the hyphen of a range such as `17584-18383` stays.
+
+    Example:
+        >>> words("skip-data"), words("trial: without samples 17584-18383")
+        ('skip data', 'trial: without samples 17584-18383')
+    """
+    return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
+
+
+def deed_values(values: object) -> str:
+    """Return the values of an action as a clause; those that change nothing are left out.
+
+    Example:
+        >>> deed_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
+        'to step 480, skip samples 8000-8639'
+    """
+    if not isinstance(values, Mapping):
+        return values_text(values)
+    said = {}
+    for key, value in values.items():
+        if (key, value) in (("num_samples", 0), ("lr_factor", 1), ("clip_factor", 1)):
+            continue
+        pair = key == "skip_samples" and isinstance(value, list | tuple) and len(value) == 2
+        said[key] = "-".join(plain(v) for v in value) if pair else value
+    return values_text(said)
+
+
+def deed_words(step: float, deed: Mapping[str, object]) -> str:
+    """Return what an action did, its remedy and values in words.
+
+    Example:
+        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        'update of step 251 skipped (samples 4000-4015)'
+        >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
+        'skip data to step 40'
+    """
+    values = deed.get("values")
+    if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
+        return " ".join(p for p in (words(deed.get("remedy")), deed_values(values)) if p)
+    count, samples = values.get("num"), values.get("samples")
+    last = number(step + count - 1) if isinstance(count, int) else number(step)
+    one = last == number(step)
+    of = f"update of step {last}" if one else f"updates of steps {number(step)}-{last}"
+    fed = ""
+    if isinstance(samples, list | tuple) and len(samples) == 2:
+        fed = f" (samples {plain(samples[0])}-{plain(samples[1])})"
+    return f"{of} skipped{fed}"
+
+
+def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
+    """Return the verdict of an outcome and what is said about it, each thing once.
+
+    Example:
+        >>> verdict_text({"verdict": "did not", "text": "trial failed"})
+        ('failed', '')
+    """
+    verdict, text = plain(outcome.get("verdict")) or "unclear", plain(outcome.get("text"))
+    short = {"trial failed": "failed", "trial held": "held"}.get(text)
+    return (short, "") if short else (verdict, text)
+
+
+def reworded(text: object) -> str:
+    """Return a sentence of a detector or a cause as people say it.
+
+    Example:
+        >>> reworded("it rose 1 rows before the onset"), reworded("nonfinite is non-finite")
+        ('it rose 1 row before the onset', 'non-finite values')
+        >>> reworded("grad_norm 317.3 -> 1.967e+04")
+        'grad norm 317.3 -> 19670'
+    """
+    said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
+    said = re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
+    said = _SIGNAL_NAME.sub(lambda m: m[0].replace("_", " "), said)
+    return _POWER.sub(lambda m: number(float(m[0])), said)
