@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks.chromium import NAMES, find_chromium
+from benchmarks.browser import NAMES, find_chromium
 from benchmarks.page import measure_page
 from benchmarks.tables import page_text
 from trimtab.cli.output import print_json

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chromium import Browser
+from benchmarks.browser import Browser
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.incidents import Incident
@@ -132,7 +132,7 @@ def time_opening(
     path.write_text(page, encoding="utf-8")
     nothing.write_text(_NOTHING, encoding="utf-8")
     opened, empty = [], []
-    with Browser(folder / "profile") as browser:
+    with Browser() as browser:
         browser.open(nothing)  # the first page of a new browser pays for its start
         for k in range(repeats):
             say(f"opening it, {k + 1} of {repeats}")
