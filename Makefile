@@ -28,7 +28,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) --dist workst
 , := ,
 say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
-.PHONY: help setup demo examples test test-slow bench accept fuzz lint docs checklist clean
+.PHONY: help setup demo examples test test-slow bench accept fuzz lint house docs checklist clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -72,6 +72,10 @@ lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports, t
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) tools/house.py --check
+
+house: $(READY)  ## the structure of the code in figures, beside seven anchor codebases
+	@$(PY) tools/house.py
 
 test: lint  ## lint, then every test that takes less than about 5 s
 	$(call say,Tests$(,) without the slow ones.)

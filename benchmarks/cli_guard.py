@@ -13,7 +13,7 @@ from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.lab.scenarios import ACCEPTANCE
 
-__all__ = ["add_acceptance", "add_cost"]
+__all__ = ["add_acceptance", "add_cost", "add_tail"]
 
 Parts: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -45,6 +45,15 @@ def add_cost(parts: Parts, name: str = "cost") -> None:
     bench.set_defaults(run=_bench)
 
 
+def add_tail(parts: Parts) -> None:
+    """Add the part that looks for single slow steps."""
+    tail = parts.add_parser(
+        "tail", help="the slowest observed step over the median one, and growth with the run"
+    )
+    tail.add_argument("--json", action="store_true")
+    tail.set_defaults(run=_tail)
+
+
 def add_acceptance(parts: Parts) -> None:
     """Add the acceptance table."""
     table = parts.add_parser(
@@ -70,6 +79,16 @@ def add_acceptance(parts: Parts) -> None:
     )
     add_training_options(table)
     table.set_defaults(run=_accept)
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    tail = load_lab("benchmarks.step_tail", 1)
+    figures = tail.measure_step_tail(say=lambda line: print(line, file=sys.stderr, flush=True))
+    if arguments.json:
+        print_json({"schema": 1, **figures.to_json()})
+    else:
+        print(tail.step_tail_text(figures))
+    return 0
 
 
 def _seeds(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""`trimtab bench page`: the report of a very long run, opened in a real browser and timed."""
+"""`python -m benchmarks page`: opens the report of a very long run in a browser and times it."""
 
 import argparse
 import dataclasses

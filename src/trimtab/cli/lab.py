@@ -57,6 +57,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         action="append",
         help="may be given more than once; default: bad-data-late and lr-after-warmup",
     )
+    demo.add_argument(
+        "--quick", action="store_true", help="one short scenario, data-random; under a minute"
+    )
     demo.add_argument("--seed", type=whole_number(0, 2**31 - 1), default=100)
     add_training_options(demo)
     demo.set_defaults(run=_demo)
@@ -143,7 +146,8 @@ def _progress(step: int, steps: int, loss: float) -> None:
 
 def _demo(arguments: argparse.Namespace) -> int:
     demo = load_lab("trimtab.lab.demo", arguments.threads)
-    names = arguments.scenario or ["bad-data-late", "lr-after-warmup"]
+    default = ["data-random"] if arguments.quick else ["bad-data-late", "lr-after-warmup"]
+    names = arguments.scenario or default
     document = demo.run_demo(
         names,
         arguments.seed,
