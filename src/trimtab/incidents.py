@@ -9,6 +9,7 @@ The end of the record is seen here: a spike that is still open there is told as 
 level behind a spike that stands still as a plateau. The detectors see no such thing.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,6 +22,7 @@ from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
+from trimtab.signals.spans import median_spacing
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding", "topic_of"]
@@ -48,6 +50,9 @@ ELEVATED_SHARE = 0.03
 
 _SLOW_KINDS = ("plateau", "grad-drift")
 """Conditions in the background of which other episodes come and go: incidents of their own."""
+
+_LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))
+"""No finding further before an onset is its first sign, unless it belongs to the episode."""
 
 _CORRELATED_ROWS = 4096
 
@@ -119,19 +124,47 @@ def group_findings(
     open condition has no end.
     """
     told = [as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
+    by_attempt: dict[int, list[Finding]] = {}
+    for f in told:
+        by_attempt.setdefault(int(record.attempt[f.onset_row]), []).append(f)
     incidents: list[Incident] = []
-    for index in range(len(record.attempts)):
-        here = [f for f in told if record.attempt[f.onset_row] == index]
-        main = [f for f in here if _stands_alone(f)]
+    past = _Past(record)
+    for index in sorted(by_attempt):
+        here = _Around(by_attempt[index])
+        main = [f for f in here.findings if _stands_alone(f)]
         groups = [
             group
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
         for group in sorted(groups, key=lambda g: g[0].onset_row):
-            found = _incident(record, index, group, here)
-            incidents.append(_mark_recurrence(record, index, found, incidents))
+            found = past.marked(_incident(record, index, group, here), index)
+            past.add(found)
+            incidents.append(found)
     return tuple(incidents)
+
+
+class _Around:
+    """The findings of one attempt by the row of their onset."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = findings
+        """In the order of their onsets."""
+        self.grain_rows = max(f.grain_rows for f in findings)
+        self._rows = [f.onset_row for f in findings]
+        self._place = {id(f): i for i, f in enumerate(findings)}
+
+    def between(self, first_row: int, stop: int) -> Sequence[Finding]:
+        """Return the findings whose onset lies in rows [first_row, stop)."""
+        rows = self._rows
+        return self.findings[bisect_left(rows, first_row) : bisect_left(rows, stop)]
+
+    def before(self, row: int, group: Sequence[Finding]) -> Sequence[Finding]:
+        """Return what may be a first sign: findings up to `row` within reach, and the group's."""
+        far = row - _LONGEST_LEAD_ROWS
+        own = [f for f in group if f.onset_row < far]
+        own.sort(key=lambda f: self._place[id(f)])
+        return [*own, *self.between(far, row + 1)]
 
 
 def _topic(f: Finding) -> str:
@@ -154,18 +187,22 @@ def _with_slow(
 ) -> list[list[Finding]]:
     """Return the episodes; a slow condition is one of its own, unless it began with another."""
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
-    groups = _episodes([f for f in findings if f not in slow], record, join_rows)
+    groups = _episodes([f for f in findings if f.kind not in _SLOW_KINDS], record, join_rows)
+    starts = [(g[0].onset_row, _began(g)) for g in groups] if slow else []
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
+        at = f.onset_row
         near = (
-            g
-            for g in groups
-            if min(abs(row - f.onset_row) for row in (g[0].onset_row, _began(g))) <= join_rows
+            i
+            for i, (first, began) in enumerate(starts)
+            if abs(first - at) <= join_rows or abs(began - at) <= join_rows
         )
         home = next(near, None)
         if home is None:
             groups.append([f])
+            starts.append((at, _began([f])))
         else:
-            home.append(f)
+            groups[home].append(f)
+            starts[home] = (groups[home][0].onset_row, _began(groups[home]))
     return sorted(groups, key=lambda g: g[0].onset_row)
 
 
@@ -191,24 +228,55 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
     return kept
 
 
-def _mark_recurrence(
-    record: RunRecord, attempt: int, incident: Incident, earlier: Sequence[Incident]
-) -> Incident:
-    """Name the alarm before it in the same attempt or an ancestor, where that was near."""
-    if incident.severity == "info" or not earlier:
-        return incident
-    steps = record.step[record.rows_of(attempt)]
-    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
-    lineage = _lineage(record, attempt)
-    for before in reversed(earlier):
-        near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
-        near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
-        near = near and not _still_held(before, incident)
-        if before.attempt in lineage and before.severity != "info" and near:
-            what, rest = incident.headline.split(" · ", 1)
-            headline = f"{what}, again after {record.axis} {place_text(before.onset)} · {rest}"
-            return replace(incident, recurrence_of=before.onset, headline=headline)
-    return incident
+class _Past:
+    """The incidents found so far, to name the alarm before one."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._alarms: dict[str, list[tuple[float, int, Incident]]] = {}
+        """By attempt, sorted by onset, with the number in the order they were found."""
+        self._number = 0
+        self._spacing: dict[int, float] = {}
+        self._lineage: dict[int, set[str]] = {}
+
+    def add(self, incident: Incident) -> None:
+        self._number += 1
+        if incident.severity != "info":
+            known = self._alarms.setdefault(incident.attempt, [])
+            insort(known, (incident.onset, self._number, incident))
+
+    def marked(self, incident: Incident, attempt: int) -> Incident:
+        """Name the alarm before it in the same attempt or an ancestor, where that was near."""
+        if incident.severity == "info" or not self._alarms:
+            return incident
+        before = self._before(incident, attempt)
+        if before is None:
+            return incident
+        what, rest = incident.headline.split(" · ", 1)
+        again = f"again after {self._record.axis} {place_text(before.onset)}"
+        return replace(incident, recurrence_of=before.onset, headline=f"{what}, {again} · {rest}")
+
+    def _before(self, incident: Incident, attempt: int) -> Incident | None:
+        """Return the latest alarm of the same topic within reach that was over."""
+        if attempt not in self._spacing:
+            rows = self._record.rows_of(attempt)
+            self._spacing[attempt] = median_spacing(self._record, rows.start, rows.stop) or 1.0
+            self._lineage[attempt] = _lineage(self._record, attempt)
+        reach = RECURRENCE_ROWS * self._spacing[attempt]
+        near: list[tuple[int, Incident]] = []
+        for number in self._lineage[attempt] & self._alarms.keys():
+            known = self._alarms[number]
+            first = bisect_left(known, incident.onset - 1.001 * reach, key=lambda a: a[0])
+            for onset, order, other in known[first:]:
+                if onset > incident.onset + 1.001 * reach:
+                    break
+                if abs(incident.onset - onset) <= reach:
+                    near.append((order, other))
+        topic = _topic(incident.findings[0])
+        for _, other in sorted(near, key=lambda pair: -pair[0]):
+            if _topic(other.findings[0]) == topic and not _still_held(other, incident):
+                return other
+        return None
 
 
 def _still_held(before: Incident, incident: Incident) -> bool:
@@ -259,7 +327,7 @@ def _episodes(
 
 
 def _incident(
-    record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
+    record: RunRecord, attempt: int, group: Sequence[Finding], around: _Around
 ) -> Incident:
     lead = _of_the_resume(min(group, key=_telling), group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
@@ -267,13 +335,16 @@ def _incident(
     last = _end(group)
     precursors = _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
-    members = [*group, *(f for f in precursors if f not in group)]
+    taken = set(map(id, group))
+    members = [*group, *(f for f in precursors if id(f) not in taken)]
+    taken.update(map(id, members))
     kinds = [f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind]
     if _has_plateau(record, attempt, lead):
         kinds.append("plateau")
     end_row = last.end_row if last else None
     stop = record.attempts[attempt].end_row if end_row is None else end_row + 1
-    members += [f for f in around if _speaks_within(f, onset.onset_row, stop) and f not in members]
+    begun = around.between(onset.onset_row - around.grain_rows + 1, stop)
+    members += [f for f in begun if _speaks_within(f, onset.onset_row, stop) and id(f) not in taken]
     return Incident(
         kind=lead.kind,
         also=tuple(dict.fromkeys(kinds)),
@@ -348,13 +419,13 @@ def _end(group: Sequence[Finding]) -> Finding | None:
 
 
 def _precursors(
-    onset_row: int, group: Sequence[Finding], around: Sequence[Finding], record: RunRecord
+    onset_row: int, group: Sequence[Finding], around: _Around, record: RunRecord
 ) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
     if _topic(group[0]) != "learning":
         return chosen
-    for f in around:
+    for f in around.before(onset_row, group):
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
         if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f) != "learning":
             continue

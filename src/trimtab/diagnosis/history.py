@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.spans import lineage_spans
 
 __all__ = [
     "JUMP_LOOKBACK_ROWS",
+    "JUMP_SEEN_ROWS",
     "LrJump",
     "Recurrence",
     "find_lr_jump",
@@ -26,6 +28,9 @@ __all__ = [
 JUMP_LOOKBACK_ROWS = 128
 """A change of learning rate further back than this many rows is not put before an incident. Ours.
 """
+
+JUMP_SEEN_ROWS = JUMP_LOOKBACK_ROWS + 32
+"""Rows that `find_lr_jump` looks at in all: the slopes before the first candidate, too."""
 
 _JUMP_RATIO = 1.3
 _STEEPER = 4.0
@@ -41,23 +46,8 @@ def rows_before(record: RunRecord, attempt: int, end_row: int) -> NDArray[np.int
         attempt: Index of the attempt that `end_row` belongs to.
         end_row: First row left out.
     """
-    by_number = {a.number: i for i, a in enumerate(record.attempts)}
-    own = record.attempts[attempt]
-    parts = [np.arange(own.first_row, max(own.first_row, min(end_row, own.end_row)))]
-    seen = {attempt}
-    child = own
-    while child.parent is not None and by_number.get(child.parent, attempt) not in seen:
-        index = by_number[child.parent]
-        seen.add(index)
-        parent = record.attempts[index]
-        rows = np.arange(parent.first_row, parent.end_row)
-        if child.parent_step is not None:
-            rows = rows[record.step[rows] <= child.parent_step]
-        elif child.first_row < child.end_row:
-            rows = rows[record.step[rows] < record.step[child.first_row]]
-        parts.append(rows)
-        child = parent
-    return np.concatenate(parts[::-1]).astype(np.intp)
+    spans = lineage_spans(record, attempt, end_row)
+    return np.concatenate([np.arange(*span, dtype=np.intp) for span in spans])
 
 
 @dataclass(frozen=True, kw_only=True)
