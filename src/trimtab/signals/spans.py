@@ -20,9 +20,11 @@ from numpy.typing import NDArray
 from trimtab.record import RunRecord
 
 __all__ = [
+    "BLOCK_ROWS",
     "Span",
     "finite_values",
     "first_finite",
+    "fold_blocks",
     "has_finite",
     "has_value_other_than",
     "highest",
@@ -303,3 +305,16 @@ def _folds(
             if found is not None:
                 yield first, found
             first = end
+
+
+def fold_blocks(record: RunRecord, first: int, stop: int) -> None:
+    """Work out what may be asked of whole blocks, before some of their values are given up."""
+    spans = ((first, stop),)
+    for name in ("loss", "grad_norm"):
+        first_finite(record, name, spans)
+        logs_any(record, name, spans)
+    lowest(record, "loss", spans)
+    highest(record, "lr", spans)
+    has_value_other_than(record, "loss_scale", spans, 1.0)
+    positive_peak(record, "loss_scale", spans)
+    median_spacing(record, max(first, 1) - 1, stop)

@@ -16,6 +16,7 @@ import orjson
 from trimtab.chronicle.journal import Event, Journal
 from trimtab.errors import ChronicleError
 from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.guard.recording.live_record import LiveRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,6 +64,12 @@ class Recorder:
         self.num_actions = 0
         """`action` events that this process wrote; on ranks that write nothing, those told of."""
         self.listeners: list[Listener] = []
+        self.live = LiveRecord(directory)
+        """What was recorded, in memory; it stays empty on ranks that write nothing."""
+        if writes:
+            self.live.fill()
+        self._settings_known: set[str] | None = None
+        """Keys in `run.toml`; None before `settings`."""
         self._file: BinaryIO | None = None
 
     def start_attempt(
@@ -89,6 +96,14 @@ class Recorder:
             raise ChronicleError(
                 f"{path}: cannot be opened for writing ({error.strerror})"
             ) from error
+        self.live.start_attempt(
+            number,
+            parent=parent,
+            parent_step=parent_step,
+            why=why,
+            trial=trial,
+            settings=more.get("settings"),
+        )
         self.event(
             "attempt",
             step=step,
@@ -112,6 +127,7 @@ class Recorder:
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
+        self.live.add(step, values)
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
@@ -137,6 +153,7 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+            self.live.note_event(event, self.attempt, step, data)
         self.num_actions += event == "action"
         if self.listeners:
             told = Event(
@@ -179,6 +196,7 @@ class Recorder:
             text=finding.text,
             closed=finding.closed,
         )
+        self.live.mark((finding.onset_row, finding.peak_row))
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """Write `run.toml` once; a later launch leaves the first one in place.
@@ -187,7 +205,9 @@ class Recorder:
             ChronicleError: It cannot be written.
         """
         path = self.directory.settings
-        if self.journal is not None and not path.exists():
+        if self.journal is None:
+            return
+        if not path.exists():
             lines = [
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
@@ -198,16 +218,19 @@ class Recorder:
                     f"{path}: cannot be written ({error.strerror}); free space or choose another"
                     " run directory"
                 ) from error
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        self._settings_known = {line.partition(" = ")[0] for line in lines}
+        self.live.read_facts(path)
 
     def add_setting(self, key: str, value: Any) -> None:
         """Add to `run.toml` what is known only later; what is in it stays."""
-        path = self.directory.settings
-        if self.journal is None or not path.exists():
+        known = self._settings_known
+        if known is None or key in known or not self.directory.settings.exists():
             return
-        if any(line.startswith(f"{key} = ") for line in path.read_text("utf-8").splitlines()):
-            return
-        with path.open("a", encoding="utf-8") as file:
+        known.add(key)
+        with self.directory.settings.open("a", encoding="utf-8") as file:
             file.write(f"{key} = {_toml(value)}\n")
+        self.live.note_fact(key, value)
 
     def close(self) -> None:
         """Close both files; nothing can be written afterwards."""
