@@ -10,7 +10,7 @@ level behind a spike that stands still as a plateau. The detectors see no such t
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,7 +25,14 @@ from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.signals.spans import median_spacing
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding", "topic_of"]
+__all__ = [
+    "Incident",
+    "group_findings",
+    "latest_tellings",
+    "leading_finding",
+    "newest_unhandled",
+    "topic_of",
+]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -123,6 +130,33 @@ def group_findings(
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
+    return tuple(_grouped(record, findings, join_rows, whole=True))
+
+
+def newest_unhandled(
+    record: RunRecord, findings: Iterable[Finding], handled: Set[tuple[str, str, int]]
+) -> tuple[Incident, set[tuple[str, str, int]]] | None:
+    """Return the latest alarm with a finding that is not handled, and the keys of its findings.
+
+    The same as the last such incident of `group_findings`; only that one is worked out in full.
+
+    Args:
+        record: What the run recorded.
+        findings: All that were made.
+        handled: Keys of findings that were dealt with.
+    """
+    outlines = _grouped(record, findings, JOIN_ROWS, whole=False)
+    for incident in reversed(outlines):
+        keys = {f.key for f in incident.findings if f.severity != "info"}
+        if incident.severity != "info" and keys - handled:
+            return _with_correlations(record, incident), keys
+    return None
+
+
+def _grouped(
+    record: RunRecord, findings: Iterable[Finding], join_rows: int, *, whole: bool
+) -> list[Incident]:
+    """Return the incidents; `whole`: with what moved together in each, which takes most time."""
     told = [as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
@@ -140,8 +174,8 @@ def group_findings(
         for group in sorted(groups, key=lambda g: g[0].onset_row):
             found = past.marked(_incident(record, index, group, here), index)
             past.add(found)
-            incidents.append(found)
-    return tuple(incidents)
+            incidents.append(_with_correlations(record, found) if whole else found)
+    return incidents
 
 
 class _Around:
@@ -364,8 +398,16 @@ def _incident(
         confidence=calibrated(lead.detector, lead.score),
         shape=_shape(lead, onset.onset_row, end_row),
         findings=tuple(members),
-        correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
     )
+
+
+def _with_correlations(record: RunRecord, incident: Incident) -> Incident:
+    """Return an incident with what moved together in it."""
+    attempt = int(record.attempt[incident.onset_row])
+    last = incident.end_row
+    stop = record.attempts[attempt].end_row if last is None else last + 1
+    span = slice(incident.onset_row, stop)
+    return replace(incident, correlations=_correlations(record, span, attempt))
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:

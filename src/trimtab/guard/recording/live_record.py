@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
+import numpy.ma  # NumPy loads it where a median is first taken: no step should
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from trimtab.chronicle.journal import Event, read_journal
@@ -206,7 +207,9 @@ class LiveArray(NDArrayOperatorsMixin):
         return found
 
     def __array__(
-        self, dtype: np.dtype[np.generic] | None = None, copy: bool | None = None
+        self,
+        dtype: np.dtype[np.generic] | None = None,
+        copy: bool | None = None,  # noqa: FBT001 - NumPy's protocol
     ) -> NDArray[np.generic]:
         """Return all rows."""
         whole = self._source.read(0, self._num_rows)

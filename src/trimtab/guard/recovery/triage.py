@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.incidents import group_findings
+from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 
 if TYPE_CHECKING:
@@ -116,11 +116,8 @@ def find_incident(
     """
     record = engine.recorder.live.record()
     here = [f for f in findings if f.onset_row < record.num_rows]
-    for incident in reversed(group_findings(record, here)):
-        keys = {f.key for f in incident.findings if f.severity != "info"}
-        if incident.severity != "info" and keys - handled:
-            return record, incident, keys
-    return None
+    found = newest_unhandled(record, here, handled)
+    return None if found is None else (record, *found)
 
 
 def loss_level(
