@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
+from trimtab.chronicle.journal import read_journal
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
 from trimtab.plan.probe_names import PROBES
@@ -129,6 +131,10 @@ class _Pauses:
         self.full = 0
         self._began = 0.0
 
+    def forget(self) -> None:
+        """Count from here on."""
+        self.longest_s, self.full = 0.0, 0
+
     def __enter__(self) -> _Pauses:
         gc.callbacks.append(self._note)
         return self
@@ -156,7 +162,7 @@ def measure_step_tail(*, steps: int = 20_000, incidents: int = 100, threads: int
     torch.set_num_threads(threads)
     try:
         with tempfile.TemporaryDirectory() as folder, _Pauses() as pauses:
-            wall, cpu, told = _train(Path(folder) / "run", steps, incidents)
+            wall, cpu, told = _train(Path(folder) / "run", steps, incidents, pauses)
     finally:
         torch.set_num_threads(before)
     counted, on_cpu = 1e3 * wall[_WARM_UP_STEPS:], 1e3 * cpu[_WARM_UP_STEPS:]
@@ -179,9 +185,9 @@ def measure_step_tail(*, steps: int = 20_000, incidents: int = 100, threads: int
 
 
 def _train(
-    run: Path, steps: int, incidents: int
+    run: Path, steps: int, incidents: int, pauses: _Pauses
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
-    """Return the guard's part of each step on both clocks, seconds, and the incidents told."""
+    """Return the guard's part of each step on both clocks, s, and the number of incidents told."""
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Embedding(_CLASSES, 32), nn.Linear(32, 64), nn.GELU(), nn.Linear(64, _CLASSES)
@@ -206,6 +212,8 @@ def _train(
     wall, cpu = np.zeros(steps), np.zeros(steps)
     batches = iter(guard)
     for step in range(steps):
+        if step == _WARM_UP_STEPS:
+            pauses.forget()
         begun, begun_cpu = time.perf_counter(), time.thread_time()
         batch = next(batches)
         fetched, fetched_cpu = time.perf_counter(), time.thread_time()
@@ -218,9 +226,9 @@ def _train(
         guard.step()
         wall[step] = time.perf_counter() - ready + fetched - begun
         cpu[step] = time.thread_time() - ready_cpu + fetched_cpu - begun_cpu
-    told = guard.num_incidents
     guard.close()
-    return wall, cpu, told
+    events, _ = read_journal(RunDirectory(run).journal)
+    return wall, cpu, sum(event.event == "incident" for event in events)
 
 
 def table(found: StepTail, *, long: StepTail | None = None) -> str:

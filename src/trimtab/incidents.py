@@ -9,8 +9,8 @@ The end of the record is seen here: a spike that is still open there is told as 
 level behind a spike that stands still as a plateau. The detectors see no such thing.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence, Set
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -130,7 +130,13 @@ def group_findings(
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
-    return tuple(_grouped(record, findings, join_rows, whole=True))
+    past = _Past(record)
+    incidents: list[Incident] = []
+    for index, group, here in _all_episodes(record, findings, join_rows):
+        found = past.marked(_incident(record, index, group, here), index)
+        past.add(found)
+        incidents.append(_with_correlations(record, found))
+    return tuple(incidents)
 
 
 def newest_unhandled(
@@ -138,31 +144,41 @@ def newest_unhandled(
 ) -> tuple[Incident, set[tuple[str, str, int]]] | None:
     """Return the latest alarm with a finding that is not handled, and the keys of its findings.
 
-    The same as the last such incident of `group_findings`; only that one is worked out in full.
+    It is the last such incident of `group_findings`. Only that one, and those near enough to be
+    named as its recurrence, are worked out.
 
     Args:
         record: What the run recorded.
         findings: All that were made.
         handled: Keys of findings that were dealt with.
     """
-    outlines = _grouped(record, findings, JOIN_ROWS, whole=False)
-    for incident in reversed(outlines):
+    all_findings = tuple(findings)
+    if all(f.severity == "info" or f.key in handled for f in all_findings):
+        return None
+    episodes = _all_episodes(record, all_findings, JOIN_ROWS)
+    for place in reversed(range(len(episodes))):
+        index, group, here = episodes[place]
+        incident = _incident(record, index, group, here)
         keys = {f.key for f in incident.findings if f.severity != "info"}
         if incident.severity != "info" and keys - handled:
-            return _with_correlations(record, incident), keys
+            past = _Past(record)
+            for i, g, around in past.near(incident, index, episodes[:place]):
+                past.add(_incident(record, i, g, around))
+            return _with_correlations(record, past.marked(incident, index)), keys
     return None
 
 
-def _grouped(
-    record: RunRecord, findings: Iterable[Finding], join_rows: int, *, whole: bool
-) -> list[Incident]:
-    """Return the incidents; `whole`: with what moved together in each, which takes most time."""
-    told = [as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
+def _all_episodes(
+    record: RunRecord, findings: Iterable[Finding], join_rows: int
+) -> list[tuple[int, Sequence[Finding], "_Around"]]:
+    """Return what belongs together: index of the attempt, findings, all findings around them."""
+    firsts = [a.first_row for a in record.attempts]
+    told = latest_tellings(_at_home(findings, firsts, record.num_rows))
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
-        by_attempt.setdefault(int(record.attempt[f.onset_row]), []).append(f)
-    incidents: list[Incident] = []
-    past = _Past(record)
+        index = bisect_right(firsts, f.onset_row) - 1
+        by_attempt.setdefault(index, []).append(as_it_ended(f, record))
+    found: list[tuple[int, Sequence[Finding], _Around]] = []
     for index in sorted(by_attempt):
         here = _Around(by_attempt[index])
         main = [f for f in here.findings if _stands_alone(f)]
@@ -171,11 +187,8 @@ def _grouped(
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
-        for group in sorted(groups, key=lambda g: g[0].onset_row):
-            found = past.marked(_incident(record, index, group, here), index)
-            past.add(found)
-            incidents.append(_with_correlations(record, found) if whole else found)
-    return incidents
+        found += [(index, group, here) for group in sorted(groups, key=lambda g: g[0].onset_row)]
+    return found
 
 
 class _Around:
@@ -246,15 +259,22 @@ def _began(group: Sequence[Finding]) -> int:
     return min(f.onset_row for f in _onsets(group, lead))
 
 
-def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
+def _at_home(
+    findings: Iterable[Finding], first_rows: Sequence[int], num_rows: int
+) -> list[Finding]:
     """Leave out what a later attempt says of a condition that its parent told already.
 
     The judge goes on from the parent's state there, with the parent's open conditions.
+
+    Args:
+        findings: In the order in which they were made.
+        first_rows: Of the attempts, in order.
+        num_rows: Of the record.
     """
     kept, home = list[Finding](), set[tuple[str, str, int]]()
     for f in findings:
-        said = record.attempt[min(f.row, record.num_rows - 1)]
-        if said == record.attempt[f.onset_row]:
+        said = bisect_right(first_rows, min(f.row, num_rows - 1))
+        if said == bisect_right(first_rows, f.onset_row):
             home.add(f.key)
         elif f.key in home:
             continue
@@ -290,13 +310,33 @@ class _Past:
         again = f"again after {self._record.axis} {place_text(before.onset)}"
         return replace(incident, recurrence_of=before.onset, headline=f"{what}, {again} · {rest}")
 
-    def _before(self, incident: Incident, attempt: int) -> Incident | None:
-        """Return the latest alarm of the same topic within reach that was over."""
+    def near(
+        self,
+        incident: Incident,
+        attempt: int,
+        episodes: Iterable[tuple[int, Sequence[Finding], _Around]],
+    ) -> Iterator[tuple[int, Sequence[Finding], _Around]]:
+        """Yield the episodes on the lineage that may have begun within reach of an incident."""
+        reach = 1.001 * self._reach(attempt)
+        lineage = self._lineage[attempt]
+        for episode in episodes:
+            index, group, _ = episode
+            onsets = [f.onset for f in group]
+            far = min(onsets) > incident.onset + reach or max(onsets) < incident.onset - reach
+            if not far and self._record.attempts[index].number in lineage:
+                yield episode
+
+    def _reach(self, attempt: int) -> float:
+        """Return how far from an incident one is its recurrence, on the axis of the record."""
         if attempt not in self._spacing:
             rows = self._record.rows_of(attempt)
             self._spacing[attempt] = median_spacing(self._record, rows.start, rows.stop) or 1.0
             self._lineage[attempt] = _lineage(self._record, attempt)
-        reach = RECURRENCE_ROWS * self._spacing[attempt]
+        return RECURRENCE_ROWS * self._spacing[attempt]
+
+    def _before(self, incident: Incident, attempt: int) -> Incident | None:
+        """Return the latest alarm of the same topic within reach that was over."""
+        reach = self._reach(attempt)
         near: list[tuple[int, Incident]] = []
         for number in self._lineage[attempt] & self._alarms.keys():
             known = self._alarms[number]
