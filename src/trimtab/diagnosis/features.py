@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.history import (
     JUMP_SEEN_ROWS,
+    EarlierIncidents,
     Recurrence,
     find_lr_jump,
     find_recurrence,
@@ -209,6 +210,7 @@ def incident_features(
         probe: Losses of upcoming batches, where a live run was asked.
         trials: Short branches already run, in order.
     """
+    earlier = EarlierIncidents.of(earlier)
     attempt = record.attempt_index(incident.attempt)
     before = lineage_spans(record, attempt, incident.onset_row)
     during = (incident.onset_row, _last_row(record, incident, attempt) + 1)
@@ -252,15 +254,8 @@ def _level(values: NDArray[np.float64]) -> float | None:
 
 
 def _since_last(incident: Incident, earlier: Sequence[Incident]) -> int | None:
-    ends = [
-        incident.onset_row - other.end_row
-        for other in earlier
-        if other.attempt == incident.attempt
-        and other.end_row is not None
-        and other.end_row <= incident.onset_row
-        and other.severity != "info"
-    ]
-    return min(ends, default=None)
+    end = EarlierIncidents.of(earlier).last_end(incident.attempt, incident.onset_row)
+    return None if end is None else incident.onset_row - end
 
 
 def _precursors(incident: Incident) -> tuple[str, ...]:

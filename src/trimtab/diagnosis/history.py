@@ -3,8 +3,10 @@
 Pure functions over a `RunRecord`; nothing here weighs evidence.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +18,7 @@ from trimtab.signals.spans import lineage_spans
 __all__ = [
     "JUMP_LOOKBACK_ROWS",
     "JUMP_SEEN_ROWS",
+    "EarlierIncidents",
     "LrJump",
     "Recurrence",
     "find_lr_jump",
@@ -131,6 +134,58 @@ def warm_up_label(position: float, end: float) -> str:
     return "warm-up end" if end > 0 and low <= position / end <= high else ""
 
 
+class EarlierIncidents(Sequence[Incident]):
+    """Incidents in the order in which they were found, known by attempt.
+
+    What came before an incident is found without a pass over all: a log may hold thousands.
+    """
+
+    def __init__(self, incidents: Iterable[Incident] = ()) -> None:
+        """Start with these."""
+        self._all: list[Incident] = []
+        self._alarms: dict[str, list[Incident]] = {}
+        self._ends: dict[str, list[int]] = {}
+        for incident in incidents:
+            self.append(incident)
+
+    @classmethod
+    def of(cls, incidents: Sequence[Incident]) -> "EarlierIncidents":
+        """Return incidents as such; themselves where they are."""
+        return incidents if isinstance(incidents, cls) else cls(incidents)
+
+    def append(self, incident: Incident) -> None:
+        """Add the next one."""
+        self._all.append(incident)
+        if incident.severity != "info":
+            self._alarms.setdefault(incident.attempt, []).append(incident)
+            if incident.end_row is not None:
+                insort(self._ends.setdefault(incident.attempt, []), incident.end_row)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> Incident: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Incident]: ...
+
+    def __getitem__(self, index: int | slice) -> Incident | Sequence[Incident]:
+        """Return one of them, or some."""
+        return self._all[index]
+
+    def alarms_by_attempt(self) -> Mapping[str, Sequence[Incident]]:
+        """Return those that are more than information, by the number of their attempt."""
+        return self._alarms
+
+    def last_end(self, attempt: str, row: int) -> int | None:
+        """Return the last row up to `row` at which an alarm of an attempt ended."""
+        ends = self._ends.get(attempt, ())
+        place = bisect_right(ends, row)
+        return ends[place - 1] if place else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
     """The same trouble in an earlier attempt."""
@@ -175,11 +230,13 @@ def find_recurrence(
         first = float(record.step[own.first_row])
         resumed_at = first if first < incident.onset else None
     failures: dict[str, Incident] = {}
-    for other in earlier:
-        if other.severity == "info" or other.attempt == incident.attempt:
+    for number, alarms in EarlierIncidents.of(earlier).alarms_by_attempt().items():
+        if number == incident.attempt or record.attempt_index(number) >= here:
             continue
-        if record.attempt_index(other.attempt) < here and _met_again(other, incident, resumed_at):
-            failures[other.attempt] = other
+        latest = (a for a in reversed(alarms) if _met_again(a, incident, resumed_at))
+        found = next(latest, None)
+        if found is not None:
+            failures[number] = found
     if not failures:
         return None
     previous = max(failures.values(), key=lambda f: record.attempt_index(f.attempt))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trimtab.diagnosis.history import EarlierIncidents
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.signals.spans import (
@@ -66,14 +67,13 @@ def plain_signs(
 
 
 def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
-    steps = [
+    alarms = EarlierIncidents.of(earlier).alarms_by_attempt().get(incident.attempt, ())
+    steps = (
         other.first_step
-        for other in earlier
-        if other.attempt == incident.attempt
-        and other.severity == "critical"
-        and other.onset_row < incident.onset_row
-    ]
-    return steps[-1] if steps else None
+        for other in reversed(alarms)
+        if other.severity == "critical" and other.onset_row < incident.onset_row
+    )
+    return next(steps, None)
 
 
 def _never_finite(
