@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.loop.loss_accumulator import Batches
@@ -227,8 +226,7 @@ class Undoing(Batches):
         """Return the values of the last action with a remedy that was not undone; `id` names it."""
         undone: set[int] = set()
         standing: dict[str, Any] | None = None
-        events, _ = read_journal(self._engine.directory.journal)
-        actions = [e for e in events if e.event == "action"]
+        actions = self._engine.recorder.live.events("action")
         for e in actions:
             values = e.data.get("values")
             if str(e.data.get("remedy", "")) == f"undo {remedy}" and isinstance(values, dict):

@@ -41,6 +41,8 @@ def begin(
         **_sizes(engine),
     }
     engine.recorder.settings(settings)
+    if engine.ranks.chief:
+        engine.recorder.live.read_past(engine.policy.past_runs)
     if is_old and engine.ranks.agree(lambda: not engine.directory.journal.stat().st_size):
         engine.store.notes.append(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"

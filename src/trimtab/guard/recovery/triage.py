@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.incidents import group_findings
+from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -111,19 +110,14 @@ def is_trouble(
 def find_incident(
     engine: Engine, findings: Sequence[Finding], handled: set[tuple[str, str, int]]
 ) -> tuple[RunRecord, Incident, set[tuple[str, str, int]]] | None:
-    """Return the record so far, the latest incident that is not yet handled.
+    """Return the record so far, the latest incident that is not handled, and its findings' keys.
 
-    And its findings' keys.
-
-    The record is read back from the run directory: the very rows that `trimtab inspect` will see.
+    The record is the one in memory: the same rows that `trimtab inspect` reads from the files.
     """
-    record = read_run_directory(engine.directory.root)
+    record = engine.recorder.live.record()
     here = [f for f in findings if f.onset_row < record.num_rows]
-    for incident in reversed(group_findings(record, here)):
-        keys = {f.key for f in incident.findings if f.severity != "info"}
-        if incident.severity != "info" and keys - handled:
-            return record, incident, keys
-    return None
+    found = newest_unhandled(record, here, handled)
+    return None if found is None else (record, *found)
 
 
 def loss_level(

@@ -20,7 +20,6 @@ from trimtab.guard.state.decisions import Counters, Decisions, read_decisions
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.state.training_state import Snapshot, SnapshotRing, capture_rng, restore_rng
 from trimtab.guard.step.actuators import enforce
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,7 +145,8 @@ class RunState:
 
     def raised_by(self, snapshot: Snapshot) -> str:
         """Return what to say where going back undoes a rate that the user's own loop has
-        lowered."""
+        lowered.
+        """
         if self.training.scheduler is not None or self.training.extra:
             return ""  # a schedule's rates go back with it
         then = snapshot.payload["training"]["optimizer"]["param_groups"][0]["lr"]
@@ -349,13 +349,7 @@ class RunState:
         if unknown:
             text = f"decisions of another version of trimtab are not in force: {', '.join(unknown)}"
             self.resumed.append(("note", {"author": "trimtab", "text": text}))
-        self.decisions.row = self.ranks.agree(self._rows_on_disk)
+        self.decisions.row = self.ranks.agree(lambda: self.recorder.live.num_rows)
         if self.data is not None:
             for first, last in ranges:
                 self.data.skip(first, last)
-
-    def _rows_on_disk(self) -> int:
-        try:
-            return read_run_directory(self.directory.root).num_rows
-        except ReadError:  # no rows yet
-            return 0
