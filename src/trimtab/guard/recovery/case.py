@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,19 +12,18 @@ from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.guard.state.decisions import lr_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from trimtab.guard.recovery.branch import InForce
-    from trimtab.guard.state.training_state import Snapshot
+    from trimtab.guard.recovery.values import InForce, RestorePoint
     from trimtab.incidents import Incident
     from trimtab.plan.trial_results import Repeat, Row
     from trimtab.plan.trials import Trial
     from trimtab.record import RunRecord
 
 __all__ = [
+    "Approach",
     "Case",
     "LrJump",
-    "Phase",
     "Verification",
     "conclude_trial",
     "find_lr_jump",
@@ -47,10 +46,10 @@ _UNLIKE = 1.15
 state is not what the run had."""
 _NOISE_SHARE = 0.1
 """Most that the noise of a trial's losses may lift what counts as held, share of the level."""
+_VERDICT_STEPS = 32
+"""Last steps that a kept remedy is judged by."""
 _PROVEN_ROWS = 32
 """Rows before a rise from which the rate that it rose from counts as one that worked."""
-
-Phase = Literal["calm", "probe", "trial"]
 
 
 @dataclass(frozen=True)
@@ -64,17 +63,33 @@ class LrJump:
     after: float
 
 
-@dataclass
+@dataclass(frozen=True)
+class Approach:
+    """How to deal with an incident, before a state to go back to is known."""
+
+    first_sign: int
+    """Step of the earliest sign, an earlier spike that healed among them."""
+    target_step: int
+    """Go back to a state at or before it."""
+    recurrences: int
+    returning: bool
+    lr_jump: LrJump | None
+    lr_rising: bool
+    lr_sound: float | None
+
+
+@dataclass(frozen=True)
 class Case:
-    """One trouble being dealt with."""
+    """One incident being dealt with."""
 
     incident: Incident
-    record: RunRecord
+    record: RunRecord = field(compare=False, repr=False)
+    """The rows as they were when it was acted on; read, never changed."""
     seen_step: int
     """Step at which it was acted on."""
     seen_sample: int
     """Sample id that came next then."""
-    base: Snapshot
+    base: RestorePoint
     lr_now: float
     lr_restore: float
     level: float
@@ -98,18 +113,20 @@ class Case:
     worked: tuple[str, ...] = ()
     """Arms that worked in an earlier incident of this kind, the latest first."""
     depth: int = 0
-    probe_samples: list[tuple[int, int, float]] = field(default_factory=list)
+    probe_samples: tuple[tuple[int, int, float], ...] = ()
+    """First and last sample id of each probed batch, and its loss."""
     probe: DataProbe | None = None
-    trials: list[TrialResult] = field(default_factory=list)
-    tried: dict[str, Trial] = field(default_factory=dict)
+    trials: tuple[TrialResult, ...] = ()
+    tried: Mapping[str, Trial] = field(default_factory=dict)
     """Every trial that was started, by name."""
-    ends: dict[str, Snapshot] = field(default_factory=dict)
+    ends: tuple[tuple[str, RestorePoint], ...] = ()
     """States at the end of the last two trials that held, by name: to go on from, if one is kept.
     """
     trial: Trial | None = None
-    rows: list[Row] = field(default_factory=list)
+    """The trial in force."""
+    rows: tuple[Row, ...] = ()
     """One for each trial that ended, from this restore point."""
-    control: dict[int, float] = field(default_factory=dict)
+    control: Mapping[int, float] = field(default_factory=dict)
     """Losses by step of what changed nothing, from this restore point: as recorded, or replayed."""
     repeat: Repeat = ""
     """How the unchanged replay compared with the record."""
@@ -121,13 +138,14 @@ class Case:
     """Step of the state that the trial began from."""
     expect: tuple[float, float] = (math.nan, math.nan)
     """Level and spread of the loss that the trial should come back to."""
-    losses: list[float] = field(default_factory=list)
+    losses: tuple[float, ...] = ()
+    """Of the trial, step by step."""
     alarmed: bool = False
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Verification:
     """A kept remedy that is being watched."""
 
@@ -137,12 +155,18 @@ class Verification:
     sigma: float
     step: int = 0
     """Step from which it is kept."""
-    losses: list[float] = field(default_factory=list)
+    losses: tuple[float, ...] = ()
+    """The last ones since."""
     alarmed: bool = False
+
+    def with_step(self, loss: float, *, alarmed: bool) -> Verification:
+        """Return it with one more step."""
+        losses = (*self.losses[-_VERDICT_STEPS + 1 :], loss)
+        return replace(self, losses=losses, alarmed=self.alarmed or alarmed)
 
     def conclude(self, *, tolerance: float) -> tuple[str, dict[str, float]]:
         """Return worked, did not or unclear, with the figures it rests on."""
-        tail = np.array(self.losses[-32:])
+        tail = np.array(self.losses[-_VERDICT_STEPS:])
         mean = float(tail.mean()) if len(tail) else math.nan
         error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) else math.nan
         worse = mean - self.level
@@ -194,7 +218,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     return marks if dense else [False] * len(losses)
 
 
-def _in_a_row(marks: list[bool], place: int, *, count: int = 3) -> bool:
+def _in_a_row(marks: Sequence[bool], place: int, *, count: int = 3) -> bool:
     """Return whether a mark is one of so many without a gap."""
     starts = range(max(place - count + 1, 0), place + 1)
     return any(all(marks[i : i + count]) and len(marks[i : i + count]) == count for i in starts)
@@ -206,8 +230,8 @@ def onset_sample(case: Case) -> int:
     row = case.incident.onset_row
     if column is None or not column.present[row]:
         return case.seen_sample
-    before = case.base.payload["counters"]["samples"]
-    return case.base.sample_id + int(column.values[row] - _step_samples(case)) - int(before)
+    before = case.base.samples
+    return case.base.sample_id + int(column.values[row] - _step_samples(case)) - before
 
 
 def _step_samples(case: Case) -> float:
@@ -283,8 +307,7 @@ def find_lr_jump(incident: Incident) -> LrJump | None:
 
 
 def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> float:
-    """Return the scheduled rate at the newest row at or before `step` on the last attempt's
-    lineage."""
+    """Return the scheduled rate at the newest row up to `step`, on the last attempt's lineage."""
     rows = record.lineage_rows()
     column = record.columns.get("lr")
     if column is None:
