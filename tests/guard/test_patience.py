@@ -7,12 +7,13 @@ import pytest
 from trimtab.detectors.contract import Finding
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.plan.policy import Policy
+from trimtab.vocabulary import Severity
 
 pytestmark = pytest.mark.torch
 
 
 def finding(
-    signal: str, onset: int, *, detector: str = "spike", severity: str = "critical"
+    signal: str, onset: int, *, detector: str = "spike", severity: Severity = "critical"
 ) -> Finding:
     return Finding(
         detector=detector,
@@ -20,7 +21,7 @@ def finding(
         signal=signal,
         severity=severity,
         row=onset,
-        step=onset,  # type: ignore[arg-type]
+        step=onset,
         onset_row=onset,
         onset=onset,
         peak_row=onset,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trimtab.detectors.contract import changed
 from trimtab.guard.recovery.commands import Journal
 from trimtab.plan.labels import Stretch, label_change
 
@@ -76,7 +77,7 @@ class ChangeEffects:
         seen = (loss, norm, alarms)
         recent = (*self.recent[-verify_steps + 1 :], seen) if verify_steps > 1 else (seen,)
         if not self.changes and self.kept is None:
-            return replace(self, recent=recent), ()
+            return changed(self, recent=recent), ()
         changes = tuple(replace(c, after=(*c.after, seen)) for c in self.changes)
         kept = None if self.kept is None else replace(self.kept, after=(*self.kept.after, seen))
         told = tuple(_outcome(c, step) for c in changes if step >= c.until)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trimtab.detectors.contract import changed
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
@@ -40,13 +42,16 @@ class GracePeriod:
     """Step of the newest jump of the learning rate in force."""
 
     def take_in(
-        self, policy: Policy, loss: float, step: int, findings: Iterable[Finding]
+        self, policy: Policy, loss: float, step: int, findings: Sequence[Finding]
     ) -> tuple[GracePeriod, tuple[tuple[str, str], ...]]:
         """Take in a calm step: a spike that opens starts a wait, one that closes ends it.
 
         Returns:
             The new state, and the decisions (what, why) to journal.
         """
+        losses = (*self.losses[-_LOSSES + 1 :], loss)
+        if not findings:
+            return changed(self, losses=losses), ()
         waiting, raised = dict(self.waiting), self.rate_raised
         decisions: list[tuple[str, str]] = []
         for f in findings:
@@ -73,7 +78,6 @@ class GracePeriod:
                         f" {further} at most while the loss is on its way back; acted on then",
                     )
                 )
-        losses = (*self.losses[-_LOSSES + 1 :], loss)
         return replace(self, losses=losses, waiting=waiting, rate_raised=raised), tuple(decisions)
 
     def lasts(self, policy: Policy, finding: Finding, step: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
+from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.recovery import kept_remedy, opening, trial_cycle
 from trimtab.guard.recovery.commands import FindIncident, Question, decision
@@ -213,24 +214,24 @@ def _report(state: RecoveryState, asked: Reporting, e: IncidentFound) -> Result:
 def _calm_step(state: RecoveryState, e: StepDone) -> Result:
     """Watch what was done before, and see whether something must be done now."""
     policy = state.policy
-    commands: list[Command] = []
-    told, more = state.notices.repeat(state.open, e.step)
-    commands += more
+    notices, lines = state.notices.repeat(state.open, e.step)
     opened = sum(1 for f in e.findings if f.severity != "info" and not f.closed)
     effects, entries = state.effects.take_in(
         e.loss, e.norm, opened, e.step, verify_steps=policy.verify_steps
     )
-    commands += entries
-    state = replace(state, notices=told, effects=effects)
+    commands: list[Command] = [*lines, *entries]
+    grace = state.grace
     if policy.mode == "act" and not state.advising_only:
-        grace, decisions = state.grace.take_in(policy, e.loss, e.step, e.findings)
+        grace, decisions = grace.take_in(policy, e.loss, e.step, e.findings)
         commands += [decision(e.step, what, why) for what, why in decisions]
-        state = replace(state, grace=grace)
-    alarmed = any(f.severity != "info" for f in e.findings)
-    state, more = kept_remedy.verify_step(
-        state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
-    )
-    commands += more
+    # each step comes here: `changed` costs a fifth of `replace`
+    state = changed(state, notices=notices, effects=effects, grace=grace)
+    if state.verification is not None:
+        alarmed = any(f.severity != "info" for f in e.findings)
+        state, more = kept_remedy.verify_step(
+            state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
+        )
+        commands += more
     if policy.mode != "observe" and opening.is_troubled(state, e):
         state, more = opening.look_up(state, e)
         commands += more
