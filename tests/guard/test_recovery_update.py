@@ -16,7 +16,7 @@ from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery import executor
 from trimtab.guard.recovery.case import Verification
-from trimtab.guard.recovery.events import Event, Found, Standing, StepDone
+from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.state import Phase, RecoveryState
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
@@ -191,7 +191,7 @@ class World:
             case c.FindIncident():
                 record = self.record()
                 found = find_incident(record, question.findings, question.handled)
-                what = None if found is None else Found(record, *found)
+                what = None if found is None else IncidentInRecord(record, *found)
                 return ev.IncidentFound(step=self.step, found=what, standing=self.standing())
             case c.FindRestorePoint():
                 before = [p for p in self.points if p.step <= question.step <= self.row]
@@ -283,7 +283,7 @@ class World:
         )
 
     def journalled(self, event: str) -> list[dict[str, Any]]:
-        found = [x for x in self.commands if isinstance(x, c.Journal) and x.event == event]
+        found = [x for x in self.commands if isinstance(x, c.JournalEvent) and x.event == event]
         return [dict(x.data) for x in found]
 
     def decided(self) -> list[str]:

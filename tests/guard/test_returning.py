@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from trimtab.detectors.contract import Finding
-from trimtab.guard.recovery.recurrence import Recurrence
+from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.triage import speaks_of_trial
 from trimtab.plan.policy import Policy
 
@@ -35,8 +35,8 @@ def spike(onset: int, *, kind: str = "spike", closed: bool = False, value: float
     )
 
 
-def after(*onsets: int, policy: Policy | None = None) -> Recurrence:
-    seen = Recurrence()
+def after(*onsets: int, policy: Policy | None = None) -> RecurringSpikes:
+    seen = RecurringSpikes()
     for onset in onsets:
         findings = [spike(onset), spike(onset, closed=True)]
         seen, _ = seen.take_in(policy or POLICY, findings)
@@ -74,14 +74,14 @@ def test_recurrence_counts_a_single_row_that_stands_out_as_far_as_a_spike() -> N
 def test_recurrence_of_another_branch_begins_anew_and_other_signals_do_not_count() -> None:
     other = dataclasses.replace(spike(300), signal="grad_norm")
     assert not after(100, 200).returns(POLICY, other)
-    assert not Recurrence().returns(POLICY, spike(300))
+    assert not RecurringSpikes().returns(POLICY, spike(300))
     norms = [dataclasses.replace(spike(n), signal="grad_norm") for n in (310, 320)]
-    seen, _ = Recurrence().take_in(POLICY, norms)
+    seen, _ = RecurringSpikes().take_in(POLICY, norms)
     assert not seen.returns(POLICY, spike(330))
 
 
 def test_recurrence_counts_a_row_in_which_norm_and_hidden_state_stand_out_together() -> None:
-    seen = Recurrence()
+    seen = RecurringSpikes()
     for onset in (100, 200):
         for signal in ("grad_norm", "activation_norm"):
             seen, _ = seen.take_in(POLICY, [dataclasses.replace(spike(onset), signal=signal)])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimtab.detectors.contract import changed
-from trimtab.guard.recovery.commands import Journal
+from trimtab.guard.recovery.commands import JournalEvent
 from trimtab.plan.labels import Stretch, label_change
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ChangeEffects:
 
     def take_in(
         self, loss: float, norm: float, alarms: int, step: int, *, verify_steps: int
-    ) -> tuple[ChangeEffects, tuple[Journal, ...]]:
+    ) -> tuple[ChangeEffects, tuple[JournalEvent, ...]]:
         """Take in a calm step; return what to journal of changes that were watched long enough."""
         seen = (loss, norm, alarms)
         recent = (*self.recent[-verify_steps + 1 :], seen) if verify_steps > 1 else (seen,)
@@ -94,7 +94,7 @@ class ChangeEffects:
         """Forget what is watched: the steps after it are taken away."""
         return replace(self, changes=(), kept=None)
 
-    def finish(self, step: int) -> tuple[ChangeEffects, tuple[Journal, ...]]:
+    def finish(self, step: int) -> tuple[ChangeEffects, tuple[JournalEvent, ...]]:
         """Label what there is; a change with too few steps behind it stays without a label."""
         due = [c for c in self.changes if len(c.after) >= _FEWEST_STEPS]
         left = tuple(c for c in self.changes if len(c.after) < _FEWEST_STEPS)
@@ -109,9 +109,9 @@ def _stretch(steps: _Steps) -> Stretch:
     )
 
 
-def _outcome(change: WatchedChange, step: int) -> Journal:
+def _outcome(change: WatchedChange, step: int) -> JournalEvent:
     label = change.label()
-    return Journal(
+    return JournalEvent(
         "outcome",
         step,
         {

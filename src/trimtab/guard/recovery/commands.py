@@ -27,8 +27,8 @@ __all__ = [
     "FindIncident",
     "FindRestorePoint",
     "GoBackTo",
-    "Journal",
     "JournalAction",
+    "JournalEvent",
     "NoteAction",
     "NoteOnset",
     "NoteRaisedRate",
@@ -54,7 +54,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
+class JournalEvent:
     """Append an event to the journal."""
 
     event: str
@@ -248,7 +248,7 @@ class Confirm:
 
 Question = FindIncident | FindRestorePoint | Survey | Capture | Confirm
 Command = (
-    Journal
+    JournalEvent
     | JournalAction
     | Say
     | NoteAction
@@ -281,11 +281,11 @@ def detail(text: str) -> Say:
     return Say(f"             {text}")
 
 
-def decision(step: int, what: str, why: str, evidence: tuple[str, ...] = ()) -> Journal:
+def decision(step: int, what: str, why: str, evidence: tuple[str, ...] = ()) -> JournalEvent:
     """Return a decision for the journal."""
-    return Journal("decision", step, {"what": what, "why": why, "evidence": list(evidence)})
+    return JournalEvent("decision", step, {"what": what, "why": why, "evidence": list(evidence)})
 
 
-def note(step: int, text: str) -> Journal:
+def note(step: int, text: str) -> JournalEvent:
     """Return a sentence of the guard's own for the journal."""
-    return Journal("note", step, {"author": "trimtab", "text": text})
+    return JournalEvent("note", step, {"author": "trimtab", "text": text})

@@ -23,8 +23,8 @@ __all__ = [
     "Confirmed",
     "Event",
     "FaultHeard",
-    "Found",
     "IncidentFound",
+    "IncidentInRecord",
     "OddRanksFound",
     "ProbeDone",
     "RestorePointFound",
@@ -145,7 +145,7 @@ class RunEnded:
 
 
 @dataclass(frozen=True)
-class Found:
+class IncidentInRecord:
     """An incident that is not yet handled."""
 
     record: RunRecord = field(compare=False, repr=False)
@@ -178,7 +178,7 @@ class IncidentFound:
     """Answers `FindIncident`."""
 
     step: int
-    found: Found | None
+    found: IncidentInRecord | None
     """None: nothing is open that was not handled."""
     standing: Standing
     worked: tuple[str, ...] = ()

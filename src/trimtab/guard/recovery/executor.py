@@ -243,7 +243,7 @@ class Recovery:
         """Do one thing."""
         engine = self.engine
         match command:
-            case c.Journal():
+            case c.JournalEvent():
                 engine.recorder.event(command.event, step=command.step, **command.data)
             case c.JournalAction():
                 self._journal_action(command)
@@ -327,10 +327,10 @@ class Recovery:
         return read_run_directory(self.engine.directory.root)
 
     def _find_incident(self, question: c.FindIncident) -> ev.IncidentFound:
-        def find() -> ev.Found | None:
+        def find() -> ev.IncidentInRecord | None:
             record = self._record()
             found = find_incident(record, question.findings, question.handled)
-            return None if found is None else ev.Found(record, *found)
+            return None if found is None else ev.IncidentInRecord(record, *found)
 
         # only the first rank has the rows; all go by what it finds
         found = self.engine.ranks.agree(find) if question.together else find()

@@ -11,8 +11,8 @@ from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.commands import (
     CountRollback,
     DropSnapshots,
-    Journal,
     JournalAction,
+    JournalEvent,
     NoteAction,
     SaveCheckpoint,
     SetFailures,
@@ -175,7 +175,7 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
     }
     found = f"{verdict} (loss {loss:.3f}, {v.level:.3f} before the trouble)"
     commands += [
-        Journal("outcome", step, data),
+        JournalEvent("outcome", step, data),
         at_step(step, f"{v.remedy}: {found if v.losses else _NOT_VERIFIED}"),
     ]
     return replace(state, verification=None, effects=effects), tuple(commands)

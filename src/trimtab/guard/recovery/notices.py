@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trimtab.guard.recovery.commands import Journal, NoteAction, Say, at_step, detail, note
+from trimtab.guard.recovery.commands import JournalEvent, NoteAction, Say, at_step, detail, note
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.text import values_text
 
@@ -224,12 +224,12 @@ class Notices:
         )
 
     def end_skips(self) -> tuple[Notices, tuple[Command, ...]]:
-        """Journal the run of skipped updates that is over, if one was under way."""
+        """JournalEvent the run of skipped updates that is over, if one was under way."""
         run = self.skips
         if run is None:
             return self, ()
         data = {"remedy": "skip-update", "why": run.why, "values": run.values}
-        return replace(self, skips=None), (Journal("action", run.step, data),)
+        return replace(self, skips=None), (JournalEvent("action", run.step, data),)
 
 
 def advice(plan: Plan) -> tuple[tuple[str, ...], tuple[Say, ...]]:
@@ -243,9 +243,9 @@ def advice(plan: Plan) -> tuple[tuple[str, ...], tuple[Say, ...]]:
     return texts, tuple(detail(f"advice: {text}") for text in texts)
 
 
-def incident_entry(incident: Incident, diagnosis: Diagnosis, state: str, step: int) -> Journal:
+def incident_entry(incident: Incident, diagnosis: Diagnosis, state: str, step: int) -> JournalEvent:
     """Return an incident for the journal: `open` when it is found, `explained` once it is over."""
-    return Journal(
+    return JournalEvent(
         "incident",
         step,
         {

@@ -31,8 +31,8 @@ from trimtab.plan.planner import make_plan
 if TYPE_CHECKING:
     from trimtab.guard.recovery.commands import Command, Say
     from trimtab.guard.recovery.events import (
-        Found,
         IncidentFound,
+        IncidentInRecord,
         RestorePointFound,
         Standing,
         StepDone,
@@ -89,7 +89,9 @@ def search_base(state: RecoveryState, asked: Responding, e: IncidentFound) -> Re
     return state, (FindRestorePoint(approach.target_step, or_oldest=True),)
 
 
-def _approach(state: RecoveryState, found: Found, standing: Standing, step: int) -> Approach:
+def _approach(
+    state: RecoveryState, found: IncidentInRecord, standing: Standing, step: int
+) -> Approach:
     """Return how far back to go: before the first sign, further where it has come back."""
     policy, incident, record = state.policy, found.incident, found.record
     recurrence = state.recurrence
@@ -180,14 +182,14 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
     )
 
 
-def _report(state: RecoveryState, found: Found, step: int) -> Result:
+def _report(state: RecoveryState, found: IncidentInRecord, step: int) -> Result:
     """Count the incident as dealt with, and report it unless that was done."""
     diagnosis = diagnose(found.record, found.incident, earlier=state.incidents)
     told, commands, _ = state.notices.report(found.incident, diagnosis, found.keys, step)
     return _handled(replace(state, notices=told), found), commands
 
 
-def _handled(state: RecoveryState, found: Found) -> RecoveryState:
+def _handled(state: RecoveryState, found: IncidentInRecord) -> RecoveryState:
     return replace(
         state,
         handled=state.handled | found.keys,
@@ -195,7 +197,7 @@ def _handled(state: RecoveryState, found: Found) -> RecoveryState:
     )
 
 
-def _advise(state: RecoveryState, found: Found, e: IncidentFound) -> Result:
+def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> Result:
     """Report the incident, and say the first remedies of its plan."""
     record, incident, keys = found.record, found.incident, found.keys
     earlier = state.incidents

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.plan.policy import Policy
 
-__all__ = ["Recurrence"]
+__all__ = ["RecurringSpikes"]
 
 _EDGE = ("grad_norm", "activation_norm")
 _STANDS_OUT = ("spike", "batch-outlier")
@@ -27,7 +27,7 @@ _MOST_APART = 256
 
 
 @dataclass(frozen=True)
-class Recurrence:
+class RecurringSpikes:
     """The loss spikes of this branch."""
 
     onsets: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Recurrence:
 
     def take_in(
         self, policy: Policy, findings: Iterable[Finding]
-    ) -> tuple[Recurrence, tuple[Finding, ...]]:
+    ) -> tuple[RecurringSpikes, tuple[Finding, ...]]:
         """Note spikes of the loss, and single rows that stood out as far, by their onset.
 
         Returns:
@@ -50,7 +50,7 @@ class Recurrence:
             taken.append(f)
         return state, tuple(taken)
 
-    def _take_in(self, policy: Policy, f: Finding) -> tuple[Recurrence, Finding]:
+    def _take_in(self, policy: Policy, f: Finding) -> tuple[RecurringSpikes, Finding]:
         onset = int(f.onset)
         if f.direction != "up" or f.kind not in _STANDS_OUT or onset in self.onsets:
             return self, f
@@ -73,7 +73,7 @@ class Recurrence:
             return state, spike if state.returns(policy, spike) else f
         return state, f
 
-    def _with(self, policy: Policy, onset: int) -> Recurrence:
+    def _with(self, policy: Policy, onset: int) -> RecurringSpikes:
         # no more than these can lie within the horizon; older ones never count again
         kept = max(policy.spike_horizon_steps, _MOST_APART)
         return replace(self, onsets=(*self.onsets[-kept + 1 :], onset))

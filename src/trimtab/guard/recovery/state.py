@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from trimtab.guard.recovery.change_effects import ChangeEffects
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.notices import Notices
-from trimtab.guard.recovery.recurrence import Recurrence
+from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.triage import puts_in_doubt
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.case import Approach, Case, Verification
-    from trimtab.guard.recovery.events import Found, RunEnded, Standing, StepDone
+    from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
@@ -71,7 +71,7 @@ class Opening:
     """A state to go back to is searched."""
 
     event: StepDone
-    found: Found
+    found: IncidentInRecord
     approach: Approach
 
 
@@ -80,7 +80,7 @@ class Surveying:
     """A state to go back to is there; what the first decision needs besides is asked for."""
 
     event: StepDone
-    found: Found
+    found: IncidentInRecord
     approach: Approach
     base: RestorePoint
 
@@ -193,7 +193,7 @@ class RecoveryState:
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
     grace: GracePeriod = field(default_factory=GracePeriod)
-    recurrence: Recurrence = field(default_factory=Recurrence)
+    recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
 

@@ -31,7 +31,7 @@ from trimtab.guard.recovery.commands import (
     DropSnapshots,
     FindRestorePoint,
     GoBackTo,
-    Journal,
+    JournalEvent,
     NoteRaisedRate,
     PassBy,
     PutInForce,
@@ -46,7 +46,7 @@ from trimtab.guard.recovery.commands import (
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.kept_remedy import give_up, keep
-from trimtab.guard.recovery.recurrence import Recurrence
+from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.situation import (
     older_target,
     situation_of,
@@ -284,7 +284,7 @@ def finish_trial(state: RecoveryState, step: int, e: Captured | None) -> Result:
         "effect": "" if effect is None else str(effect),
     }
     return replace(state, case=case, pending=Advancing(after_probe=False)), (
-        Journal("outcome", step, data),
+        JournalEvent("outcome", step, data),
         detail(
             f"trial {len(case.losses):>3} steps, {trial.name}:"
             f" {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected"
@@ -359,7 +359,7 @@ def _comparison(case: Case, step: NextStep, now: int) -> tuple[Command, ...]:
         "kept": step.trial.name if isinstance(step, Commit) else None,
         **found.as_json(),
     }
-    entry = Journal("decision", now, data)
+    entry = JournalEvent("decision", now, data)
     return (entry, detail(f"trials: {found.news}")) if found.news else (entry,)
 
 
@@ -482,7 +482,7 @@ def forget_findings(state: RecoveryState) -> RecoveryState:
         state,
         open={},
         grace=GracePeriod(),
-        recurrence=Recurrence(),
+        recurrence=RecurringSpikes(),
         notices=replace(state.notices, waiting=frozenset()),
     )
 
