@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.recovery import notices
-from trimtab.guard.recovery.case import Approach, Case, find_lr_jump, lr_at, lr_rise
+from trimtab.guard.recovery.case import Approach, Case
 from trimtab.guard.recovery.commands import (
     FindIncident,
     FindRestorePoint,
@@ -20,6 +20,7 @@ from trimtab.guard.recovery.commands import (
     decision,
 )
 from trimtab.guard.recovery.kept_remedy import give_up
+from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import Opening, Responding, Surveying
 from trimtab.guard.recovery.triage import is_trouble, loss_level, saturates

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.guard.recovery.case import onset_sample
 from trimtab.guard.recovery.curves import usual_norm
+from trimtab.guard.recovery.data_probe import onset_sample
 from trimtab.guard.recovery.triage import saturates
 from trimtab.plan.ladder import Situation
 

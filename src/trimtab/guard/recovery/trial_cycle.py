@@ -14,15 +14,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trimtab.guard.recovery.case import (
-    conclude_trial,
-    lr_at,
-    onset_sample,
-    outliers,
-    probe_sample,
-    summarise_probe,
-    trial_is_lost,
-)
 from trimtab.guard.recovery.commands import (
     BeginAttempt,
     Capture,
@@ -44,8 +35,15 @@ from trimtab.guard.recovery.commands import (
     detail,
 )
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.recovery.data_probe import (
+    onset_sample,
+    outliers,
+    probe_sample,
+    summarize_probe,
+)
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.kept_remedy import give_up, keep
+from trimtab.guard.recovery.learning_rate import lr_at
 from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.situation import (
     older_target,
@@ -64,6 +62,7 @@ from trimtab.guard.recovery.state import (
 )
 from trimtab.guard.recovery.triage import loss_level, saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
+from trimtab.guard.recovery.trial_verdict import conclude_trial, trial_is_lost
 from trimtab.guard.recovery.values import settings_of
 from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Wait, next_step
 from trimtab.plan.trials import Trial
@@ -174,7 +173,7 @@ def probe_step(state: RecoveryState, case: Case, e: ProbeDone) -> Result:
     spent = share >= state.policy.max_wasted_share
     if clean < margin and len(case.probe_samples) <= limit and not spent:
         return state, counted
-    probe = summarise_probe(case, margin=margin)
+    probe = summarize_probe(case, margin=margin)
     of = f"of {probe.num_batches} batches"
     text = (
         f"{probe.num_outliers} {of} stand out under the healthy state (samples"
