@@ -21,7 +21,7 @@ from trimtab.guard.loop.startup import begin
 from trimtab.guard.loop.step_loop import Afterwards
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.run_lock import RunLock
-from trimtab.guard.recovery.recovery import Recovery
+from trimtab.guard.recovery.executor import Recovery
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
 from trimtab.guard.state.training_state import Training, restore_rng

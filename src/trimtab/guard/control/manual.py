@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.loop.fault_barrier import Edge
     from trimtab.guard.recording.recorder import Listener, Recorder
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.deferred_step import LateEngine
     from trimtab.incidents import Incident
 
@@ -410,7 +410,7 @@ class Controls:
         self._recovery.actions.append(
             {"step": self._engine.counters.step, "remedy": remedy, "values": values, "why": why}
         )
-        self._edge.run("recovery", lambda: self._recovery.labels.begin(remedy, by_hand=True))
+        self._edge.run("recovery", lambda: self._recovery.after_change(remedy))
         self._edge.run(
             "journal",
             lambda: self._engine.recorder.event(

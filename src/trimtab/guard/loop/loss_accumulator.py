@@ -237,5 +237,5 @@ class Batches(Controls):
     def _tell_note(self, text: str) -> None:
         """Say and journal a sentence of ours."""
         step = self._engine.counters.step
-        self._edge.run("journal", lambda: self._recovery.teller.note(text))
+        self._edge.run("journal", lambda: self._recovery.note(text))
         self._edge.run("journal", lambda: self._say(f"step {step:>6,}  {text}"))

@@ -16,6 +16,7 @@ import torch
 
 from trimtab.guard.distributed.sharding import local
 from trimtab.guard.probes.batch import find_tokens
+from trimtab.guard.recovery.curves import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +24,8 @@ if TYPE_CHECKING:
     from trimtab.guard.state.run_state import RunState
     from trimtab.guard.state.training_state import Snapshot
 
-__all__ = ["ROUNDING", "ReplayCheck", "Verdict", "compare"]
+__all__ = ["ReplayCheck", "Verdict", "compare"]
 
-ROUNDING = 1e-4
-"""Largest relative difference of losses that kernels which add in another order explain."""
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Ending(Undoing):
     def _tell_notes(self) -> None:
         for text in self._engine.store.take_notes():
             self._say(f"step {self._engine.counters.step:>6,}  {text}")
-            self._recovery.teller.note(text)
+            self._recovery.note(text)
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -128,7 +128,7 @@ class Ending(Undoing):
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (
-            f"{_count(self._recovery.teller.num_told, 'incident')},"
+            f"{_count(self._recovery.num_reported, 'incident')},"
             f" {tried}{_count(len(self.actions), 'action')}"
         )
         self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")

@@ -130,23 +130,23 @@ class Afterwards(Ending):
             fed: What was handed out for it.
             look: Adds what the probes saw, and returns what they saw layer by layer.
         """
-        engine, edge, teller = self._engine, self._edge, self._recovery.teller
+        engine, edge, recovery = self._engine, self._edge, self._recovery
         self._hear_of_faults()
         layers: dict[str, list[float]] = {}
         edge.run("probes", lambda: layers.update(look(values, labels)))
         if layers:
             edge.run("record", lambda: self._recorder.layers(engine.counters.step, layers))
         for text in engine.probes.take_notes():
-            edge.run("journal", lambda t=text: teller.note(t))  # type: ignore[misc]
+            edge.run("journal", lambda t=text: recovery.note(t))  # type: ignore[misc]
         if "odd_ranks" in labels:
-            edge.run("journal", lambda: teller.tell_odd_ranks(labels["odd_ranks"]))
+            edge.run("journal", lambda: recovery.note_odd_ranks(labels["odd_ranks"]))
         if "adam_broken_at" in labels:
-            edge.run("journal", lambda: teller.tell_broken_state(labels["adam_broken_at"]))
+            edge.run("journal", lambda: recovery.note_broken_state(labels["adam_broken_at"]))
         if self._acting and not self._recovery.busy:
             scaled = "loss_scale" in values
             edge.run(
                 "journal",
-                lambda: teller.take_in_update(values, labels, fed.first, fed.last, scaled=scaled),
+                lambda: recovery.after_update(values, labels, fed.first, fed.last, scaled=scaled),
             )
         found: list[Finding] = []
         edge.run("record", engine.note_order)
