@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Setup,
     differences,
@@ -75,8 +76,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     guard.set_optimizer(beta2=0.9, why="a test")
     guard.skip_samples(100, 103, why="a test")
     guard.reset_moments(why="a test", rewarm_steps=9)
-    guard._engine.decisions.rollbacks = 2
-    guard._engine.decisions.last_onsets = [5, 9]
+    inner(guard).engine.decisions.rollbacks = 2
+    inner(guard).engine.decisions.last_onsets = [5, 9]
     train_guarded(s, guard, until=23, on_batch=draw)
     guard.checkpoint()
     everything = all_of(guard, s, counting)
@@ -85,7 +86,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 def all_of(guard: Guard, s: Setup, counting: Counting) -> dict[str, Any]:
-    engine = guard._engine
+    engine = inner(guard).engine
     assert engine.data is not None
     parts = state_of(s) | {
         "rng": capture_rng(),

@@ -15,7 +15,7 @@ import orjson
 
 from trimtab.chronicle.journal import Event, Journal
 from trimtab.errors import ChronicleError
-from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.guard.recording.fault_barrier import to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

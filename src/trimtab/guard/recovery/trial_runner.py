@@ -200,7 +200,7 @@ class Casework:
         )
         raised = engine.raised_by(case.base) if case.depth == 0 else ""
         if raised:
-            engine.store.notes.append(raised)
+            engine.store.note(raised)
         engine.ring.drop_after(case.base.step)
         engine.store.set_aside_after(
             case.base.step,
