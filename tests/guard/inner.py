@@ -28,6 +28,8 @@ class Inner:
     loop: Any
     after: Any
     lock: Any
+    log: Any
+    """Writes down what is done by hand."""
 
 
 def inner(guard: Guard) -> Inner:
@@ -42,6 +44,7 @@ def inner(guard: Guard) -> Inner:
         loop=guard._loop,
         after=guard._after,
         lock=guard._lock,
+        log=guard.control._log,
     )
 
 

@@ -53,7 +53,7 @@ def doubted(tmp_path: Path, *claims: Finding, at: int = 47, background: bool = F
     judge = inner(guard).parts.judgement.judge_row
     train_guarded(s, guard, until=at - 1)
     object.__setattr__(
-        inner(guard).parts.judgement, "judge_row", lambda values: (*judge(values), *claims)
+        inner(guard).parts.judgement, "judge_row", lambda *row: (*judge(*row), *claims)
     )
     train_guarded(s, guard, until=at)
     object.__setattr__(inner(guard).parts.judgement, "judge_row", judge)

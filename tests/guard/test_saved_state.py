@@ -92,7 +92,7 @@ def all_of(guard: Guard, s: Setup, counting: Counting) -> dict[str, Any]:
         "rng": capture_rng(),
         "data": engine.data.state_dict(),
         "skips": guard.skipped_samples,
-        "judge": engine.judge_state.to_json(engine.judge),
+        "judge": inner(guard).parts.judgement.to_json(),
         "counters": vars(engine.counters),
         "decisions": {k: v for k, v in vars(engine.decisions).items() if k not in ("minor", "row")},
         "extra": counting.count,
@@ -136,7 +136,7 @@ def restored(saved: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     np.random.seed(99)  # noqa: NPY002
     guard, s, counting = guarded(saved[0])
     torch.rand(3)
-    guard._start()
+    inner(guard).loop.on_train_begin()
     everything = all_of(guard, s, counting)
     guard.close()
     return everything
@@ -176,7 +176,7 @@ def test_the_random_state_of_the_device_is_saved(tmp_path: Path) -> None:
     guard.close()
     torch.cuda.manual_seed_all(6)
     guard = guard_of(make(), tmp_path / "run", steps=STEPS)
-    guard._start()
+    inner(guard).loop.on_train_begin()
     guard.close()
     for a, b in zip(expected, torch.cuda.get_rng_state_all(), strict=True):
         assert torch.equal(a, b)

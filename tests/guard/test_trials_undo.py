@@ -145,7 +145,7 @@ def test_a_number_format_that_was_kept_holds_after_a_restart_until_it_is_undone(
     guard, s = open_run()
     train_guarded(s, guard, until=10)
     inner(guard).engine.set_precision("bf16")
-    guard._note_action("roll-back+bf16", {"precision": "bf16"}, "fp16 overflowed")
+    inner(guard).log.note("roll-back+bf16", {"precision": "bf16"}, "fp16 overflowed")
     train_guarded(s, guard, until=13)
     guard.close()
     guard, s = open_run()
