@@ -29,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, DistributedSampler
 
+from tests.guard.inner import inner
 from tests.guard.jobs import context
 from tests.guard.tiny import VOCAB, Sequences
 from trimtab.guard import Guard
@@ -231,7 +232,7 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
     if job.before is not None:
         job.before(crew, guard)
     for number, batch in enumerate(guard, 1):
-        first = guard._fed[-1].first
+        first = inner(guard).fed[-1].first
         used = batch if job.spoil_batch is None else job.spoil_batch(crew, first, batch)
         loss = loss_of(crew, used)
         if job.spoil_loss is not None and guard.phase != "probe":

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tests.guard.crowd import Job, build, loss_of
+from tests.guard.inner import inner
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
 
@@ -42,7 +43,7 @@ def main(folder: Path, steps: int) -> None:
     )
     marker = folder / "died"
     for batch in guard:
-        first = guard._fed[-1].first
+        first = inner(guard).fed[-1].first
         if first in BAD and rank == world - 1:
             batch = torch.randint(
                 0, 13, batch.shape, generator=torch.Generator().manual_seed(first)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.guard.inner import inner
 from tests.guard.jobs import context
 from tests.guard.tiny import differences, guard_of, make, state_of
 from trimtab.checkpoints.manifest import newest_healthy
@@ -97,7 +98,7 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
 
 
 def _bad(guard: Guard, batch: Tensor) -> Tensor:
-    first = guard._fed[0].first
+    first = inner(guard).fed[0].first
     if not BAD[0] <= first < BAD[1]:
         return batch
     return torch.randint(0, 13, batch.shape, generator=torch.Generator().manual_seed(first))

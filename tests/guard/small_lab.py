@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tests.guard.inner import inner
 from trimtab.guard import Guard
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
@@ -124,8 +125,8 @@ def guarded(
     fed: list[tuple[int, int, str]] = []
     for number, batch in enumerate(guard):
         assert number < limit, "the run does not end"
-        assert guard._fed
-        fed.append((guard._fed[0].first, guard._fed[-1].last, guard.phase))
+        assert inner(guard).fed
+        fed.append((inner(guard).fed[0].first, inner(guard).fed[-1].last, guard.phase))
         with autocast(parts.autocast_dtype):
             loss = next_token_loss(parts.model, batch["tokens"])
         if spoil is not None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Setup,
     differences,
@@ -51,11 +52,11 @@ def test_a_setting_holds_at_once_through_a_rollback_and_a_restart(
     s, run = make(), tmp_path / "run"
     guard = guard_of(s, run, steps=60, mode="act")
     train_guarded(s, guard, until=10)
-    early = guard._engine.snapshot()
+    early = inner(guard).engine.snapshot()
     guard.checkpoint()
     guard.set_optimizer(why="asked for", **{name: value})
     assert in_force(s, name) == expected
-    guard._engine.restore(early)
+    inner(guard).engine.restore(early)
     assert in_force(s, name) == expected
     train_guarded(s, guard, until=30)
     guard.close()
@@ -200,7 +201,8 @@ def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
     def watch(g: Guard, _: Tensor) -> None:
         if g.step_number == 21:
             watched = Verification("roll-back", 37, 2.5, 0.5)
-            g._recovery.state = dataclasses.replace(g._recovery.state, verification=watched)
+            recovery = inner(g).recovery
+            recovery.state = dataclasses.replace(recovery.state, verification=watched)
 
     train_guarded(s, guard, on_batch=watch)
     saved = [e.step for e in events_of(tmp_path / "run", "checkpoint")]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Precision,
     Setup,
@@ -23,7 +24,7 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.loop.loss_accumulator import Losses
+from trimtab.guard.loop.step_batches import Losses
 
 pytestmark = pytest.mark.torch
 
@@ -245,7 +246,7 @@ def test_samples_that_are_no_losses_are_left_out_and_stop_nothing(
         guard.backward(s.loss(batch), samples=samples)
         guard.step()
     assert len([line for line in said if "is left out: expected a tensor of losses" in line]) == 1
-    assert (guard.step_number, guard._edge.stood_down) == (4, False)
+    assert (guard.step_number, inner(guard).edge.stood_down) == (4, False)
 
 
 def test_a_signal_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:

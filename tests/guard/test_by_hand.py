@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.tiny import differences, events_of, guard_of, make, state_of, train_guarded
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
@@ -40,7 +41,7 @@ def test_a_number_of_another_kind_is_taken_as_what_it_means(
         for v in values[:4]
     ] == [0.5] * 4
     assert values[4]["skip_samples"] == [90, 91]
-    assert not guard._edge.stood_down
+    assert not inner(guard).edge.stood_down
     guard.close()
 
 
@@ -63,14 +64,14 @@ CALLS: dict[str, Callable[[Guard, Any], object]] = {
 def test_what_is_no_number_is_refused_before_anything_is_done(
     tmp_path: Path, guard: Guard, call: str
 ) -> None:
-    before = guard._engine.standing()
+    before = inner(guard).engine.standing()
     for wrong in ("0.5", True, torch.zeros(2), float("nan"), [1]):
         with pytest.raises(ConfigError) as caught:
             CALLS[call](guard, wrong)
         assert call.split()[0] in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert guard._engine.standing() == before
-    assert guard._engine.lr_override is guard._engine.weight_decay is None
+    assert inner(guard).engine.standing() == before
+    assert inner(guard).parts.rates.lr_override is inner(guard).parts.rates.weight_decay is None
     assert events_of(tmp_path / "run", "action", "fault") == []
     guard.close()
 
@@ -195,7 +196,7 @@ def test_the_last_line_says_what_was_tried_and_not_verified(tmp_path: Path) -> N
     guard = guard_of(s, tmp_path / "run", steps=3, mode="act", say=said.append)
     train_guarded(s, guard, until=2)
     watched = Verification("roll-back", until_step=70, level=2.0, sigma=0.1)
-    recovery = guard._recovery
+    recovery = inner(guard).recovery
     recovery.state = dataclasses.replace(recovery.state, num_trials=3, verification=watched)
     guard.finish()
     assert said[-2:] == [

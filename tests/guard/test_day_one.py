@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from tests.guard import small_lab
 from tests.guard.crowd import Crew, Job, Layout, outcome, run_crowd
+from tests.guard.inner import inner
 from tests.guard.small_lab import SOUND, guarded
 from tests.guard.test_ranks import agree
 from tests.guard.tiny import events_of, guard_of, make, rows_of
@@ -90,7 +91,7 @@ def alarms(loss: Floats) -> list[Finding]:
 
 
 def spoil_gradient(guard: Guard, value: float) -> None:
-    grad = guard._training.parameters[0].grad
+    grad = inner(guard).training.parameters[0].grad
     assert grad is not None
     grad.view(-1)[0] = value
 
@@ -136,7 +137,7 @@ def test_d_on_a_plateau_at_twice_the_loss_the_ladder_climbs(tmp_path: Path) -> N
     assert len({t["why"] for t in trials}) >= 4
     factors = [math.prod(f for _, f in t.get("lr_cuts") or []) for t in trials]
     assert min(factors) <= 0.25
-    assert o.guard._recovery.given_up
+    assert inner(o.guard).recovery.given_up
     assert o.guard.step_number == 1250
 
 
@@ -204,8 +205,8 @@ def test_h_killed_in_mid_incident_the_verdicts_are_those_of_an_unbroken_run(
                 for c in list_checkpoints(run / "checkpoints"):
                     set_grade(c.path, "healthy", "a test: resumed in mid-incident all the same")
             if guard.step_number == until:
-                guard._lock.release()  # type: ignore[union-attr]
-                guard._recorder.close()  # nothing more is written, as after a kill
+                inner(guard).lock.release()  # type: ignore[union-attr]
+                inner(guard).recorder.close()  # nothing more is written, as after a kill
                 return
 
     train(tmp_path / "straight")

@@ -10,6 +10,7 @@ import pytest
 from torch import Tensor
 
 from tests.guard import small_lab
+from tests.guard.inner import inner
 from tests.guard.small_lab import SOUND, STEPS, Outcome, bad_data, bad_lr, guarded, plain
 from tests.guard.tiny import events_of, rows_of
 from trimtab.checkpoints.manifest import list_checkpoints, verify
@@ -146,8 +147,8 @@ def test_what_was_saved_between_onset_and_detection_is_poisoned_and_kept(
 ) -> None:
     o = guarded(SOUND, text, tmp_path / "run", checkpoints_kept=50)
     guard = o.guard
-    guard._engine.store._recorder.event = lambda *_, **__: None  # type: ignore[method-assign]
-    guard._engine.store.set_aside_after(120, first_sign=240, now=300, why="a test")
+    inner(guard).engine.store._recorder.event = lambda *_, **__: None  # type: ignore[method-assign]
+    inner(guard).engine.store.set_aside_after(120, first_sign=240, now=300, why="a test")
     aside = {c.step: c.grade for c in list_checkpoints(tmp_path / "run" / "aside")}
     assert aside == {180: "suspect", 240: "poisoned", 300: "poisoned", 360: "poisoned"}
     left = [(c.step, c.grade, c.pinned) for c in list_checkpoints(tmp_path / "run" / "checkpoints")]

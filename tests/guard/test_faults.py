@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Sequences,
     differences,
@@ -44,19 +45,19 @@ def no_space(*_: Any, **__: Any) -> Any:
 
 
 def break_judge(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(guard._engine.judge), "update", fail)
+    monkeypatch.setattr(type(inner(guard).parts.judgement.judge), "update", fail)
 
 
 def break_recorder(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._recorder, "sample", no_space)
+    monkeypatch.setattr(inner(guard).recorder, "sample", no_space)
 
 
 def break_journal(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._recorder.journal, "append", no_space)
+    monkeypatch.setattr(inner(guard).recorder.journal, "append", no_space)
 
 
 def break_recovery(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._recovery, "after_step", fail)
+    monkeypatch.setattr(inner(guard).recovery, "after_step", fail)
 
 
 def break_checkpoints(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +72,7 @@ def break_tensor_writer(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_snapshots(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._engine, "snapshot", fail)
+    monkeypatch.setattr(inner(guard).parts.points, "snapshot", fail)
 
 
 def break_probes(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def break_probes(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_hook(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard._engine.probes.hidden, "_measure", fail)
+    monkeypatch.setattr(inner(guard).parts.probes.hidden, "_measure", fail)
 
 
 BREAKS = [

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.guard.inner import inner
 from tests.guard.tiny import events_of, guard_of, make, train_guarded
 from trimtab.checkpoints.manifest import list_checkpoints, set_grade
 from trimtab.detectors.contract import Finding
@@ -49,11 +50,13 @@ def doubted(tmp_path: Path, *claims: Finding, at: int = 47, background: bool = F
         checkpoint_every_steps=10, checkpoints_kept=9, checkpoint_in_background=background
     )
     guard = guard_of(s, tmp_path / "run", steps=80, policy=policy)
-    judge = guard._engine.judge_row
+    judge = inner(guard).parts.judgement.judge_row
     train_guarded(s, guard, until=at - 1)
-    object.__setattr__(guard._engine, "judge_row", lambda values: (*judge(values), *claims))
+    object.__setattr__(
+        inner(guard).parts.judgement, "judge_row", lambda *row: (*judge(*row), *claims)
+    )
     train_guarded(s, guard, until=at)
-    object.__setattr__(guard._engine, "judge_row", judge)
+    object.__setattr__(inner(guard).parts.judgement, "judge_row", judge)
     guard.close()
     return tmp_path / "run"
 

@@ -31,7 +31,7 @@ from tests.guard.tiny import (
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.step.deferred_read import skips_on_device, update_unless
-from trimtab.guard.step.deferred_step import LateEngine
+from trimtab.guard.step.deferred_step import DeferredStep
 from trimtab.lab.train import Parts
 from trimtab.plan.policy import Policy
 
@@ -116,21 +116,21 @@ def spoil_gradients(steps: range, s: Setup, guard: Guard) -> None:
 def counted() -> Iterator[dict[str, int]]:
     """Count the steps that were done late."""
     count = {"late": 0, "dropped": 0}
-    step_late, drop_step = LateEngine.step_late, LateEngine.drop_step
+    step_late, drop_step = DeferredStep.step, DeferredStep.drop
 
-    def counting(self: LateEngine, *rest: Any, **named: Any) -> Any:
+    def counting(self: DeferredStep, *rest: Any, **named: Any) -> Any:
         count["late"] += 1
         return step_late(self, *rest, **named)
 
-    def dropping(self: LateEngine) -> None:
+    def dropping(self: DeferredStep) -> None:
         count["dropped"] += 1
         drop_step(self)
 
-    LateEngine.step_late, LateEngine.drop_step = counting, dropping  # type: ignore[method-assign]
+    DeferredStep.step, DeferredStep.drop = counting, dropping  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        LateEngine.step_late, LateEngine.drop_step = step_late, drop_step  # type: ignore[method-assign]
+        DeferredStep.step, DeferredStep.drop = step_late, drop_step  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("mode", "accumulate"), [("observe", 1), ("advise", 1), ("act", 2)])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from tests.guard.crowd import Crew, Job, Layout, die, outcome, run_crowd
+from tests.guard.inner import inner
 from tests.guard.tiny import differences, events_of, rows_of
 from trimtab.guard import Guard
 
@@ -259,7 +260,7 @@ def break_judge(crew: Crew, guard: Guard) -> None:
         raise RuntimeError("planted")
 
     if crew.rank == 1:
-        object.__setattr__(guard._engine, "judge_row", fail)
+        object.__setattr__(inner(guard).parts.judgement, "judge_row", fail)
 
 
 @pytest.mark.parametrize(("layout", "world"), layouts("ddp")[:2])  # torch clips no mixed tensors

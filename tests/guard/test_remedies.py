@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Setup,
     differences,
@@ -216,17 +217,17 @@ def test_skipped_samples_are_never_fed_again_after_a_rollback_a_kill_or_an_epoch
     fed: list[int] = []
 
     def note(g: Guard, _: Tensor) -> None:
-        first, last = g._fed[0].first, g._fed[-1].last
+        first, last = inner(g).fed[0].first, inner(g).fed[-1].last
         fed.extend(range(first, last + 1))
 
     policy = Policy(checkpoint_every_steps=5, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=25, policy=policy)
     train_guarded(s, guard, on_batch=note, until=9)
-    back = guard._engine.restore_point(5)
+    back = inner(guard).engine.restore_point(5)
     assert back is not None
-    guard._engine.restore(back)  # the rollback
+    inner(guard).engine.restore(back)  # the rollback
     guard.skip_samples(25, 31, why="unstable")  # batches 24-27 and 28-31 hold them
-    guard._engine.begin_attempt(parent="1.0", parent_step=5, why="a test", trial=False)
+    inner(guard).engine.begin_attempt(parent="1.0", parent_step=5, why="a test", trial=False)
     fed.clear()
     train_guarded(s, guard, on_batch=note, until=7)
     guard.close()  # as a kill: nothing is saved
@@ -250,11 +251,11 @@ def test_a_rollback_brings_the_very_same_batches_and_losses_back(tmp_path: Path)
     )
     first = train_guarded(s, guard, until=38)
     for step in (35, 15, 5, 0):  # through three epochs back
-        snapshot = guard._engine.ring.before(step)
+        snapshot = inner(guard).engine.ring.before(step)
         assert snapshot is not None
         assert snapshot.step == step
-        guard._engine.restore(snapshot)
-        guard._engine.begin_attempt(parent="1.0", parent_step=step, why="a test", trial=False)
+        inner(guard).engine.restore(snapshot)
+        inner(guard).engine.begin_attempt(parent="1.0", parent_step=step, why="a test", trial=False)
         assert train_guarded(s, guard, until=38) == first[step:]
     guard.close()
 

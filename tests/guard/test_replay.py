@@ -21,7 +21,7 @@ from tests.guard.tiny import (
     train_guarded,
     train_plain,
 )
-from trimtab.guard.loop.resume_check import Pass, compare
+from trimtab.guard.loop.resume_check import ReplayPass, compare
 
 pytestmark = pytest.mark.torch
 
@@ -145,10 +145,10 @@ def test_other_data_and_rounding_are_told_apart(tmp_path: Path) -> None:
     found = outcome(tmp_path, s)
     assert found["verdict"] == "did not"
     assert "the data is not the same from step 1 of 8 on" in found["text"]
-    near = compare(Pass([2.0, 1.5], [1, 2], 7), Pass([2.0, 1.50001], [1, 2], 8))
+    near = compare(ReplayPass([2.0, 1.5], [1, 2], 7), ReplayPass([2.0, 1.50001], [1, 2], 8))
     assert near.kind == "rounding"
     assert near.largest == pytest.approx(1e-5)
     assert near.relative == pytest.approx(5e-6)
-    assert compare(Pass([2.0], [1], 7), Pass([2.0], [1], 8)).kind == "rounding"
-    assert compare(Pass([2.0], [1], 7), Pass([2.1], [1], 7)).kind == "different"
-    assert compare(Pass([2.0], [1], 7), Pass([2.0], [1], 7)).kind == "bit-equal"
+    assert compare(ReplayPass([2.0], [1], 7), ReplayPass([2.0], [1], 8)).kind == "rounding"
+    assert compare(ReplayPass([2.0], [1], 7), ReplayPass([2.1], [1], 7)).kind == "different"
+    assert compare(ReplayPass([2.0], [1], 7), ReplayPass([2.0], [1], 7)).kind == "bit-equal"

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from tests.guard.crowd import Job, run_crowd
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Sequences,
     Setup,
@@ -293,7 +294,7 @@ def test_a_weight_decay_schedule_that_gives_none_is_refused(tmp_path: Path) -> N
     for bad in (-0.1, float("nan"), "much"):
         with pytest.raises(ConfigError, match="schedule_weight_decay: the schedule gives"):
             guard.schedule_weight_decay(lambda _, x=bad: x, why="a test")  # type: ignore[misc]
-    assert guard._engine.weight_decay is None
+    assert inner(guard).parts.rates.weight_decay is None
     guard.close()
 
 
@@ -329,9 +330,9 @@ def test_another_shard_is_fed_from_the_next_batch_on_and_recorded(tmp_path: Path
     (action,) = events_of(tmp_path / "run", "action")
     assert action.data["remedy"] == "change-data"
     assert action.data["values"] == {"first_sample": 28, "dataset": "Shifted"}
-    back = next(x for x in reversed(guard._engine.ring.items) if x.step <= 6)
+    back = next(x for x in reversed(inner(guard).engine.ring.items) if x.step <= 6)
     seen.clear()
-    guard._engine.restore(back)  # as a rollback to before the change does
+    inner(guard).engine.restore(back)  # as a rollback to before the change does
     train_guarded(s, guard, until=9, on_batch=note)
     assert torch.equal(torch.cat(seen), torch.cat([first[24:], second[:8]]))
     guard.checkpoint()

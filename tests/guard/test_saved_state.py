@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Setup,
     differences,
@@ -75,8 +76,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     guard.set_optimizer(beta2=0.9, why="a test")
     guard.skip_samples(100, 103, why="a test")
     guard.reset_moments(why="a test", rewarm_steps=9)
-    guard._engine.decisions.rollbacks = 2
-    guard._engine.decisions.last_onsets = [5, 9]
+    inner(guard).engine.decisions.rollbacks = 2
+    inner(guard).engine.decisions.last_onsets = [5, 9]
     train_guarded(s, guard, until=23, on_batch=draw)
     guard.checkpoint()
     everything = all_of(guard, s, counting)
@@ -85,13 +86,13 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
 
 
 def all_of(guard: Guard, s: Setup, counting: Counting) -> dict[str, Any]:
-    engine = guard._engine
+    engine = inner(guard).engine
     assert engine.data is not None
     parts = state_of(s) | {
         "rng": capture_rng(),
         "data": engine.data.state_dict(),
         "skips": guard.skipped_samples,
-        "judge": engine.judge_state.to_json(engine.judge),
+        "judge": inner(guard).parts.judgement.to_json(),
         "counters": vars(engine.counters),
         "decisions": {k: v for k, v in vars(engine.decisions).items() if k not in ("minor", "row")},
         "extra": counting.count,
@@ -135,7 +136,7 @@ def restored(saved: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     np.random.seed(99)  # noqa: NPY002
     guard, s, counting = guarded(saved[0])
     torch.rand(3)
-    guard._start()
+    inner(guard).loop.on_train_begin()
     everything = all_of(guard, s, counting)
     guard.close()
     return everything
@@ -175,7 +176,7 @@ def test_the_random_state_of_the_device_is_saved(tmp_path: Path) -> None:
     guard.close()
     torch.cuda.manual_seed_all(6)
     guard = guard_of(make(), tmp_path / "run", steps=STEPS)
-    guard._start()
+    inner(guard).loop.on_train_begin()
     guard.close()
     for a, b in zip(expected, torch.cuda.get_rng_state_all(), strict=True):
         assert torch.equal(a, b)

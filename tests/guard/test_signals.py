@@ -119,7 +119,7 @@ def test_a_sleep_in_one_step_shows_as_that_steps_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()  # of our own: the machine may be busy
-    monkeypatch.setattr("trimtab.guard.step.engine.time", clock)
+    monkeypatch.setattr("trimtab.guard.state.step_clock.time", clock)
     s = make()
     guard = guard_of(s, tmp_path / "run", steps=30)
     for batch in guard:

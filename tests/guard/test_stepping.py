@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.tiny import Setup, differences, events_of, make, rows_of, state_of
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
@@ -110,12 +111,12 @@ def test_a_rollback_within_a_trainer_goes_back_over_an_epoch_with_all_that_is_it
     trainer = Trainer(s, 1, guard=guard)
     trainer.train()
     notes.count = 7
-    back = guard._engine.snapshot()
+    back = inner(guard).engine.snapshot()
     trainer.losses.clear()
     first = list(trainer.train())
     notes.count = 9
-    guard._engine.restore(back)
-    guard._engine.begin_attempt(parent="1.0", parent_step=4, why="a test", trial=False)
+    inner(guard).engine.restore(back)
+    inner(guard).engine.begin_attempt(parent="1.0", parent_step=4, why="a test", trial=False)
     assert (seen, guard.step_number, notes.count) == ([4], 4, 7)
     trainer.losses.clear()
     assert trainer.train() == first
@@ -142,7 +143,7 @@ def test_gradients_made_while_batches_are_only_looked_at_are_thrown_away(tmp_pat
     trainer = Trainer(s, 1, guard=guard)
     trainer.train()
     before = copy.deepcopy(s.model.state_dict())
-    recovery = guard._recovery
+    recovery = inner(guard).recovery
     recovery.state = dataclasses.replace(recovery.state, phase="probe")
     batches = guard.epoch()
     for _ in range(BATCHES):

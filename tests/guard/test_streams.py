@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Sequences,
     differences,
@@ -246,10 +247,10 @@ def test_a_run_on_a_stream_resumes_and_rolls_back_bit_for_bit(tmp_path: Path) ->
     guard.close()
     again = setup()
     guard = guard_of(again, tmp_path / "broken", steps=30, mode="act")
-    back = guard._engine.snapshot()
+    back = inner(guard).engine.snapshot()
     train_guarded(again, guard, until=20)
-    guard._engine.restore(back)
-    guard._engine.begin_attempt(parent="1.1", parent_step=14, why="a test", trial=False)
+    inner(guard).engine.restore(back)
+    inner(guard).engine.begin_attempt(parent="1.1", parent_step=14, why="a test", trial=False)
     rest = train_guarded(again, guard)
     assert [*first, *rest] == expected
     assert differences(state_of(whole), state_of(again)) == []

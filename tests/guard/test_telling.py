@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     Setup,
     differences,
@@ -233,7 +234,7 @@ def test_a_fault_in_the_last_save_does_not_hide_the_interrupt(
     def broken(*_: Any) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(guard._engine, "save_checkpoint", broken)
+    monkeypatch.setattr(inner(guard).parts.points, "save", broken)
     with pytest.raises(KeyboardInterrupt):
         train_guarded(
             s,

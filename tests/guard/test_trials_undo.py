@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.tiny import (
     differences,
     events_of,
@@ -92,9 +93,9 @@ def test_a_tighter_clip_says_that_it_may_only_delay_and_is_undone_at_once(tmp_pa
     guard, _ = guard_at(run, 12)
     guard.tighten_clip(0.5, why="single large gradients")
     assert events_of(run, "action")[-1].data["values"]["evidence"] == "delays only?"
-    assert guard._engine.decisions.clip_factor == 0.5
+    assert inner(guard).engine.decisions.clip_factor == 0.5
     assert guard.undo("tighten-clip", why="no difference").startswith("divide the clip's factor")
-    assert guard._engine.decisions.clip_factor == 1.0
+    assert inner(guard).engine.decisions.clip_factor == 1.0
     guard.close()
 
 
@@ -143,8 +144,8 @@ def test_a_number_format_that_was_kept_holds_after_a_restart_until_it_is_undone(
 
     guard, s = open_run()
     train_guarded(s, guard, until=10)
-    guard._engine.set_precision("bf16")
-    guard._note_action("roll-back+bf16", {"precision": "bf16"}, "fp16 overflowed")
+    inner(guard).engine.set_precision("bf16")
+    inner(guard).log.note("roll-back+bf16", {"precision": "bf16"}, "fp16 overflowed")
     train_guarded(s, guard, until=13)
     guard.close()
     guard, s = open_run()
@@ -190,10 +191,10 @@ def test_a_held_rate_lasts_over_rollback_and_restart_until_it_is_taken_back(tmp_
     run = tmp_path / "run"
     guard, s = guard_at(run, 12)
     asked = guard.next_lr
-    early = guard._engine.snapshot()
+    early = inner(guard).engine.snapshot()
     guard.limit_lr(asked / 4, why="a test")
     assert guard.next_lr == pytest.approx(asked / 4, rel=1e-12)
-    guard._engine.restore(early)
+    inner(guard).engine.restore(early)
     assert guard.next_lr == pytest.approx(asked / 4, rel=1e-12)
     train_guarded(s, guard, until=20)
     guard.checkpoint()

@@ -1,4 +1,4 @@
-"""The public face of the guard: about eight lines in a plain PyTorch loop."""
+"""The guard of a training run: about eight lines in a plain PyTorch loop."""
 
 from __future__ import annotations
 
@@ -9,48 +9,48 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
-from trimtab.guard.data.order import Fed
+from trimtab.guard.control.control import Control
+from trimtab.guard.control.delegation import delegate
 from trimtab.guard.data.streams import open_order
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop import setup_checks
-from trimtab.guard.loop.fault_barrier import Edge, to_stderr
-from trimtab.guard.loop.loss_accumulator import Losses
-from trimtab.guard.loop.resume_check import ReplayCheck
-from trimtab.guard.loop.signal_handler import Interrupts
-from trimtab.guard.loop.startup import begin
-from trimtab.guard.loop.step_loop import Afterwards
+from trimtab.guard.loop.assembly import Setup, assemble
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.run_lock import RunLock
-from trimtab.guard.recovery.executor import Recovery
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
-from trimtab.guard.state.training_state import Training, restore_rng
-from trimtab.guard.step.deferred_step import LateEngine
+from trimtab.guard.state.training_state import Training
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import torch
     from torch.utils.data import DataLoader
 
-    from trimtab.guard.loop.fault_barrier import Part
+    from trimtab.detectors.contract import Detector
+    from trimtab.guard.data.order import Fed
+    from trimtab.guard.recording.recorder import Listener
     from trimtab.guard.state.training_state import Stateful
+    from trimtab.incidents import Incident
 
 __all__ = ["Guard"]
 
-_EMPTY_EPOCHS = 1000
-"""Epochs in a row without a batch that may be fed, after which the data counts as used up."""
+_NO_SIGNALS = ("step",)
+"""Names of a row that are no signals."""
 
 
-class Guard(Afterwards):
+class Guard:
     """Guards one training run.
 
-    It owns the order of the data, so that it can go back and leave data out; it measures, judges
-    and writes down every step; in `act` mode it rolls back, finds the cause with short trials, and
+    It owns the order of the data, so that it can go back and leave data out. It measures, judges
+    and writes down every step. In `act` mode it rolls back, finds the cause with short trials, and
     goes on with the cheapest remedy that holds. In `observe` mode the losses are bitwise those of
     the same loop without it. A fault of its own is journalled, and training goes on unguarded.
+
+    Changes by hand are methods of `guard.control`; they are offered on the guard itself, too.
 
     Example::
 
@@ -83,6 +83,8 @@ class Guard(Afterwards):
         extra: Mapping[str, Stateful] | None = None,
         loaded_step: int | None = None,
         companion: Mapping[str, Any] | None = None,
+        detectors: Iterable[Detector[Any] | str] = (),
+        thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
@@ -113,21 +115,23 @@ class Guard(Afterwards):
             loaded_step: Step of a checkpoint of another trainer's that is loaded already: the run
                 goes on from there and not from a checkpoint of the guard's.
             companion: What `companion()` gave for that checkpoint; None: there is nothing.
+            detectors: Further detectors, judged beside the built-in ones.
+            thresholds: `detector.setting` -> number, such as `{"spike.threshold_sigma": 8}`.
             say: Shows one line to the user; default: standard error. In `observe` only the start,
                 the end, and each incident once.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
             ChronicleError: The run directory cannot be written, or another guard is writing to it.
-            ActError: A run is there but does not fit these objects.
+            ActError: The run found there does not fit these objects.
         """
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
         setup_checks.check_objects(model, optimizer, scheduler, policy)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
-        self._order = open_order(data)
-        self._ranks = ranks = Ranks()
+        judge = setup_checks.make_judge(detectors, thresholds)
+        order, ranks = open_order(data), Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
         is_old = ranks.agree(partial(holds_run, directory))
         if is_old and not resume:
@@ -135,59 +139,61 @@ class Guard(Afterwards):
                 f"{run}: holds a run already; choose another directory, or resume=True to go on"
                 " with it"
             )
-        self.policy = policy
-        self._steps = steps if steps is not None else self._order.steps_per_epoch(accumulate)
-        self._say = setup_checks.safe_say(say or to_stderr) if ranks.chief else _say_nothing
-        self._count_tokens = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens)
-        self._lock = ranks.on_chief(lambda: RunLock(directory.root))
+        steps = steps if steps is not None else order.steps_per_epoch(accumulate)
+        shown = setup_checks.safe_say(say or to_stderr) if ranks.chief else _say_nothing
+        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens)
+        lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
-            self._recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
-            self._resume_skip_list()
-            self._training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
-            self._engine = LateEngine(
-                self._training,
-                self._order,
-                policy,
-                self._recorder,
-                clip=clip,
-                ranks=ranks,
-                output_layer=output_layer,
+            recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
+            setup_checks.resume_skip_list(order, ranks, directory.skip_list)
+            training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
+            made = assemble(
+                Setup(
+                    training=training,
+                    order=order,
+                    policy=policy,
+                    ranks=ranks,
+                    recorder=recorder,
+                    lock=lock,
+                    judge=judge,
+                    say=shown,
+                    count_tokens=counter,
+                    clip=clip,
+                    steps=steps,
+                    accumulate=accumulate,
+                    check_resume=check_resume,
+                    output_layer=output_layer,
+                    loaded_step=loaded_step,
+                    companion=companion,
+                    is_old=is_old,
+                    notes=brought,
+                )
             )
-            self._engine.store.notes += brought
-            self._recovery = Recovery(self._engine, say=self._tell, final_step=self._steps)
-            self._edge = Edge(
-                journal=self._journal_fault,
-                stand_down=self._recovery.stand_down,
-                note=self._note_fault,
-            )
-            self._losses = Losses()
-            self._fed: list[Fed] = []
-            self._accumulate = accumulate
-            self._ended = False
-            self._started = False
-            self._row, self._judged = None, None
-            self._stop_heard, self._own_loop = False, False
-            self._interrupts = Interrupts(self._tell, alone=ranks.count == 1)
-            self._engine.stop_wanted = self._interrupts.is_wanted
-            self._engine.looks_closely = lambda: self._recovery.busy or self._recovery.unsettled
-            self._engine.on_gradients = lambda look: self._edge.run("probes", look)
-            self._rng_at_start = begin(
-                self._engine,
-                steps=self._steps,
-                is_old=is_old,
-                say=self._tell,
-                loaded_step=loaded_step,
-                companion=companion,
-            )
-            self._executed_at_start = self._engine.decisions.executed_steps
-            self._told_step = self._engine.store.whole_step
-            wanted = check_resume > 0 and self._engine.counters.step == 0
-            self._check = ReplayCheck(self._engine, check_resume, self._tell) if wanted else None
         except BaseException:
-            self._release()
+            if lock is not None:
+                lock.release()
             raise
+        self.policy = policy
+        self.control = made.control
+        self._order = order
+        self._ranks = ranks
+        self._recorder = recorder
+        self._training = training
+        self._lock = lock
+        self._parts = made.parts
+        self._engine = made.engine
+        self._recovery = made.recovery
+        self._edge = made.edge
+        self._interrupts = made.interrupts
+        self._batches = made.batches
+        self._start = made.start
+        self._after = made.after
+        self._pending = made.pending
+        self._shutdown = made.shutdown
+        self._loop = made.loop
+        self._gate = made.gate
 
-    # -- what the user's loop calls ---------------------------------------------------------
+    # -- the loop ---------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until the run is done; after a rollback, the batches to train on again.
@@ -196,7 +202,7 @@ class Guard(Afterwards):
         second loop goes on; a batch that was handed out without a `step()` is given up, as by
         `drop_batch`.
         """
-        return self._hand_out(whole=True)
+        return self._loop.run(whole=True)
 
     def epoch(self) -> Iterator[Any]:
         """Yield what is left of one epoch of the data, for a trainer with an epoch loop of its own.
@@ -204,115 +210,77 @@ class Guard(Afterwards):
         As the loop over the guard itself, but it stops at the end of each epoch, and the next call
         begins the next one; after a rollback into the epoch before, it yields the rest of that one.
         """
-        return self._hand_out(whole=False)
+        return self._loop.run(whole=False)
 
-    def _hand_out(self, *, whole: bool) -> Iterator[Any]:
-        self._settle(act=not self._fed)
-        self._start()
-        self._own_loop = whole
-        interrupts = self._interrupts
-        interrupts.watch()
-        try:
-            while not self._ended:
-                if not self._recovery.busy and self._done() and not self._fed:
-                    break
-                interrupts.step_begins()
-                fetched = self._next_batch(whole=whole)
-                if fetched is None and not self._fed and self._settle():
-                    continue  # what was read only now may have sent the run back
-                if fetched is None and not whole:
-                    interrupts.in_step = bool(self._fed)
-                    return
-                if fetched is None:
-                    break
-                yield self._note_batch(*fetched)
-                self._check_stepped()
-        except GeneratorExit:
-            self._settle_last(act=self._ranks.count == 1 and not self._fed)
-            if interrupts.seen:
-                self._end("interrupted")
-            raise
-        finally:
-            interrupts.in_step = interrupts.in_step and not whole
-            interrupts.release()
-        self._end("all steps done" if self._done() else "the data is used up")
+    def backward(
+        self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None
+    ) -> None:
+        """Run the backward pass, scaled where there is a scaler; nothing but noting it in a probe.
 
-    def _note_batch(self, batch: Any, first: int, last: int) -> Any:
-        """Take note of a batch that is handed out, and look at it."""
-        begins = not self._fed
-        self._fed.append(Fed(first, last, self._count_tokens(batch)))
-        if begins:
-            self._losses.clear()
-        if not self.probing:
-            self._edge.run("probes", lambda: self._engine.before_forward(batch, begins=begins))
-        if self._checking is not None:
-            self._edge.run("probes", lambda: self._checking.see_batch(batch))  # type: ignore[union-attr]
-        return batch
+        The gradients of several calls before `step()` add up, as those of `loss.backward()` do.
+        Where they are to be those of the mean, say of how many parts the step is made: the backward
+        pass is then that of `loss / parts`, and the mean of the losses is logged, each with its
+        share.
 
-    def _start(self) -> None:
-        if self.step_is_due:
-            self._give_up_batch("their loop was left before guard.step()")
-        if self._started or self._ended:
-            return
-        self._check_schedules()
-        self._started = True
-        if self._rng_at_start is not None:
-            restore_rng(self._rng_at_start)  # what a script draws before its loop was drawn already
-        if self.policy.mode == "act":
-            self._edge.run("recovery", self._engine.snapshot)
-            self._edge.run("journal", self._tell_notes)
-        if self._check is not None and not self._edge.run("checkpoint", self._check.begin):
-            self._check = None
-        if not self._done():
-            self._edge.run(
-                "journal", lambda: self._verdict("running", "under way, or it was killed")
-            )
-        self._engine.start_clock()
+        Args:
+            loss: Mean loss of what was fed, one number; not divided, and not scaled for fp16.
+            parts: How many parts like this one make the step; where they are not of one size,
+                `len(batch) / len(part)`.
+            samples: As for `note_loss`.
 
-    def _next_batch(self, *, whole: bool) -> tuple[Any, int, int] | None:
-        """Return the next batch that may be fed; None where the data, or the epoch, is used up."""
-        for _ in range(_EMPTY_EPOCHS):
-            fetched = self._order.fetch()
-            if fetched is not None:
-                return fetched
-            if self._steps is None and whole and not self._recovery.busy:
-                return None
-            self._order.next_epoch()
-            if not whole:
-                return None
-        return None
-
-    def _check_stepped(self) -> None:
-        if len(self._fed) < self._accumulate:
-            return
-        last = "the last batch" if self._accumulate == 1 else f"the last {len(self._fed)} batches"
-        every = "every batch" if self._accumulate == 1 else f"every {self._accumulate} batches"
-        raise ConfigError(
-            f"guard.step() was not called for {last}; call guard.backward(loss) for each and"
-            f" guard.step() once for {every}; guard.drop_batch(why=...) before `continue` gives up"
-            " what cannot be used"
-        )
-
-    def _check_between(self) -> None:
-        if self._fed:
-            raise ConfigError(
-                "a step is under way; call guard.checkpoint() between guard.step() and the next"
-                " batch, or give the batch up with guard.drop_batch(why=...)"
-            )
-
-    def go_on_after(self, batches: int) -> None:
-        """Begin so many batches of this rank into the data.
-
-        With the random states that are in force.
-
-        For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
+        Raises:
+            ConfigError: It is no loss with a graph, `parts` is below 1, or no batch was handed out.
         """
-        self._order.advance(batches)
-        self._rng_at_start = None
+        self.note_loss(loss, parts=parts, samples=samples)
+        self._loop.backward(loss, parts=parts)
 
-    def on_restore(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(step)` each time the state of a step was put back, after it was."""
-        self._engine.on_restore.append(callback)
+    def note_loss(
+        self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None
+    ) -> None:
+        """Take note of a batch's loss, where a trainer runs the backward pass itself.
+
+        Args:
+            loss: Mean loss of the batch, nats per token; neither scaled for fp16 nor divided by the
+                number of batches that are accumulated.
+            parts: As for `backward`; only how much it counts in the mean that is logged.
+            samples: Losses of single samples, [samples] or [samples, tokens]; the outliers are
+                named. What is no such tensor is left out, and said once.
+
+        Raises:
+            ConfigError: It is no tensor of one real number, `parts` is below 1, or no batch was
+                handed out.
+        """
+        self._loop.note_loss(loss, parts=parts, samples=samples)
+
+    def clip_gradients(self, limit: float | None) -> float:
+        """Unscale and clip now, where a trainer does so before its optimizer's step.
+
+        `step()` then does not do it again; the guard's own factor on the limit applies.
+
+        Args:
+            limit: Largest global gradient norm, None: only measure it; kept for later steps.
+
+        Returns:
+            The norm before clipping, NaN and Inf as they are; 0 in a probe, which has no gradients.
+        """
+        return self._loop.clip_gradients(limit)
+
+    def note_signals(self, **signals: float) -> None:
+        """Record further signals with the step under way (a reward, a KL divergence).
+
+        Of several ranks all must note the same names; the mean is recorded. Names that the guard
+        measures itself are left out, and so is `step`.
+
+        Raises:
+            ConfigError: A value is no number.
+        """
+        taken = {
+            name: float(arguments.number(f"note_signals: {name}=", value))
+            for name, value in signals.items()
+            if name not in _NO_SIGNALS
+        }
+        if not self.probing:
+            self._parts.pool.note(taken)
 
     def step(self) -> None:
         """Clip, update or skip, record, judge; go back where it is needed and allowed.
@@ -321,51 +289,44 @@ class Guard(Afterwards):
             SystemExit: Nothing is left to try and the policy says to stop then; or SIGTERM came.
             KeyboardInterrupt: SIGINT came in the meantime.
         """
-        if not self._fed or not self._losses:
-            raise ConfigError(
-                "guard.step() needs one batch from the guard and guard.backward(loss) before it"
-            )
-        if self._settle_first():
-            return
-        engine, edge = self._engine, self._edge
-        fed, self._fed = Fed.joined(self._fed), []
-        mean = self._losses.mean()
-        if self.probing:
-            self._training.optimizer.zero_grad(set_to_none=True)
-            whole = engine.pool(float(mean), 0.0, fed.samples, fed.tokens)
-            self._hear_of_faults()
-            if self.probing:
-                edge.run(
-                    "recovery", lambda: self._recovery.after_probe(fed.first, fed.last, whole.loss)
-                )
-            self._interrupts.step_ends(together=whole.stop)
-            return
-        if self._reads_late():
-            self._row = engine.step_late(mean, fed, skip_nonfinite=self._acting)
-            self._interrupts.step_ends(together=False)
-            return
-        values, labels = engine.step(
-            float(mean), fed.samples, fed.tokens, skip_nonfinite=self._acting
-        )
-        found = self._write_down(values, labels, fed, engine.probe)
-        self._act_on(values["loss"], found)
-        self._stop_if_given_up()
-        self._interrupts.step_ends(together=self._stop_heard or engine.step_sum.stop)
+        self._loop.step()
 
-    def checkpoint(self) -> None:
-        """Save the state to disk now, whole or not at all; also done every so many steps.
+    def finish(self, reason: str = "") -> None:
+        """End the run here, as the end of the guard's own loop does: saved, told, written down.
 
-        Call it between steps. Saved while an alarm is open, or with weights that are not finite, it
-        is
-        suspect: a restart passes it over.
+        For a trainer that stops by itself and does not ask for one batch more.
 
-        Raises:
-            ActError: It cannot be saved.
-            ConfigError: The run has ended, or a step is under way.
+        Args:
+            reason: For the journal; default: whether all steps are done.
         """
-        self._check_open("checkpoint")
-        self._check_between()
-        self._engine.save_checkpoint("asked for", doubt=self._recovery.doubt)
+        self._shutdown.end(
+            reason or ("all steps done" if self._after.done else "the trainer stopped")
+        )
+
+    def close(self) -> None:
+        """Stop guarding: close the files and unlock the run directory; done at the end too."""
+        self._shutdown.close()
+
+    # -- by hand: the same as `guard.control.…` ---------------------------------------------
+
+    scale_lr = delegate(Control.scale_lr)
+    limit_lr = delegate(Control.limit_lr)
+    override_lr = delegate(Control.override_lr)
+    schedule_weight_decay = delegate(Control.schedule_weight_decay)
+    set_optimizer = delegate(Control.set_optimizer)
+    tighten_clip = delegate(Control.tighten_clip)
+    reset_moments = delegate(Control.reset_moments)
+    set_loss_scale = delegate(Control.set_loss_scale)
+    skip_samples = delegate(Control.skip_samples)
+    skip_list = delegate(Control.skip_list)
+    change_data = delegate(Control.change_data)
+    undo = delegate(Control.undo)
+    roll_back = delegate(Control.roll_back)
+    start_over = delegate(Control.start_over)
+    checkpoint = delegate(Control.checkpoint)
+    drop_batch = delegate(Control.drop_batch)
+
+    # -- for a trainer that keeps its own loop and checkpoints ------------------------------
 
     def companion(self) -> dict[str, Any]:
         """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.
@@ -376,21 +337,140 @@ class Guard(Afterwards):
         Raises:
             ConfigError: A step is under way.
         """
-        self._check_between()
-        self._settle()
-        return companion_of(self._engine)
+        self._gate.check_between()
+        self._pending.settle()
+        return companion_of(
+            self._parts.state,
+            judgement=self._parts.judgement,
+            ranks=self._ranks,
+            attempt=self._recorder.attempt,
+        )
 
-    def _note_fault(self) -> bool:
-        """Take note of a first fault on this rank; return whether to stand down at once."""
-        self._engine.faulted = True
-        return self._ranks.count == 1
+    def go_on_after(self, batches: int) -> None:
+        """Begin so many batches of this rank into the data, with the random states in force.
 
-    def _tell(self, line: str) -> None:
-        self._say(line)
+        For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
+        """
+        self._order.advance(batches)
+        self._start.keep_current()
 
-    def _journal_fault(self, error: str, part: Part) -> None:
-        self._recorder.event("fault", step=self._engine.counters.step, error=error, where=part)
+    def on_restore(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(step)` each time the state of a step was put back, after it was."""
+        self._parts.state.on_restore(callback)
+
+    def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether the guard clips exactly these, among those that have a gradient."""
+        theirs = {id(p) for p in parameters if p.grad is not None}
+        ours = self._parts.optimizer_step.parameters
+        return theirs == {id(p) for p in ours if p.grad is not None}
+
+    def listen(self, *listeners: Listener) -> None:
+        """Pass on what is written down to loggers, such as those of `integrations.loggers`.
+
+        On the first rank only. One that fails is left out from then on; the run goes on.
+        """
+        if self._ranks.chief:
+            self._recorder.listeners.extend(listeners)
+
+    # -- what it knows ----------------------------------------------------------------------
+
+    @property
+    def step_number(self) -> int:
+        """Last finished effective step; falls back in a rollback."""
+        return self._parts.state.counters.step
+
+    @property
+    def data_epoch(self) -> float:
+        """Where the run is in the data.
+
+        Number of the epoch under way, from 0, plus its share done.
+        """
+        return max(self._order.epoch, 0) + self._order.epoch_share
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the epoch under way has no batch left to hand out."""
+        return self._order.at_end
+
+    @property
+    def phase(self) -> str:
+        """calm, probe or trial."""
+        return self._recovery.phase
+
+    @property
+    def probing(self) -> bool:
+        """Whether batches are only looked at: gradients made now are thrown away by `step()`."""
+        return self._loop.probing
+
+    @property
+    def step_is_due(self) -> bool:
+        """Whether as many batches were handed out as make a step, `Guard(accumulate=...)`."""
+        return self._batches.step_is_due
+
+    @property
+    def lr_factor(self) -> float:
+        """Factor of the guard on the scheduler's rate of the next step; never above 1."""
+        return self._parts.rates.factor
+
+    @property
+    def next_lr(self) -> float:
+        """Rate of the first group in the next step.
+
+        The scheduler's or the override's, times ours.
+        """
+        return self._parts.rates.next_lr
+
+    @property
+    def last_norm(self) -> float:
+        """Gradient norm of the last step, before clipping, of all ranks; NaN before the first."""
+        self._pending.settle(act=False)
+        return self._parts.pool.whole.norm
+
+    @property
+    def skipped_samples(self) -> tuple[tuple[int, int], ...]:
+        """Ranges [first, last] of sample ids that are never fed again."""
+        return self._order.skips
+
+    @property
+    def actions(self) -> tuple[dict[str, object], ...]:
+        """What was done, in order."""
+        return tuple(self._recovery.actions)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Incidents acted on or advised about in this process, in order."""
+        return tuple(self._recovery.incidents)
+
+    @property
+    def num_incidents(self) -> int:
+        """How many incidents were acted on or advised about in this process."""
+        return len(self._recovery.incidents)
+
+    @property
+    def wasted_steps(self) -> float:
+        """Steps run that are not on the final lineage, as a share of the effective steps.
+
+        Trials and what was rolled back count whole; a probed batch (forward only) counts a third.
+        """
+        return self._parts.state.wasted_steps
+
+    # -- for adapters of this package -------------------------------------------------------
+
+    @property
+    def _fed(self) -> list[Fed]:
+        """What was handed out for the step under way."""
+        return self._batches.fed
+
+    @property
+    def _accumulate(self) -> int:
+        """Most batches that make one step."""
+        return self._batches.accumulate
+
+    @property
+    def _acting(self) -> bool:
+        """Whether anything may be done to the run."""
+        return self._after.acting
 
 
 def _say_nothing(_line: str) -> None:
-    """The first rank speaks for all."""
+    """Show nothing: the first rank speaks for all."""

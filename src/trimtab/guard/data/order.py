@@ -20,13 +20,13 @@ import math
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import cycle
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from trimtab.errors import ConfigError
+from trimtab.guard.state.decisions import sample_range
 from trimtab.plan.skiplist import merge_ranges
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
-__all__ = ["DataOrder", "Fed", "generators_of", "sample_range"]
+__all__ = ["DataOrder", "Fed", "generators_of"]
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,6 @@ class Fed:
         first, last = parts[0].first, parts[-1].last
         samples = sum(part.samples for part in parts)
         return Fed(first, last, sum(p.tokens for p in parts), last - first + 1 - samples)
-
-
-def sample_range(first: object, last: object) -> tuple[int, int]:
-    """Return a range of sample ids as whole numbers.
-
-    Raises:
-        ConfigError: It is not two whole numbers, or the range is empty or negative.
-    """
-    try:
-        low, high = index(first), index(last)  # type: ignore[arg-type]
-    except TypeError:
-        raise ConfigError(f"skip {first!r}..{last!r}: expected whole numbers, sample ids") from None
-    if low < 0 or high < low:
-        raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
-    return low, high
 
 
 class DataOrder:

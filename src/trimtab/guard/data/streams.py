@@ -21,7 +21,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from trimtab.errors import ActError, ConfigError
-from trimtab.guard.data.order import DataOrder, generators_of, sample_range
+from trimtab.guard.data.order import DataOrder, generators_of
+from trimtab.guard.state.decisions import sample_range
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.state.training_state import capture_rng, restore_rng
 

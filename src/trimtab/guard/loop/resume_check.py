@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,15 +21,14 @@ from trimtab.guard.recovery.curves import ROUNDING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from trimtab.guard.state.run_state import RunState
     from trimtab.guard.state.training_state import Snapshot
+    from trimtab.guard.step.run_context import RunContext
 
-__all__ = ["ReplayCheck", "Verdict", "compare"]
-
+__all__ = ["ReplayCheck", "ReplayVerdict", "compare"]
 
 
 @dataclass
-class Pass:
+class ReplayPass:
     """What one pass over the steps gave."""
 
     losses: list[float] = field(default_factory=list)
@@ -38,7 +37,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayVerdict:
     """How the second pass differs from the first."""
 
     kind: str
@@ -50,7 +49,7 @@ class Verdict:
     text: str
 
 
-def compare(first: Pass, second: Pass) -> Verdict:
+def compare(first: ReplayPass, second: ReplayPass) -> ReplayVerdict:
     """Return what two passes over the same steps say."""
     gaps = [abs(a - b) for a, b in zip(first.losses, second.losses, strict=True) if a != b]
     largest = max(gaps, default=0.0)
@@ -63,29 +62,29 @@ def compare(first: Pass, second: Pass) -> Verdict:
             i for i, (a, b) in enumerate(zip(first.batches, second.batches, strict=True)) if a != b
         )
         text = f"the data is not the same from step {at + 1} of {n} on: the order is not restored"
-        return Verdict("other-data", largest, relative, f"{text}; {figures}")
+        return ReplayVerdict("other-data", largest, relative, f"{text}; {figures}")
     if not gaps and first.weights == second.weights:
-        return Verdict("bit-equal", 0.0, 0.0, f"{n} steps repeat bit for bit")
+        return ReplayVerdict("bit-equal", 0.0, 0.0, f"{n} steps repeat bit for bit")
     if relative <= ROUNDING:
         text = f"{n} steps repeat but for rounding, {figures}: kernels are not deterministic"
-        return Verdict("rounding", largest, relative, text)
+        return ReplayVerdict("rounding", largest, relative, text)
     text = (
         f"{n} steps do not repeat on the same data, {figures}: something that decides the future is"
         " not saved (a module's own counters, a random state of its own), or the hardware errs"
     )
-    return Verdict("different", largest, relative, text)
+    return ReplayVerdict("different", largest, relative, text)
 
 
 class ReplayCheck:
     """Runs the check at the start of a loop."""
 
-    def __init__(self, state: RunState, steps: int, say: Callable[[str], None]) -> None:
+    def __init__(self, parts: RunContext, steps: int, say: Callable[[str], None]) -> None:
         """Check so many steps of a run."""
-        self.verdict: Verdict | None = None
-        self._state = state
+        self.verdict: ReplayVerdict | None = None
+        self._parts = parts
         self._steps = steps
         self._say = say
-        self._first, self._second = Pass(), Pass()
+        self._first, self._second = ReplayPass(), ReplayPass()
         self._back: Snapshot | None = None
         self._parent = ""
 
@@ -101,12 +100,12 @@ class ReplayCheck:
             ActError: It cannot be saved.
             ReadError: It cannot be read back.
         """
-        state = self._state
-        self._parent = state.recorder.attempt
-        state.save_checkpoint("for the resume check")
-        self._back = state.restore_point_on_disk(state.counters.step)
+        parts = self._parts
+        self._parent = parts.recorder.attempt
+        parts.points.save("for the resume check")
+        self._back = parts.points.on_disk(parts.state.counters.step)
 
-    def see_batch(self, batch: Any) -> None:
+    def see_batch(self, batch: object) -> None:
         """Take in the batch of the step that begins."""
         tokens = find_tokens(batch)
         if tokens is not None:
@@ -114,7 +113,7 @@ class ReplayCheck:
             self._now.batches.append(zlib.crc32(data))
 
     @property
-    def _now(self) -> Pass:
+    def _now(self) -> ReplayPass:
         return self._first if len(self._first.losses) < self._steps else self._second
 
     def after_step(self, loss: float) -> None:
@@ -124,10 +123,9 @@ class ReplayCheck:
         if len(here.losses) < self._steps:
             return
         here.weights = self._checksum()
-        state, back = self._state, self._back
+        state, back = self._parts.state, self._back
         if here is self._first and back is not None:
-            if state.data is not None:
-                state.data.forget_order()  # a restart would have to draw it again
+            self._parts.data.forget_order()  # a restart would have to draw it again
             state.restore(back)
             state.begin_attempt(
                 parent=self._parent,
@@ -139,19 +137,19 @@ class ReplayCheck:
         self._conclude()
 
     def _conclude(self) -> None:
-        state = self._state
+        parts, step = self._parts, self._parts.state.counters.step
         found = compare(self._first, self._second)
         kinds = ("bit-equal", "rounding", "different", "other-data")
-        worst = int(state.ranks.gather([float(kinds.index(found.kind))]).max())
+        worst = int(parts.ranks.gather([float(kinds.index(found.kind))]).max())
         if kinds[worst] != found.kind:
-            found = Verdict(
+            found = ReplayVerdict(
                 kinds[worst], found.largest, found.relative, f"on another rank: {kinds[worst]}"
             )
         self.verdict = found
         verdict = "worked" if worst < 2 else "did not"
-        state.recorder.event(
+        parts.recorder.event(
             "outcome",
-            step=state.counters.step,
+            step=step,
             remedy="resume check",
             verdict=verdict,
             figures={"largest": found.largest, "relative": found.relative, "steps": self._steps},
@@ -159,11 +157,11 @@ class ReplayCheck:
             trial=True,
         )
         mark = "✓" if worst < 2 else "✗"
-        self._say(f"step {state.counters.step:>6,}  resume check {mark}  {found.text}")
+        self._say(f"step {step:>6,}  resume check {mark}  {found.text}")
 
     def _checksum(self) -> int:
         total = 0
-        for parameter in self._state.training.parameters:
+        for parameter in self._parts.training.parameters:
             raw = local(parameter.detach()).to("cpu").contiguous().flatten()
             total = zlib.crc32(raw.view(torch.uint8).numpy().tobytes(), total)
         return total

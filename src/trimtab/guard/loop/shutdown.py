@@ -1,150 +1,161 @@
-"""How a guarded run ends: saved where that is safe, told, written down, and let go of."""
+"""How a guarded run ends: saved where that is safe, told, written down, and closed."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING
 
-from trimtab.guard.control.rollback import Undoing
-from trimtab.guard.loop.exit_status import State, asks_for_restart, write_verdict
+from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
 from trimtab.guard.probes.finite import unsound
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.loop.after_step import AfterStep
+    from trimtab.guard.loop.exit_status import State
+    from trimtab.guard.loop.messages import Messages
+    from trimtab.guard.loop.pending_step import PendingStep
+    from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.loop.signal_handler import Interrupts
-    from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.run_lock import RunLock
+    from trimtab.guard.recovery.executor import Recovery
+    from trimtab.guard.step.run_context import RunContext
 
-__all__ = ["Ending"]
+__all__ = ["Shutdown"]
 
 
-class Ending(Undoing):
-    """The part of `Guard` that comes last."""
+class Shutdown:
+    """Ends a run, once."""
 
-    _ranks: Ranks
-    _recorder: Recorder
-    _lock: RunLock | None
-    _interrupts: Interrupts
-    _steps: int | None
-    _executed_at_start: int
-    """Optimizer steps done before this process, over all attempts."""
-    _say: Callable[[str], None]
-
-    def close(self) -> None:
-        """Stop guarding: close the files and give the run directory free; done at the end too."""
-        if not self._ended:
-            self._settle_last(act=False)
-        self._ended = True
-        self._edge.run("checkpoint", self._engine.store.close)
-        self._edge.run("journal", self._tell_notes)
-        self._engine.probes.close()
-        self._recorder.close()
-        self._release()
-
-    def finish(self, reason: str = "") -> None:
-        """End the run here, as the end of the guard's own loop does: saved, told, written down.
-
-        For a trainer that stops by itself and does not ask for one batch more.
+    def __init__(
+        self,
+        parts: RunContext,
+        *,
+        recovery: Recovery,
+        edge: Edge,
+        after: AfterStep,
+        pending: PendingStep,
+        messages: Messages,
+        status: RunStatus,
+        interrupts: Interrupts,
+        lock: RunLock | None,
+    ) -> None:
+        """Stand ready to end a run.
 
         Args:
-            reason: For the journal; default: whether all steps are done.
+            parts: Of the run.
+            recovery: Concludes what it is verifying.
+            edge: Keeps a fault of ours from hiding how the run ended.
+            after: Says whether all steps are done.
+            pending: The step that is not read yet.
+            messages: Tell the user.
+            status: Writes how the process ended.
+            interrupts: Says whether a batch is under way.
+            lock: On the run directory; None on all ranks but the first.
         """
-        self._end(reason or ("all steps done" if self._done() else "the trainer stopped"))
+        self._parts = parts
+        self._recovery = recovery
+        self._edge = edge
+        self._after = after
+        self._pending = pending
+        self._messages = messages
+        self._status = status
+        self._interrupts = interrupts
+        self._lock = lock
+        self._ended = False
+        self._executed_at_start = parts.state.decisions.executed_steps
 
-    def _settle_last(self, *, act: bool) -> None:
-        """Settle on the way out, where nothing of ours may stand in it."""
-        self._edge.run("record", lambda: self._settle(act=act))
+    @property
+    def ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._ended
 
-    def _tell_notes(self) -> None:
-        for text in self._engine.store.take_notes():
-            self._say(f"step {self._engine.counters.step:>6,}  {text}")
-            self._recovery.note(text)
+    def settle_last(self, *, act: bool) -> None:
+        """Settle what is pending on the way out, where a fault of ours must not stand in it."""
+        self._edge.run("record", lambda: self._pending.settle(act=act))
 
-    def _release(self) -> None:
+    def close(self) -> None:
+        """Close the files and unlock the run directory; done again, it changes nothing."""
+        if not self._ended:
+            self.settle_last(act=False)
+        self._ended = True
+        self._edge.run("checkpoint", self._parts.points.store.close)
+        self._messages.pass_on_notes()
+        self._parts.probes.close()
+        self._parts.recorder.close()
         if self._lock is not None:
             self._lock.release()
 
-    def _done(self) -> bool:
-        return self._steps is not None and self._engine.counters.step >= self._steps
-
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """End the run: save it where that is safe, tell the user, write down why."""
         if self._ended:
             return
-        self._settle_last(act=self._ranks.count == 1 or not self._interrupts.in_step)
-        engine, step = self._engine, self._engine.counters.step
-        if self._done() and engine.decisions.executed_steps == self._executed_at_start:
-            # it was finished before, and told so
-            self._edge.run("journal", self._confirm_done)
+        parts, edge = self._parts, self._edge
+        self.settle_last(act=parts.ranks.count == 1 or not self._interrupts.in_step)
+        state, points, step = parts.state, parts.points, parts.state.counters.step
+        if self._after.done and state.decisions.executed_steps == self._executed_at_start:
+            # the run was finished by an earlier process, which has told so
+            self._status.confirm_done()
             self.close()
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
-        calm = not self._recovery.alarmed and math.isfinite(
-            engine.step_sum.loss
-        )  # on all ranks alike
-        if whole and calm and step not in (0, engine.saved_step):
+        # the pooled loss: all ranks must decide alike whether they save
+        calm = not self._recovery.alarmed and math.isfinite(parts.pool.whole.loss)
+        if whole and calm and step not in (0, points.saved_step):
             why = "end of the run" if reason != "interrupted" else reason
-            self._edge.run("checkpoint", lambda: engine.save_checkpoint(why))
-        self._edge.run("checkpoint", lambda: engine.store.finish(wait=True))
-        self._edge.run("checkpoint", self._tell_unsound)
-        self._edge.run("recovery", self._recovery.finish)
-        self._edge.run(
+            edge.run("checkpoint", lambda: points.save(why))
+        edge.run("checkpoint", lambda: points.store.finish(wait=True))
+        edge.run("checkpoint", self._note_unsound)
+        edge.run("recovery", self._recovery.finish)
+        edge.run(
             "journal",
-            lambda: self._recorder.event(
-                "end", step=step, final_step=step, reason=reason, wasted_steps=self.wasted_steps
+            lambda: parts.recorder.event(
+                "end", step=step, final_step=step, reason=reason, wasted_steps=state.wasted_steps
             ),
         )
-        self._edge.run("journal", lambda: self._tell_end(reason))
-        state: State = "done"
+        edge.run("journal", lambda: self._tell_end(reason))
+        how: State = "done"
         if reason in ("interrupted", "started over", "given up"):
-            state = "given-up" if reason == "given up" else "interrupted"
-        self._edge.run("journal", lambda: self._verdict(state, self._recovery.given_up or reason))
+            how = "given-up" if reason == "given up" else "interrupted"
+        self._status.write(how, self._recovery.given_up or reason)
         self.close()
 
-    def _tell_unsound(self) -> None:
-        """Say that what was trained is broken, as far as this rank holds it.
+    def end_of_loop(self) -> None:
+        """End the run where its loop has nothing more to hand out."""
+        self.end("all steps done" if self._after.done else "the data is used up")
 
-        Not all may be here.
+    def stop_if_given_up(self) -> None:
+        """End the process where nothing is left to try and the policy says to stop then.
+
+        Raises:
+            SystemExit: It is so.
         """
-        what = unsound(self._engine.training)
-        if what:
-            self._engine.store.notes.append(f"the run ends in a state that is not finite: {what}")
+        if self._recovery.given_up and self._parts.policy.on_give_up == "stop":
+            self.end("given up")
+            raise SystemExit(EXIT_GIVEN_UP)
 
-    def _confirm_done(self) -> None:
-        """Let an older verdict stand, with its reason, unless it would start the run for ever."""
-        if asks_for_restart(self._recorder.directory.root):
-            self._verdict("done", "all steps done")
+    def _note_unsound(self) -> None:
+        """Note that what was trained is broken, as far as this rank holds it."""
+        what = unsound(self._parts.training)
+        if what:
+            self._parts.points.store.note(f"the run ends in a state that is not finite: {what}")
 
     def _tell_end(self, reason: str) -> None:
-        step, saved = self._engine.counters.step, self._engine.store.whole_step
+        step, saved = self._parts.state.counters.step, self._parts.points.store.whole_step
         if reason == "interrupted":
             on = (
                 f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
             )
-            self._say(f"interrupted at step {step}; the same script {on}")
+            self._messages.say(f"interrupted at step {step}; the same script {on}")
             return
-        done = f"{step} steps done" + ("" if self._done() else f" ({reason})")
+        done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (
             f"{_count(self._recovery.num_reported, 'incident')},"
-            f" {tried}{_count(len(self.actions), 'action')}"
+            f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
-        self._say(f"{done}, {counts}; trimtab report {self._recorder.directory.root}")
-
-    def _verdict(self, state: State, reason: str) -> None:
-        engine = self._engine
-        if self._ranks.chief:
-            write_verdict(
-                self._recorder.directory.root,
-                state=state,
-                reason=reason,
-                steps=self._steps,
-                step=engine.counters.step,
-                saved_step=engine.store.whole_step,
-                attempt=self._recorder.attempt,
-            )
+        root = self._parts.recorder.directory.root
+        self._messages.say(f"{done}, {counts}; trimtab report {root}")
 
 
 def _count(number: int, what: str) -> str:

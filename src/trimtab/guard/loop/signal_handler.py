@@ -69,6 +69,10 @@ class Interrupts:
         """A batch is asked for; an interrupt that the loop caught is over."""
         self.in_step, self.seen = True, False
 
+    def loop_left(self, *, in_step: bool) -> None:
+        """Take note that the loop was left; `in_step`: a batch is still under way."""
+        self.in_step = in_step
+
     def is_wanted(self) -> bool:
         """Whether an interrupt waits for the end of the step."""
         return self._wanted is not None

@@ -8,129 +8,162 @@ from typing import TYPE_CHECKING, Any
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import TrimtabError
-from trimtab.guard.loop.fault_barrier import to_stderr
 from trimtab.guard.recording.environment import layout, reproducibility
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
+from trimtab.guard.state.resume import Resumed, Resumption
 from trimtab.readers.rundir import read_run_directory
 from trimtab.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from trimtab.guard.step.engine import Engine
+    from trimtab.guard.state.training_state import StateDict
+    from trimtab.guard.step.run_context import RunContext
 
 __all__ = ["begin"]
 
 
 def begin(
-    engine: Engine,
+    parts: RunContext,
     *,
     steps: int | None,
     is_old: bool,
     say: Callable[[str], None],
     loaded_step: int | None = None,
     companion: Mapping[str, Any] | None = None,
-) -> dict[str, Any] | None:
+) -> StateDict | None:
     """Start or go on, and say so; return the random states to go on with, None for a new run."""
+    state, recorder, store = parts.state, parts.recorder, parts.points.store
     settings = {
         "trimtab": __version__,
-        "mode": engine.policy.mode,
-        "clip": engine.clip,
+        "mode": parts.policy.mode,
+        "clip": parts.optimizer_step.clip,
         "steps": steps,
         **reproducibility(),
-        **_sizes(engine),
+        **_sizes(parts),
     }
-    engine.recorder.settings(settings)
-    if engine.ranks.chief:
-        engine.recorder.live.read_past(engine.policy.past_runs)
-    if is_old and engine.ranks.agree(lambda: not engine.directory.journal.stat().st_size):
-        engine.store.notes.append(
+    recorder.settings(settings)
+    if parts.ranks.chief:
+        recorder.live.read_past(parts.policy.past_runs)
+    if is_old and parts.ranks.agree(lambda: not recorder.directory.journal.stat().st_size):
+        store.note(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
         )
-    rng: dict[str, Any] | None
-    if loaded_step is not None:
-        rng = go_on_from(engine, loaded_step, companion)
-    else:
-        rng = engine.resume() if is_old else None
-    engine.precision.want(engine.decisions.precision)
-    if is_old and engine.ranks.chief:
-        _tell_what_was_left(engine)
-    major = engine.decisions.major
-    if rng is not None:
-        loaded = engine.resumed[-1][1]
-        parent, folder = loaded["from_attempt"], loaded["checkpoint"]
-        step, number = engine.counters.step, str(parent)
-        done = steps is not None and step >= steps
-        engine.decisions.minor = max(engine.decisions.minor, _next_minor(engine, major))
-        if not done:
-            number = f"{major}.{engine.decisions.minor}"
-        engine.recorder.attempt = number
-        for event, data in engine.resumed:
-            if event == "note":
-                say(str(data["text"]))
-            if not (done and event == "resume"):  # no attempt is begun where nothing is left to do
-                engine.recorder.event(event, step=step, **data)
-        if done:
-            say(f"nothing left to do: {step} of {steps} steps done")
-            return rng
-        engine.begin_attempt(
-            parent=parent,
-            parent_step=step,
-            why="resumed after a stop",
-            trial=False,
-            settings=_sizes(engine),
-        )
-        say(f"resumed at step {step} from {folder} (attempt {number})")
-        return rng
+    resumed = _resume(parts, is_old=is_old, loaded_step=loaded_step, companion=companion)
+    parts.precision.enforce()
+    if is_old and parts.ranks.chief:
+        _tell_what_was_left(parts)
+    if resumed.rng is not None:
+        _go_on(parts, resumed, steps=steps, say=say)
+        return resumed.rng
     if is_old:
-        engine.decisions.major, engine.decisions.minor = _next_major(engine), 0
-    engine.begin_attempt(
+        state.decisions.begin_major(_next_major(parts))
+    state.begin_attempt(
         parent=None,
         parent_step=None,
-        why=_why_from_zero(engine) if is_old else "start",
+        why=_why_from_zero(parts) if is_old else "start",
         trial=False,
-        settings=_sizes(engine),
+        settings=_sizes(parts),
     )
-    num_found = engine.store.num_found()
+    num_found = store.num_found()
     if num_found:
         text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
-        engine.recorder.event("note", step=0, author="trimtab", text=text)
-        if engine.ranks.chief:
+        recorder.event("note", step=0, author="trimtab", text=text)
+        if parts.ranks.chief:
             to_stderr(f"trimtab: {text}")
-    engine.recorder.event(
+    recorder.event(
         "start",
         step=0,
-        settings={**settings, "policy": asdict(engine.policy)},
+        settings={**settings, "policy": asdict(parts.policy)},
         environment=reproducibility(),
     )
-    say(f"recording to {engine.directory.root} (mode {engine.policy.mode})")
+    say(f"recording to {recorder.directory.root} (mode {parts.policy.mode})")
     return None
 
 
-def _sizes(engine: Engine) -> dict[str, Any]:
+def _resume(
+    parts: RunContext,
+    *,
+    is_old: bool,
+    loaded_step: int | None,
+    companion: Mapping[str, Any] | None,
+) -> Resumed:
+    """Load what the run goes on from: another trainer's checkpoint, ours, or nothing."""
+    resumption = Resumption(
+        parts.state,
+        parts.points,
+        judgement=parts.judgement,
+        ranks=parts.ranks,
+        recorder=parts.recorder,
+    )
+    if loaded_step is None:
+        return resumption.resume() if is_old else Resumed()
+    return go_on_from(
+        parts.state,
+        loaded_step,
+        companion,
+        judgement=parts.judgement,
+        ranks=parts.ranks,
+        store=parts.points.store,
+        resumption=resumption,
+    )
+
+
+def _go_on(
+    parts: RunContext, resumed: Resumed, *, steps: int | None, say: Callable[[str], None]
+) -> None:
+    """Open the attempt that a resumed run goes on in; where nothing is left to do, say so."""
+    state, recorder = parts.state, parts.recorder
+    step, number = state.counters.step, str(resumed.attempt)
+    done = steps is not None and step >= steps
+    decisions = state.decisions
+    decisions.begin_minor(max(decisions.minor, _next_minor(parts, decisions.major)))
+    if not done:
+        number = f"{decisions.major}.{decisions.minor}"
+    recorder.attempt = number
+    for text in resumed.notes:
+        say(text)
+        recorder.event("note", step=step, author="trimtab", text=text)
+    if done:  # no attempt is begun where nothing is left to do
+        say(f"nothing left to do: {step} of {steps} steps done")
+        return
+    recorder.event("resume", step=step, checkpoint=resumed.checkpoint, from_attempt=resumed.attempt)
+    state.begin_attempt(
+        parent=resumed.attempt,
+        parent_step=step,
+        why="resumed after a stop",
+        trial=False,
+        settings=_sizes(parts),
+    )
+    say(f"resumed at step {step} from {resumed.checkpoint} (attempt {number})")
+
+
+def _sizes(parts: RunContext) -> dict[str, Any]:
     """Return how the ranks share the work, and the samples that one takes at once, where known."""
-    found: dict[str, Any] = dict(layout(engine.parameters, engine.ranks.count))
-    size = engine.data.shape["batch_size"] if engine.data is not None else None
+    found: dict[str, Any] = dict(layout(parts.optimizer_step.parameters, parts.ranks.count))
+    size = parts.data.shape["batch_size"]
     return found | ({} if size is None else {"local_batch_size": size})
 
 
-def _tell_what_was_left(engine: Engine) -> None:
+def _tell_what_was_left(parts: RunContext) -> None:
     """Journal what the last row says, where the run was killed before all of it was written.
 
     A row is written before its findings, and the findings of a row before the next row: only the
     last row can lack some. Judged from the record, as `trimtab inspect` would; one pass over it.
     """
     try:
-        record = read_run_directory(engine.directory.root)
-        events, _ = read_journal(engine.directory.journal)
+        record = read_run_directory(parts.recorder.directory.root)
+        events, _ = read_journal(parts.recorder.directory.journal)
         last = record.attempts[-1]
         if any(e.event == "fault" and e.attempt == last.number for e in events):
             return  # the judge had stood down, and says nothing more
         told = {_claim(e.data) for e in events if e.event == "finding"}
-        found = [f for f in judge_record(record, engine.judge) if f.row == record.num_rows - 1]
+        findings = judge_record(record, parts.judgement.judge)
+        found = [f for f in findings if f.row == record.num_rows - 1]
     except TrimtabError:  # no rows yet, or not to be read: the run goes on without
         return
-    engine.recorder.attempt = last.number
+    parts.recorder.attempt = last.number
     for finding in found:
         claim = {
             "row": finding.row,
@@ -139,40 +172,40 @@ def _tell_what_was_left(engine: Engine) -> None:
             "text": finding.text,
         }
         if _claim(claim) not in told:
-            engine.recorder.finding(finding, step=int(record.step[-1]))
+            parts.recorder.finding(finding, step=int(record.step[-1]))
 
 
 def _claim(data: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(str(data.get(key)) for key in ("row", "kind", "signal", "text"))
 
 
-def _attempt_numbers(engine: Engine) -> list[tuple[int, int]]:
-    return engine.ranks.agree(lambda: _numbers_on_disk(engine))
+def _attempt_numbers(parts: RunContext) -> list[tuple[int, int]]:
+    return parts.ranks.agree(lambda: _numbers_on_disk(parts))
 
 
-def _numbers_on_disk(engine: Engine) -> list[tuple[int, int]]:
-    folder = engine.directory.signals
+def _numbers_on_disk(parts: RunContext) -> list[tuple[int, int]]:
+    folder = parts.recorder.directory.signals
     names = [p.stem for p in folder.glob("*.jsonl")] if folder.is_dir() else []
-    parts = [n.split(".") for n in names]
+    numbers = [n.split(".") for n in names]
     return [
         (int(a), int(b))
-        for a, b in (p for p in parts if len(p) == 2)
+        for a, b in (n for n in numbers if len(n) == 2)
         if a.isdigit() and b.isdigit()
     ]
 
 
-def _why_from_zero(engine: Engine) -> str:
+def _why_from_zero(parts: RunContext) -> str:
     """Return why a run that is there begins at step 0 again."""
-    events, _ = engine.ranks.agree(lambda: read_journal(engine.directory.journal))
+    events, _ = parts.ranks.agree(lambda: read_journal(parts.recorder.directory.journal))
     actions = [e.data for e in events if e.event == "action"]
     if actions and actions[-1].get("remedy") == "start-over":
         return f"started over: {actions[-1].get('why', '')}"
     return "started again: there was no checkpoint to go on from"
 
 
-def _next_major(engine: Engine) -> int:
-    return max((a for a, _ in _attempt_numbers(engine)), default=0) + 1
+def _next_major(parts: RunContext) -> int:
+    return max((a for a, _ in _attempt_numbers(parts)), default=0) + 1
 
 
-def _next_minor(engine: Engine, major: int) -> int:
-    return max((b for a, b in _attempt_numbers(engine) if a == major), default=-1) + 1
+def _next_minor(parts: RunContext, major: int) -> int:
+    return max((b for a, b in _attempt_numbers(parts) if a == major), default=-1) + 1

@@ -12,14 +12,14 @@ from trimtab.guard.probes.moments import largest_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.probes.trained import Trained
 
 __all__ = ["unsound"]
 
 _READ = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def unsound(training: Training) -> str:
+def unsound(training: Trained) -> str:
     """Return the name of the first trained tensor, or moment of one, that holds NaN or Inf.
 
     Empty where all that this rank holds are finite, or where they cannot be read. Buffers, frozen
@@ -38,7 +38,7 @@ def unsound(training: Training) -> str:
     return next((name for (name, _), is_so in zip(found, read, strict=True) if not is_so), "")
 
 
-def _trained(training: Training) -> Iterator[tuple[str, torch.Tensor]]:
+def _trained(training: Trained) -> Iterator[tuple[str, torch.Tensor]]:
     names = {id(p): n for n, p in training.bare_model.named_parameters()}
     for p in training.parameters:
         if not p.requires_grad:

@@ -25,6 +25,13 @@ class SampleProbe:
         """Begin a new step."""
         self._parts.clear()
 
+    def take_in(self, losses: object) -> bool:
+        """Take in what should be losses of samples; return whether it is a tensor of such."""
+        if not isinstance(losses, torch.Tensor) or not losses.numel() or losses.is_complex():
+            return False
+        self.note(losses)
+        return True
+
     def note(self, losses: torch.Tensor) -> None:
         """Take in the losses of a batch, or a part of one: [samples], or [samples, tokens]."""
         losses = losses.detach().float()

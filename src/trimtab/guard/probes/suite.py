@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trimtab.guard.distributed.process_group import Ranks
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.probes.trained import Trained
 
 __all__ = ["Held", "Measured", "Probes"]
 
@@ -120,7 +120,7 @@ class Probes:
 
     def __init__(
         self,
-        training: Training,
+        training: Trained,
         parameters: Sequence[torch.Tensor],
         *,
         ranks: Ranks,

@@ -16,7 +16,7 @@ import orjson
 
 from trimtab.chronicle.journal import Event, Journal
 from trimtab.errors import ChronicleError
-from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
 
 if TYPE_CHECKING:

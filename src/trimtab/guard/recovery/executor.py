@@ -271,7 +271,7 @@ class Recovery:
             case c.NoteRaisedRate():
                 raised = engine.raised_by(self._snapshots[command.point.handle])
                 if raised:
-                    engine.store.notes.append(raised)
+                    engine.store.note(raised)
             case c.DropSnapshots():
                 engine.ring.drop_after(command.after)
             case c.SetAside():

@@ -36,7 +36,6 @@ from trimtab.checkpoints.manifest import (
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
-from trimtab.guard.recovery.triage import puts_in_doubt
 from trimtab.guard.state.async_save import Pending
 from trimtab.guard.state.checkpoint_io import load_state, save_state
 
@@ -110,8 +109,7 @@ class Store:
         """What was read of each folder, and how its files stood then."""
         if ranks.chief:
             self._listed()
-        self.notes: list[str] = []
-        """What the user should hear of; told and emptied by who can."""
+        self._notes: list[str] = []
         self.mirror: Mirror | None = None
         """Keeps up the second place; None without one, and on all ranks but the first."""
         if copy_to is not None and ranks.chief:
@@ -205,12 +203,22 @@ class Store:
             self.mirror.copy(path)
         self._thin_out(pending.step)
 
+    def note(self, text: str) -> None:
+        """Keep a sentence that the user should read; `take_notes` hands it on."""
+        self._notes.append(text)
+
+    def adopt(self, step: int) -> None:
+        """Take note that the run goes on from the checkpoint of a step."""
+        self.whole_step = step
+
     def take_notes(self) -> list[str]:
         """Return what the user should hear of now, each once."""
         trouble = self.mirror.take_trouble() if self.mirror is not None else ""
         if trouble:
-            self.notes.append(f"the second place for checkpoints fails, the run goes on: {trouble}")
-        notes, self.notes = self.notes, []
+            self._notes.append(
+                f"the second place for checkpoints fails, the run goes on: {trouble}"
+            )
+        notes, self._notes = self._notes, []
         return notes
 
     def close(self) -> None:
@@ -253,16 +261,18 @@ class Store:
         """Call the checkpoints suspect that were saved under a condition found only now.
 
         Those from its onset on, to its end where it is over. The newest healthy one before it is
-        pinned. What counts is critical findings about the weights, and spikes and shifts of the
-        loss: a plateau, a slow drift or a spike of another signal undoes no saved work. Costs
-            nothing where
-        no checkpoint lies after the onset. The first rank writes; no rank waits for another.
+        pinned. It costs nothing where no checkpoint lies after the onset. The first rank writes; no
+        rank waits for another.
+
+        Args:
+            findings: Those that put the weights in doubt: a plateau, a slow drift or a spike of
+                another signal undoes no saved work.
         """
         for finding in findings:
             self._doubt(finding)
 
     def _doubt(self, finding: Finding) -> None:
-        if not (self._ranks.chief and puts_in_doubt(finding)):
+        if not self._ranks.chief:
             return
         pending, last = self._pending, finding.end if finding.end is not None else math.inf
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
@@ -317,7 +327,7 @@ class Store:
         if path.exists():  # damaged, or it would have been found
             move_aside(path, self._directory.aside)
         path = copy_checkpoint(copy.path, self._directory.checkpoints)
-        self.notes.append(f"{path.name} was not whole here and is brought back from {copy.path}")
+        self._notes.append(f"{path.name} was not whole here and is brought back from {copy.path}")
         return replace(copy, path=path)
 
     def _graded(self) -> dict[str, tuple[str, str]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
+from operator import index
 from typing import TYPE_CHECKING, Any
 
-from trimtab.errors import ActError
+from trimtab.errors import ActError, ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ __all__ = [
     "read_decisions",
     "rewarm_factor",
     "safe_exp",
+    "sample_range",
     "trained_parameters",
 ]
 
@@ -71,6 +73,38 @@ class Decisions:
     """Step at which the user's own schedule took over from the scheduler; None: it has not."""
     weight_decay_since: int | None = None
     """Step from which the weight decay follows the user's own schedule; None: it does not."""
+
+    def begin_major(self, major: int) -> None:
+        """Number the attempts of a run that starts at step 0 again."""
+        self.major, self.minor = major, 0
+
+    def begin_minor(self, minor: int) -> None:
+        """Number the next attempt of this lineage."""
+        self.minor = minor
+
+    def count_rollback(self) -> None:
+        """Count a rollback."""
+        self.rollbacks += 1
+
+    def cut_lr(self, since: int, factor: float) -> None:
+        """Multiply the scheduled rate from a step on."""
+        self.lr_cuts.append((since, factor))
+
+    def limit_lr(self, since: int, limit: float) -> None:
+        """Hold the first group's scheduled rate at a limit from a step on."""
+        self.lr_limits.append((since, limit))
+
+    def scale_clip(self, factor: float) -> None:
+        """Multiply the clipping threshold by a factor of at most 1."""
+        self.clip_factor *= factor
+
+    def unscale_clip(self, factor: float) -> None:
+        """Take a factor off the clipping threshold; it is never above the run's own."""
+        self.clip_factor = min(self.clip_factor / factor, 1.0)
+
+    def rewarm_from(self, step: int, steps: int) -> None:
+        """Let the rate rise again over so many steps; 0: it is there at once."""
+        self.rewarm = (step, steps) if steps else None
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -126,6 +160,21 @@ def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
         and allowed(float(v[1]))
         for v in values
     )
+
+
+def sample_range(first: object, last: object) -> tuple[int, int]:
+    """Return a range of sample ids as whole numbers.
+
+    Raises:
+        ConfigError: It is not two whole numbers, or the range is empty or negative.
+    """
+    try:
+        low, high = index(first), index(last)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"skip {first!r}..{last!r}: expected whole numbers, sample ids") from None
+    if low < 0 or high < low:
+        raise ConfigError(f"skip {first}..{last}: expected 0 <= first <= last, sample ids")
+    return low, high
 
 
 def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:

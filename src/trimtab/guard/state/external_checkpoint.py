@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ActError, ReadError
 from trimtab.guard.state.decisions import Counters
+from trimtab.guard.state.resume import Resumed
 from trimtab.guard.state.serialization import clone, join, split
 from trimtab.guard.state.training_state import capture_rng, restore_rng
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.state.checkpoint_store import Store
+    from trimtab.guard.state.judgement import Judgement
+    from trimtab.guard.state.resume import Resumption
     from trimtab.guard.state.run_state import RunState
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.state.training_state import StateDict, Training
 
 __all__ = ["check_launch", "companion_of", "go_on_from", "legible"]
 
 
-def companion_of(state: RunState) -> dict[str, Any]:
+def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt: str) -> StateDict:
     """Return the companion of a run between two steps, as tensors and JSON text.
 
     All ranks must call.
@@ -36,14 +41,14 @@ def companion_of(state: RunState) -> dict[str, Any]:
         "data": state.data.state_dict() if state.data is not None else None,
     }
     whole = {
-        "own": state.ranks.collect(clone(own)),
-        "judge": state.judge_state.to_json(state.judge),
+        "own": ranks.collect(clone(own)),
+        "judge": judgement.to_json(),
         "counters": asdict(state.counters),
         "standing": state.standing(),
         "settings": state.training.settings,
         "data_shape": state.data.shape if state.data is not None else None,
-        "num_ranks": state.ranks.count,
-        "attempt": state.recorder.attempt,
+        "num_ranks": ranks.count,
+        "attempt": attempt,
     }
     tensors, tree = split(whole, "companion")
     return {"schema": 1, "tensors": clone(tensors), "rest": json.dumps(tree)}
@@ -64,8 +69,17 @@ def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
     launched.check_settings(legible(companion)["settings"])
 
 
-def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Go on after a step that a trainer has loaded; return the random states to go on with.
+def go_on_from(
+    state: RunState,
+    step: int,
+    companion: Mapping[str, Any] | None,
+    *,
+    judgement: Judgement,
+    ranks: Ranks,
+    store: Store,
+    resumption: Resumption,
+) -> Resumed:
+    """Go on after a step that a trainer has loaded.
 
     Our own checkpoints of later steps are moved aside: they are of the way that was left. Decisions
     taken since stay in force.
@@ -76,53 +90,56 @@ def go_on_from(state: RunState, step: int, companion: Mapping[str, Any] | None) 
         companion: From `companion_of`; None: the trainer's checkpoint has none, then the detectors
             begin anew, and what the trainer does not put back (random states, order of the data) as
             well; a note says so.
+        judgement: The run's judge.
+        ranks: Those that train together.
+        store: The run's checkpoints.
+        resumption: Puts decisions in force.
 
     Raises:
         ActError: The companion is of another step, or not legible.
     """
-    fresh = capture_rng()
+    found = Resumed(rng=capture_rng(), checkpoint=f"the trainer's own of step {step}")
     saved = _read(companion, step)
-    decided = state.store.decided_since(None)
-    seen: dict[str, Any] = {"checkpoint": f"the trainer's own of step {step}", "from_attempt": None}
-    notes = []
+    decided = store.decided_since(None)
+    notes: list[str] = []
     if saved is None:
-        state.counters = Counters(step=step)
+        state.set_counters(Counters(step=step))
         notes.append(
             "the trainer's checkpoint holds nothing of the guard's: detectors and counters begin"
             " anew, and so do random states and the order of the data where the trainer does not"
             " put them back"
         )
     else:
-        seen["from_attempt"] = saved["attempt"]
-        state.counters = Counters(**saved["counters"])
-        state.training.settings = saved["settings"]
+        found.attempt = saved["attempt"]
+        state.set_counters(Counters(**saved["counters"]))
+        state.training.adopt_settings(saved["settings"])
         try:
-            state.judge_state = state.judge.state_from_json(saved["judge"])
+            judgement.restore(judgement.from_json(saved["judge"]))
         except ReadError as error:
             notes.append(f"detectors start anew: {error}")
-        own = saved["own"][state.ranks.index if saved["num_ranks"] == state.ranks.count else 0]
+        same_ranks = saved["num_ranks"] == ranks.count
+        own = saved["own"][ranks.index if same_ranks else 0]
         if state.data is not None and own["data"] is not None:
             state.data.load_state_dict(own["data"])
             notes.append(state.data.differs(saved["data_shape"]))
-        if saved["num_ranks"] == state.ranks.count:
-            fresh = own["rng"]
+        if same_ranks:
+            found.rng = own["rng"]
         else:
             notes.append(
-                f"saved on {saved['num_ranks']} ranks, resumed on {state.ranks.count}: the run goes"
+                f"saved on {saved['num_ranks']} ranks, resumed on {ranks.count}: the run goes"
                 " on, but not bit for bit"
             )
-        restore_rng(fresh)
-    state.take_over(decided or (saved or {}).get("standing"))
-    state.store.set_aside_after(
+        assert found.rng is not None
+        restore_rng(found.rng)
+    resumption.take_over(decided or (saved or {}).get("standing"), found.notes)
+    store.set_aside_after(
         step, first_sign=math.inf, now=step, why=f"the run went on from the trainer's step {step}"
     )
-    for text in filter(None, notes):
-        state.resumed.append(("note", {"author": "trimtab", "text": text}))
-    state.resumed.append(("resume", seen))
-    return fresh
+    found.notes += [text for text in notes if text]
+    return found
 
 
-def _read(companion: Mapping[str, Any] | None, step: int) -> dict[str, Any] | None:
+def _read(companion: Mapping[str, Any] | None, step: int) -> StateDict | None:
     if companion is None:
         return None
     saved = legible(companion)
@@ -135,14 +152,14 @@ def _read(companion: Mapping[str, Any] | None, step: int) -> dict[str, Any] | No
     return saved
 
 
-def legible(companion: Mapping[str, Any]) -> dict[str, Any]:
+def legible(companion: Mapping[str, Any]) -> StateDict:
     """Return what a companion holds.
 
     Raises:
         ActError: It is damaged, or something else.
     """
     try:
-        saved: dict[str, Any] = join(dict(companion["tensors"]), json.loads(companion["rest"]))
+        saved: StateDict = join(dict(companion["tensors"]), json.loads(companion["rest"]))
         int(saved["counters"]["step"])
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ActError(

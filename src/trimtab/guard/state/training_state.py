@@ -19,9 +19,20 @@ from trimtab.errors import ActError
 from trimtab.guard.state.serialization import clone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-__all__ = ["Snapshot", "SnapshotRing", "Stateful", "Training", "capture_rng", "restore_rng"]
+__all__ = [
+    "Snapshot",
+    "SnapshotRing",
+    "StateDict",
+    "Stateful",
+    "Training",
+    "capture_rng",
+    "restore_rng",
+]
+
+StateDict = dict[str, Any]
+"""Nested plain data and tensors, as torch's own `state_dict` gives them."""
 
 
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
@@ -31,10 +42,10 @@ _PLAIN = (bool, int, float, str, tuple, list, type(None))
 class Stateful(Protocol):
     """An object whose state is a mapping of plain data and tensors."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state."""
 
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+    def load_state_dict(self, state_dict: StateDict, /) -> Any:
         """Put a state back."""
 
 
@@ -50,13 +61,22 @@ class Training:
     """Further objects, by name; kept apart from the roles of torch."""
     loaded: list[str] = field(default_factory=list, init=False)
     """What the last `load` has put back, in its order."""
-    settings: list[dict[str, Any]] = field(init=False)
+    settings: list[StateDict] = field(init=False)
     """The optimizer's settings as launched, by group; a schedule may move them later."""
 
     def __post_init__(self) -> None:
         """Note the settings as launched."""
         self.settings = [_settings_of(g) for g in self.optimizer.param_groups]
         self._sizes = self._group_sizes()
+        self._before_state: list[Callable[[], object]] = []
+
+    def before_state(self, callback: Callable[[], object]) -> None:
+        """Call `callback` each time before live states are read."""
+        self._before_state.append(callback)
+
+    def adopt_settings(self, saved: list[StateDict]) -> None:
+        """Take the settings as launched from a checkpoint that another trainer has loaded."""
+        self.settings = saved
 
     def note_new_groups(self) -> bool:
         """Note the settings of groups that were added since; return whether parameters were."""
@@ -89,9 +109,11 @@ class Training:
         """The optimizer's parameters, in the order in which its state numbers them."""
         return [p for g in self.optimizer.param_groups for p in g["params"]]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> StateDict:
         """Return live states, by role; tensors are not copied."""
-        state: dict[str, Any] = {
+        for callback in self._before_state:
+            callback()
+        state: StateDict = {
             "model": self.bare_model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -103,7 +125,7 @@ class Training:
             state["extra"] = {name: x.state_dict() for name, x in self.extra.items()}
         return state
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: StateDict) -> None:
         """Put saved states back.
 
         Raises:
@@ -172,7 +194,7 @@ class Training:
                         " itself"
                     )
 
-    def check_settings(self, saved: list[dict[str, Any]]) -> None:
+    def check_settings(self, saved: list[StateDict]) -> None:
         """Refuse to resume under other settings: loading a state would silently undo them.
 
         Raises:
@@ -206,13 +228,13 @@ def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
 
 
-def _settings_of(group: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_of(group: Mapping[str, Any]) -> StateDict:
     return {k: clone(v) for k, v in group.items() if k != "params" and isinstance(v, _PLAIN)}
 
 
-def capture_rng() -> dict[str, Any]:
+def capture_rng() -> StateDict:
     """Return the random states of Python, NumPy, torch and, where initialised, CUDA."""
-    state: dict[str, Any] = {
+    state: StateDict = {
         "python": random.getstate(),
         "numpy": np.random.get_state(),  # noqa: NPY002
         "torch": torch.get_rng_state(),
@@ -222,7 +244,7 @@ def capture_rng() -> dict[str, Any]:
     return state
 
 
-def restore_rng(state: dict[str, Any]) -> None:
+def restore_rng(state: StateDict) -> None:
     """Put random states back."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
@@ -240,7 +262,7 @@ class Snapshot:
     attempt: str
     sample_id: int
     """Sample id that comes next."""
-    payload: dict[str, Any]
+    payload: StateDict
     """Copies: training, rng, data, judge, counters."""
 
 

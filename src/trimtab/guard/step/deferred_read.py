@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trimtab.guard.data.order import Fed
     from trimtab.guard.probes.suite import Held
 
-__all__ = ["LateRow", "Reading", "reads_late", "skips_on_device", "update_unless"]
+__all__ = ["LateReads", "LateRow", "Reading", "reads_late", "skips_on_device", "update_unless"]
 
 _SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers whose fused step takes `found_inf`; a class derived from one may do more."""
@@ -45,6 +45,23 @@ def reads_late(setting: str, parameters: Sequence[torch.Tensor]) -> bool:
     if kind in ("mps", "meta"):  # no float64 there
         return False
     return setting == "late" or (setting == "auto" and kind != "cpu")
+
+
+class LateReads:
+    """Whether values of a calm step are read when the next one is about to be applied."""
+
+    def __init__(self, *, on: bool) -> None:
+        """Begin as the policy and the device say."""
+        self._on = on
+
+    @property
+    def on(self) -> bool:
+        """Whether they are."""
+        return self._on
+
+    def switch_off(self) -> None:
+        """Read at once from now on: the trainer has read the values before it updates."""
+        self._on = False
 
 
 class Reading:

@@ -1,5 +1,4 @@
-"""An engine that can also do a step whose values are read when the next one is about to be
-applied."""
+"""A step whose values are read when the next one is about to be applied; see `deferred_read`."""
 
 from __future__ import annotations
 
@@ -9,34 +8,64 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from trimtab.guard.distributed.step_reduction import StepShare, share_on_device, whole_of
-from trimtab.guard.probes.gradients import finite_flags
+from trimtab.guard.distributed.step_reduction import StepShare
 from trimtab.guard.step.deferred_read import LateRow, Reading, skips_on_device
-from trimtab.guard.step.engine import Engine
-from trimtab.guard.step.schedules import apply_weight_decay
+from trimtab.guard.step.step_recorder import Row
 
 if TYPE_CHECKING:
     from trimtab.guard.data.order import Fed
-    from trimtab.guard.probes.suite import Measured
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.probes.suite import Probes
+    from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.state.step_clock import StepClock
+    from trimtab.guard.step.optimizer_step import OptimizerStep
+    from trimtab.guard.step.precision import Precision
+    from trimtab.guard.step.step_pool import StepPool
+    from trimtab.guard.step.step_recorder import StepRecorder
 
-__all__ = ["LateEngine"]
+__all__ = ["DeferredStep"]
 
 
-class LateEngine(Engine):
-    """See the module; `late` says how the pieces work."""
+class DeferredStep:
+    """Does a step without reading the device, and reads it later."""
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        ranks: Ranks,
+        probes: Probes,
+        precision: Precision,
+        pool: StepPool,
+        update: OptimizerStep,
+        rows: StepRecorder,
+        clock: StepClock,
+    ) -> None:
+        """Work with the parts of a step; see each of them."""
+        self._state = state
+        self._ranks = ranks
+        self._probes = probes
+        self._precision = precision
+        self._pool = pool
+        self._update = update
+        self._rows = rows
+        self._clock = clock
 
     def can_wait(self, *, skip_nonfinite: bool) -> bool:
-        """Whether all that the step under way gives can be read later; arguments as for `step`."""
+        """Whether all that the step under way gives can be read later.
+
+        Args:
+            skip_nonfinite: Whether an update whose gradient is not finite must be left out.
+        """
         return (
-            self.late
-            and self.probes.quiet
-            and not self.has_scaler
-            and not (self.noted and self.ranks.count > 1)
-            and (not skip_nonfinite or skips_on_device(self.training.optimizer))
+            self._probes.quiet
+            and not self._precision.has_scaler
+            and not (self._pool.has_noted and self._ranks.count > 1)
+            and (not skip_nonfinite or skips_on_device(self._state.training.optimizer))
         )
 
-    def step_late(self, loss: torch.Tensor, fed: Fed, *, skip_nonfinite: bool) -> LateRow:
-        """Do as `step` does, but read nothing; `read` gives the values later.
+    def step(self, loss: torch.Tensor, fed: Fed, *, skip_nonfinite: bool) -> LateRow:
+        """Clip, update or skip on the device, and read nothing; `read` gives the values later.
 
         Only where `can_wait`. Cost: one more pass over the gradients, to name those that are not
         finite.
@@ -44,76 +73,58 @@ class LateEngine(Engine):
         Args:
             loss: Mean loss of this rank's part of the step, one element.
             fed: What was handed out for it.
-            skip_nonfinite: As for `step`; decided on the device.
+            skip_nonfinite: Leave an update out on the device where a norm is not finite.
         """
-        owners, flags = finite_flags(self.parameters)  # clipping by NaN makes all of them NaN
-        norm, limit = self._take_clipped(look=False)
-        held = self.probes.hold()
+        names, flags = self._update.finite_flags()
+        norm, limit = self._update.take_clipped(look=False)
+        held = self._probes.hold()
         seen = {"loss": loss, "norm": norm}
-        if self.ranks.count > 1 and held.root is not None:
+        if self._ranks.count > 1 and held.root is not None:
             seen["hidden"] = held.numbers[0].double() / held.root
-        share = share_on_device(self._share(fed.samples, fed.tokens), self._device, **seen)
-        table = self.ranks.gather_tensor(share)
+        table = self._pool.pool_on_device(fed.samples, fed.tokens, **seen)
         broken = (~table[:, 1].isfinite().all()).float() if skip_nonfinite else None
-        scheduled = apply_weight_decay(self)
-        lr, _ = self._apply(None, skip=False, broken=broken)
-        self._count_step()
+        applied = self._update.apply(skip=False, broken=broken)
+        self._state.count_step()
         parts = [table.flatten(), flags, *held.numbers]
-        noted, self.noted = self.noted, {}
         return LateRow(
-            reading=Reading(torch.cat([x.to(self._device, torch.float64) for x in parts])),
-            lr=lr,
-            scheduled=scheduled,
+            reading=Reading(torch.cat([x.to(self._pool.device, torch.float64) for x in parts])),
+            lr=applied.lr,
+            scheduled=applied.scheduled,
             limit=limit,
-            noted=noted,
+            noted=self._pool.take_noted(),
             fed=fed,
-            position=self.position,
+            position=self._state.position,
             may_skip=skip_nonfinite,
-            names=tuple(self.names.get(id(p), "?") for p in owners),
+            names=names,
             held=held,
         )
 
-    def read(self, row: LateRow) -> tuple[dict[str, float], dict[str, str], Measured]:
-        """Wait for a late step; return its values and labels, as `step` does.
-
-        And what probes saw.
-        """
-        numbers = row.reading.read()
-        self._row_done_at = row.reading.done_at
-        size = self.ranks.count * len(fields(StepShare))
-        table = numbers[:size].reshape(self.ranks.count, -1)
-        whole = self.step_sum = whole_of(table, replicas=self._replicas)
+    def read(self, late: LateRow) -> Row:
+        """Wait for a late step, and return its row."""
+        numbers = late.reading.read()
+        self._clock.note_done(late.reading.done_at)
+        size = self._ranks.count * len(fields(StepShare))
+        whole = self._pool.read(numbers[:size].reshape(self._ranks.count, -1))
         labels: dict[str, str] = {}
         finite = math.isfinite(whole.norm)
-        flags, rest = numbers[size : size + len(row.names)], numbers[size + len(row.names) :]
-        bad = [name for name, good in zip(row.names, flags.tolist(), strict=True) if not good]
+        flags, rest = numbers[size : size + len(late.names)], numbers[size + len(late.names) :]
+        bad = [name for name, good in zip(late.names, flags.tolist(), strict=True) if not good]
         if not finite and bad:
             labels["nonfinite_at"] = bad[0]
-            labels["nonfinite_tensors"] = f"{len(bad)} of {len(self.parameters)}"
-        self._find_elsewhere(whole, labels)
-        values = self._values(
+            labels["nonfinite_tensors"] = f"{len(bad)} of {len(self._update.parameters)}"
+        self._pool.find_elsewhere(whole, labels)
+        values = self._rows.values(
             whole,
-            lr=row.lr,
-            scheduled=row.scheduled,
-            limit=row.limit,
-            noted=row.noted,
-            skipped=row.may_skip and not finite,
+            lr=late.lr,
+            scheduled=late.scheduled,
+            limit=late.limit,
+            noted=late.noted,
+            skipped=late.may_skip and not finite,
         )
-        return values, labels, self.probes.read(row.held, rest)
+        return Row(late.fed, values, labels, seen=self._probes.read(late.held, rest))
 
-    def drop_step(self) -> None:
+    def drop(self) -> None:
         """Throw away the step under way: its gradients, and what was measured of it."""
-        self.training.optimizer.zero_grad(set_to_none=True)
-        self._clipped, self.noted = None, {}
-        self.probes.drop()
-
-    def put_in_late(
-        self, found: Measured, values: dict[str, float], labels: dict[str, str]
-    ) -> dict[str, list[float]]:
-        """Do as `probe` does with what `read` gave.
-
-        Raises:
-            ActError: As for `probe`.
-        """
-        self.probes.note_loss(self.step_sum.loss)
-        return self._put_in(found, values, labels)
+        self._update.drop_gradients()
+        self._pool.forget_noted()
+        self._probes.drop()

@@ -1,11 +1,10 @@
-"""The number format of the forward pass.
+"""The number format of the forward pass, and the loss scaler that goes with it.
 
-Seen, and changed for a branch, inside the user's own loop.
-
-The user's `torch.autocast` stays where it is. While a change is wanted, a hook opens another one
-around the model's forward pass: off for fp32, or bf16. What the loop computes outside the model (a
-loss under autocast) keeps the run's own format, and weights that are themselves in half precision
-cannot be replayed in another: that is told, not tried. Hooks are there only while they are needed.
+The user's `torch.autocast` stays in place. While another format is in force, a hook opens a second
+autocast around the model's forward pass: off for fp32, or bf16. What the loop computes outside the
+model (a loss under autocast) keeps the run's own format. Weights that are themselves in half
+precision cannot be replayed in another format; that is reported, not tried. Hooks are registered
+only while they are needed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,9 @@ import torch
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-__all__ = ["PrecisionSwitch"]
+    from trimtab.guard.state.run_state import RunState
+
+__all__ = ["Precision", "PrecisionSwitch"]
 
 _NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -42,7 +43,7 @@ class PrecisionSwitch:
         return self._wanted
 
     def watch(self, *, on: bool) -> None:
-        """Begin or stop to look which format the forward passes run in."""
+        """Begin or stop to note which format the forward passes run in."""
         self._watching = on
         self._hook()
 
@@ -63,7 +64,7 @@ class PrecisionSwitch:
                 handle.remove()
             self._handles = []
 
-    def _before(self, _module: torch.nn.Module, _arguments: Any) -> None:
+    def _before(self, _module: torch.nn.Module, _arguments: object) -> None:
         device = next((p.device.type for p in self._model.parameters()), "cpu")
         on = torch.is_autocast_enabled(device)
         self.seen = _NAMES.get(torch.get_autocast_dtype(device), "") if on else ""
@@ -73,6 +74,58 @@ class PrecisionSwitch:
             inner.__enter__()  # type: ignore[no-untyped-call]
             self._open.append(inner)
 
-    def _after(self, _module: torch.nn.Module, _arguments: Any, _output: Any) -> None:
+    def _after(self, _module: torch.nn.Module, _arguments: object, _output: object) -> None:
         if self._open:
             self._open.pop().__exit__(None, None, None)
+
+
+class Precision:
+    """Which format the forward pass runs in, and whether a loss scaler is in use."""
+
+    def __init__(self, state: RunState) -> None:
+        """Use the run's own format until another one is decided on."""
+        self._state = state
+        self._switch = PrecisionSwitch(state.training.model)
+        self._scales_loss = False
+
+    @property
+    def scaler(self) -> Any | None:
+        """The loss scaler where it is in use: not under fp32 or bf16 by decision."""
+        scaler = self._state.training.scaler
+        if self._state.decisions.precision:
+            return None
+        return scaler if scaler is not None and scaler.is_enabled() else None
+
+    @property
+    def has_scaler(self) -> bool:
+        """Whether a loss scaler is in use, for which a gradient that overflows is normal."""
+        return self.scaler is not None
+
+    @property
+    def low(self) -> str:
+        """fp16 or bf16 where the forward pass was seen in it and can be run in another format.
+
+        Else empty.
+        """
+        changeable = self._scales_loss or not self.has_scaler
+        return self._switch.seen if changeable and not self._state.decisions.precision else ""
+
+    def note_scaled_loss(self) -> None:
+        """Take note that the guard scales the loss itself, and so may leave the scale out."""
+        self._scales_loss = True
+
+    def watch(self, *, on: bool) -> None:
+        """Begin or stop to note which format the forward passes run in."""
+        self._switch.watch(on=on)
+
+    def set(self, precision: str) -> None:
+        """Run the forward pass in fp32 or bf16, without the loss scaler.
+
+        Empty: in the run's own format.
+        """
+        self._state.decisions.precision = precision
+        self._switch.want(precision)
+
+    def enforce(self) -> None:
+        """Put the format that was decided on in force, after a resume."""
+        self._switch.want(self._state.decisions.precision)

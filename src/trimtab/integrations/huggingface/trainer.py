@@ -21,7 +21,7 @@ from transformers import Trainer, TrainerCallback
 
 from trimtab.errors import ConfigError, TrimtabError
 from trimtab.guard import Guard
-from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import check_launch
 from trimtab.guard.state.training_state import Training
 from trimtab.integrations.accelerate.joined import (

@@ -33,7 +33,7 @@ from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP, write_verdict
-from trimtab.guard.loop.fault_barrier import Edge, to_stderr
+from trimtab.guard.recording.fault_barrier import Edge, to_stderr
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.recovery.triage import is_trouble, speaks_of_state

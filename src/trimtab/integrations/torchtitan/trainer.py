@@ -29,7 +29,7 @@ from trimtab.errors import ConfigError, MissingExtraError, TrimtabError
 from trimtab.guard import Guard
 from trimtab.guard.data.streams import StreamOrder
 from trimtab.guard.distributed.process_group import Ranks
-from trimtab.guard.loop.fault_barrier import to_stderr
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedOptimizer
 from trimtab.integrations.torchtitan.trainer_parts import (

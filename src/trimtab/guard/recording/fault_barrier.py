@@ -37,8 +37,8 @@ class Edge:
         self,
         *,
         journal: Callable[[str, Part], None],
-        stand_down: Callable[[], None],
-        note: Callable[[], bool],
+        stand_down: Callable[[], None] = lambda: None,
+        note: Callable[[], bool] = lambda: True,
     ) -> None:
         """Watch over the parts of a guard.
 
@@ -47,13 +47,25 @@ class Edge:
             stand_down: Ends a probe or trial that is under way.
             note: Called at the first fault; returns whether to stand down at once.
         """
-        self.stood_down = False
-        """Whether nothing is acted on any more."""
+        self._stood_down = False
         self._journal = journal
         self._end_case = stand_down
         self._note = note
         self._left_out: set[Part] = set()
         self._told: set[tuple[Part, str]] = set()
+
+    @property
+    def stood_down(self) -> bool:
+        """Whether nothing is acted on any more."""
+        return self._stood_down
+
+    def on_first_fault(self, note: Callable[[], bool]) -> None:
+        """Call `note` at the first fault; it returns whether to stand down at once."""
+        self._note = note
+
+    def on_stand_down(self, end_case: Callable[[], None]) -> None:
+        """Call `end_case` when the guard stands down: it ends what is under way."""
+        self._end_case = end_case
 
     def run(self, part: Part, work: Callable[[], object]) -> bool:
         """Do work of our own; return whether it was done without a fault."""
@@ -84,9 +96,9 @@ class Edge:
 
     def stand_down(self) -> None:
         """Act on nothing any more; done again, it changes nothing."""
-        if self.stood_down:
+        if self._stood_down:
             return
-        self.stood_down = True
+        self._stood_down = True
         try:
             self._end_case()
         except Exception as further:  # noqa: BLE001 - the same edge

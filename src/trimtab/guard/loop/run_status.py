@@ -1,0 +1,88 @@
+"""How the process stands, for what started it: `verdict.json`, kept up to date."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
+
+if TYPE_CHECKING:
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.loop.exit_status import State
+    from trimtab.guard.recording.fault_barrier import Edge
+    from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.state.checkpoint_store import Store
+    from trimtab.guard.state.run_state import RunState
+
+__all__ = ["RunStatus"]
+
+
+class RunStatus:
+    """Writes the state of the process, its reason, and the step that a restart goes on from."""
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        store: Store,
+        recorder: Recorder,
+        ranks: Ranks,
+        edge: Edge,
+        steps: int | None,
+    ) -> None:
+        """Tell of a run.
+
+        Args:
+            state: Gives the step.
+            store: Gives the step that a restart goes on from.
+            recorder: Gives the run directory and the attempt.
+            ranks: The first one writes.
+            edge: Keeps a fault of ours from stopping the run.
+            steps: Of the whole run, where known.
+        """
+        self._state = state
+        self._store = store
+        self._recorder = recorder
+        self._ranks = ranks
+        self._edge = edge
+        self._steps = steps
+        self._written_step = store.whole_step
+
+    def running(self) -> None:
+        """Write that the process runs; what was killed leaves this behind."""
+        self.write("running", "under way, or it was killed")
+
+    def refresh(self) -> None:
+        """Write again where a restart would go on from another step than was written last."""
+        if self._store.whole_step != self._written_step:
+            self._written_step = self._store.whole_step
+            self.running()
+
+    def confirm_done(self) -> None:
+        """Keep an older verdict with its reason, unless it would start the run for ever."""
+        self._edge.run("journal", self._confirm_done)
+
+    def _confirm_done(self) -> None:
+        if asks_for_restart(self._recorder.directory.root):
+            self._write("done", "all steps done")
+
+    def write(self, state: State, reason: str) -> None:
+        """Write how the process stands.
+
+        Args:
+            state: Of the process.
+            reason: In words.
+        """
+        self._edge.run("journal", lambda: self._write(state, reason))
+
+    def _write(self, state: State, reason: str) -> None:
+        if self._ranks.chief:
+            write_verdict(
+                self._recorder.directory.root,
+                state=state,
+                reason=reason,
+                steps=self._steps,
+                step=self._state.counters.step,
+                saved_step=self._store.whole_step,
+                attempt=self._recorder.attempt,
+            )

@@ -1,0 +1,314 @@
+"""The loop of a guarded run, step by step.
+
+    for batch in guard:                 # fetch a batch, before_forward
+        loss = model(batch)             # the user's
+        guard.backward(loss)            # backward pass, scaled
+        guard.step():
+            settle                      # what the last step left to read
+            probe? look only            # forward only, under a restored state: no update
+            clip                        # before_optimizer_step
+            pool over ranks
+            apply or skip
+            record, judge               # after_step
+            recover, snapshot, checkpoint
+    on_train_end
+
+What each moment does is written out in the methods of these names. The parts that do it are given:
+this file only says in which order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ConfigError
+from trimtab.guard.control import arguments
+from trimtab.guard.step.step_recorder import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+
+    from trimtab.guard.data.order import Fed
+    from trimtab.guard.loop.after_step import AfterStep
+    from trimtab.guard.loop.messages import Messages
+    from trimtab.guard.loop.pending_step import PendingStep
+    from trimtab.guard.loop.run_status import RunStatus
+    from trimtab.guard.loop.shutdown import Shutdown
+    from trimtab.guard.loop.signal_handler import Interrupts
+    from trimtab.guard.loop.step_batches import StepBatches
+    from trimtab.guard.recording.fault_barrier import Edge
+    from trimtab.guard.recovery.executor import Recovery
+    from trimtab.guard.state.starting_rng import StartingRng
+    from trimtab.guard.step.run_context import RunContext
+
+__all__ = ["TrainingLoop"]
+
+
+class TrainingLoop:
+    """Hands out batches and does their steps, in one order."""
+
+    def __init__(
+        self,
+        parts: RunContext,
+        *,
+        batches: StepBatches,
+        recovery: Recovery,
+        edge: Edge,
+        after: AfterStep,
+        pending: PendingStep,
+        shutdown: Shutdown,
+        status: RunStatus,
+        messages: Messages,
+        interrupts: Interrupts,
+        start: StartingRng,
+        ends_with_data: bool,
+    ) -> None:
+        """Run with these parts.
+
+        Args:
+            parts: Measure, update, record and keep the state.
+            batches: Fetch the batches of each step.
+            recovery: Says which phase the run is in, and decides what is done about trouble.
+            edge: Keeps a fault of ours from stopping the run.
+            after: Records, judges, recovers and saves after each step.
+            pending: The step that is done and not read yet.
+            shutdown: Ends the run.
+            status: Says what a restart would go on from.
+            messages: Tell the user.
+            interrupts: Put SIGINT and SIGTERM off to the end of a step.
+            start: Random states that the loop begins with.
+            ends_with_data: Whether the run ends where the data is used up once.
+        """
+        self._parts = parts
+        self._batches = batches
+        self._recovery = recovery
+        self._edge = edge
+        self._after = after
+        self._pending = pending
+        self._shutdown = shutdown
+        self._status = status
+        self._messages = messages
+        self._interrupts = interrupts
+        self._start = start
+        self._ends_with_data = ends_with_data
+        self._started = False
+        self._told: set[str] = set()
+
+    @property
+    def probing(self) -> bool:
+        """Whether batches are only looked at: the forward pass counts, no update is made."""
+        return self._recovery.phase == "probe"
+
+    # -- batches are handed out -------------------------------------------------------------
+
+    def run(self, *, whole: bool) -> Iterator[object]:
+        """Yield batches until the run is done, or the epoch is over.
+
+        Args:
+            whole: Go on through epochs and end the run at its end; False: stop after each epoch, as
+                the loop is a trainer's own.
+        """
+        batches, interrupts = self._batches, self._interrupts
+        self._pending.settle(act=not batches.in_step)
+        self.on_train_begin()
+        self._pending.loop_begins(own=whole)
+        interrupts.watch()
+        try:
+            while not self._shutdown.ended:
+                if not self._recovery.busy and self._after.done and not batches.in_step:
+                    break
+                interrupts.step_begins()
+                fetched = batches.fetch(
+                    whole=whole, ends=self._ends_with_data and not self._recovery.busy
+                )
+                if fetched is None and not batches.in_step and self._pending.settle():
+                    continue  # what was read only now may have sent the run back
+                if fetched is None and not whole:
+                    interrupts.loop_left(in_step=batches.in_step)
+                    return
+                if fetched is None:
+                    break
+                self.before_forward(*fetched)
+                yield fetched[0]
+                batches.check_stepped()
+        except GeneratorExit:
+            # other ranks may not come along where only this one left its loop
+            alone = self._parts.ranks.count == 1
+            self._shutdown.settle_last(act=alone and not batches.in_step)
+            if interrupts.seen:
+                self._shutdown.end("interrupted")
+            raise
+        finally:
+            interrupts.loop_left(in_step=interrupts.in_step and not whole)
+            interrupts.release()
+        self.on_train_end()
+
+    def on_train_begin(self) -> None:
+        """Take a first snapshot, and say that the run is under way; once."""
+        if self._batches.step_is_due:
+            self.give_up_batch("their loop was left before guard.step()")
+        if self._started or self._shutdown.ended:
+            return
+        self._parts.rates.check_given()
+        self._started = True
+        self._start.enforce()
+        if self._parts.policy.mode == "act":
+            self._edge.run("recovery", self._parts.points.snapshot)
+            self._messages.pass_on_notes()
+        self._after.begin_check()
+        if not self._after.done:
+            self._status.running()
+        self._parts.clock.start()
+
+    def before_forward(self, batch: object, first: int, last: int) -> None:
+        """Take note of a batch that is handed out, and look at it."""
+        begins = self._batches.hand_out(batch, first, last)
+        if not self.probing:
+            self._edge.run("probes", lambda: self._look_at_batch(batch, begins=begins))
+        check = self._after.check
+        if check is not None:
+            self._edge.run("probes", lambda: check.see_batch(batch))
+
+    def _look_at_batch(self, batch: object, *, begins: bool) -> None:
+        parts = self._parts
+        if begins:
+            parts.pool.begin_step()
+            parts.probes.arm(parts.state.counters.step + 1, closely=self._after.looks_closely)
+        parts.pool.see_batch(batch)
+
+    # -- the user has run the forward pass --------------------------------------------------
+
+    def note_loss(self, loss: torch.Tensor, *, parts: float, samples: object = None) -> None:
+        """Take in the loss of one part of the step; see `Guard.note_loss`."""
+        self._batches.note_loss(loss, parts)
+        if samples is not None and not self._parts.probes.samples.take_in(samples):
+            self._tell_once(
+                f"samples={arguments.shown(samples)} is left out: expected a tensor of losses,"
+                " [samples] or [samples, tokens]",
+                about="samples",
+            )
+
+    def backward(self, loss: torch.Tensor, *, parts: float) -> None:
+        """Run the backward pass, scaled where there is a scaler; nothing in a probe."""
+        if self.probing:
+            return
+        if not loss.requires_grad:
+            raise ConfigError(
+                "guard.backward() was given a loss without a graph; do not detach it, and compute"
+                " it with gradients on"
+            )
+        if parts == 1 and self._batches.gradients_add_up:
+            self._tell_once(
+                "one batch was given several losses: their gradients add up, and their mean is"
+                " logged; for N parts of one batch call guard.backward(loss, parts=N), which makes"
+                " them those of the mean",
+                about="sum",
+            )
+        if parts != 1:
+            loss = loss / parts
+        self._parts.precision.note_scaled_loss()
+        scaler = self._parts.precision.scaler
+        (scaler.scale(loss) if scaler is not None else loss).backward()
+
+    def clip_gradients(self, limit: float | None) -> float:
+        """Unscale and clip now; return the norm before it, 0 in a probe."""
+        if self.probing:
+            return 0.0
+        self._parts.optimizer_step.set_clip(limit)
+        return self._parts.optimizer_step.clip_ahead()[0]
+
+    # -- the step ---------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do the step that was handed out, and what follows it; see `Guard.step`."""
+        self._batches.check_ready()
+        if self._settle_first():
+            return
+        fed, loss = self._batches.take()
+        if self.probing:
+            self._look_only(fed, loss)
+            return
+        if self._pending.may_wait():
+            self._pending.defer(loss, fed)
+            self._interrupts.step_ends(together=False)
+            return
+        row = self._update(float(loss), fed)
+        self.after_step(row)
+        self._shutdown.stop_if_given_up()
+        self._interrupts.step_ends(together=self._pending.stop_heard or self._parts.pool.whole.stop)
+
+    def _settle_first(self) -> bool:
+        """Settle before an update; return whether it takes the batches under way back."""
+        acted = self._pending.settle()
+        self._shutdown.stop_if_given_up()
+        if not (acted and self._recovery.busy):
+            return False
+        self._batches.forget()
+        self._parts.deferred.drop()
+        self._interrupts.step_ends(together=self._pending.stop_heard)
+        return True
+
+    def _look_only(self, fed: Fed, loss: torch.Tensor) -> None:
+        """Give the loss of a probed batch to recovery; no update is made."""
+        self._parts.optimizer_step.zero_grad()
+        whole = self._parts.pool.pool(float(loss), 0.0, fed.samples, fed.tokens)
+        self._after.stand_down_together()
+        if self.probing:
+            self._edge.run(
+                "recovery", lambda: self._recovery.after_probe(fed.first, fed.last, whole.loss)
+            )
+        self._interrupts.step_ends(together=whole.stop)
+
+    def _update(self, loss: float, fed: Fed) -> Row:
+        """Clip, pool over ranks, apply or skip; return the row of the step."""
+        update, pool, rows = self._parts.optimizer_step, self._parts.pool, self._parts.rows
+        # before_optimizer_step
+        norm, limit = update.take_clipped(look=True)
+        whole = pool.pool(loss, float(norm), fed.samples, fed.tokens)
+        labels = update.look_at_gradients(whole, limit)
+        pool.find_elsewhere(whole, labels)
+        # the pooled norm: all ranks leave the update out, or none does
+        applied = update.apply(skip=self._after.acting and not math.isfinite(whole.norm))
+        # after_optimizer_step
+        self._parts.state.count_step()
+        values = rows.values(
+            whole,
+            lr=applied.lr,
+            scheduled=applied.scheduled,
+            limit=limit,
+            noted=pool.pool_noted(whole),
+            skipped=applied.skipped,
+            scale=applied.scale,
+        )
+        return Row(fed, values, labels)
+
+    def after_step(self, row: Row) -> None:
+        """Record and judge the step, then recover, snapshot and checkpoint as it asks for."""
+        found = self._after.record_and_judge(row)
+        self._after.recover_and_save(row.loss, found)
+
+    # -- given up, or over ------------------------------------------------------------------
+
+    def drop_batch(self, why: str) -> None:
+        """Give up what was handed out since the last step; the loop goes on with the next batch."""
+        self.give_up_batch(why)
+        self._interrupts.step_ends(together=False)
+
+    def give_up_batch(self, why: str) -> None:
+        """Throw away what was handed out since the last step, and say so."""
+        fed = self._batches.give_up()
+        self._parts.optimizer_step.abandon()
+        self._parts.pool.forget_noted()
+        self._messages.note(f"samples {fed.first}-{fed.last} given up: {why}")
+
+    def on_train_end(self) -> None:
+        """End the run: saved, told, written down."""
+        self._shutdown.end_of_loop()
+
+    def _tell_once(self, text: str, *, about: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            self._messages.note(text)

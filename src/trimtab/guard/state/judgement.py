@@ -1,0 +1,59 @@
+"""The judge of a run with its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.detectors.judge import Judge, JudgeState
+    from trimtab.guard.state.training_state import StateDict
+
+__all__ = ["Judgement"]
+
+
+class Judgement:
+    """Judges row after row; its state is rolled back and saved with the run."""
+
+    def __init__(self, judge: Judge) -> None:
+        """Start a judge that has seen no row."""
+        self.judge = judge
+        self._state = judge.start()
+
+    @property
+    def state(self) -> JudgeState:
+        """The states of all detectors; a value, never changed in place."""
+        return self._state
+
+    def judge_row(self, row: int, step: int, values: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Return the findings of one recorded row.
+
+        Args:
+            row: Number of the row over all attempts, from 0.
+            step: Its step.
+            values: Its signals.
+        """
+        self._state, findings = self.judge.update(self._state, row, float(step), values)
+        return findings
+
+    def to_json(self) -> StateDict:
+        """Return the state as JSON values."""
+        return self._state.to_json(self.judge)
+
+    def from_json(self, saved: StateDict) -> JudgeState:
+        """Return a state as it was saved.
+
+        Raises:
+            ReadError: It is of other detectors, or damaged.
+        """
+        return self.judge.state_from_json(saved)
+
+    def restore(self, state: JudgeState) -> None:
+        """Go back to an earlier state."""
+        self._state = state
+
+    def start_over(self) -> None:
+        """Begin as before the first row."""
+        self._state = self.judge.start()

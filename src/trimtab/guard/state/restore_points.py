@@ -1,0 +1,130 @@
+"""The states that a run can go back to: a ring of snapshots in memory, and checkpoints on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trimtab.guard.state.checkpoint_store import Store
+from trimtab.guard.state.training_state import SnapshotRing
+
+if TYPE_CHECKING:
+    from trimtab.checkpoints.manifest import CheckpointOnDisk
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.state.training_state import Snapshot
+    from trimtab.plan.policy import Policy
+
+__all__ = ["RestorePoints"]
+
+_OF_RANK = ("rng", "data")
+"""What differs from rank to rank."""
+
+
+class RestorePoints:
+    """Takes and saves states of a run, and finds them again.
+
+    Where several ranks train together, what they hold in common is saved once, sharded tensors
+    shard by shard; random states and the position in the data are saved by rank.
+    """
+
+    def __init__(
+        self, state: RunState, policy: Policy, *, recorder: Recorder, ranks: Ranks
+    ) -> None:
+        """Open the checkpoints of a run; nothing is read.
+
+        Args:
+            state: What is saved.
+            policy: How many states are kept, and where a second copy goes.
+            recorder: Writes down what was saved.
+            ranks: Those that train together.
+        """
+        copy_to = Path(policy.copy_to) if policy.copy_to else None
+        self.ring = SnapshotRing(policy.snapshots_kept)
+        self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
+        self._state = state
+        self._saved_step = -1
+        state.on_restore(self._went_back)
+
+    @property
+    def saved_step(self) -> int:
+        """Step of the newest checkpoint that this process saved or loaded."""
+        return self._saved_step
+
+    # -- taken ------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Copy the whole state into memory, and keep it in the ring where it is finite."""
+        snapshot = self._state.capture()
+        what = self._state.unsound()
+        if not what:
+            self.ring.add(snapshot)
+        elif self._state.counters.step == 0:
+            self.store.note(
+                f"training begins from a state that is not finite ({what}): there is none to go"
+                " back to"
+            )
+        return snapshot
+
+    def save(self, why: str, *, background: bool = False, doubt: str = "") -> None:
+        """Write the state to disk, whole or not at all, and say so; all ranks must call it.
+
+        Args:
+            why: For the journal.
+            background: Copy the state and write it while training goes on.
+            doubt: Why it is suspect, where that is known; a state that is not finite always is.
+
+        Raises:
+            ActError: It, or the one before it, cannot be saved.
+        """
+        state, step = self._state, self._state.counters.step
+        what = state.unsound()
+        if what:
+            doubt = f"not finite: {what}"
+            self.store.note(
+                f"{what} is not finite: the checkpoint of step {step} is suspect, a "
+                "restart passes it over"
+            )
+        payload = state.saved_payload(copy=background)
+        own = {name: payload.pop(name) for name in _OF_RANK}
+        self.store.save(payload, own, step=step, why=why, background=background, doubt=doubt)
+        self._saved_step = step
+
+    def adopt(self, step: int) -> None:
+        """Take note that the run goes on from a checkpoint on disk, or needs no newer one."""
+        self._saved_step = step
+
+    def _went_back(self, step: int) -> None:
+        self._saved_step = min(self._saved_step, step)
+
+    # -- found again ------------------------------------------------------------------------
+
+    def at_or_before(self, step: int) -> Snapshot | None:
+        """Return the newest state at or before `step`, from memory or else from disk."""
+        return self.ring.before(step) or self.on_disk(step)
+
+    def on_disk(self, step: int) -> Snapshot | None:
+        """Return the newest state on disk at or before `step`, read back as a restart would."""
+        return self._read(self.store.newest_before(step))
+
+    def oldest(self) -> Snapshot | None:
+        """Return the oldest state there is."""
+        oldest, on_disk = self.oldest_step(), self.store.oldest_step()
+        if on_disk is not None and on_disk == oldest:
+            found = self._read(self.store.newest_before(on_disk))
+            if found is not None:
+                return found
+        return self.ring.items[0] if self.ring.items else None
+
+    def oldest_step(self) -> int | None:
+        """Return the step of the oldest state there is; None without any."""
+        steps = [s.step for s in self.ring.items[:1]]
+        on_disk = self.store.oldest_step()
+        return min([*steps, *([] if on_disk is None else [on_disk])], default=None)
+
+    def _read(self, checkpoint: CheckpointOnDisk | None) -> Snapshot | None:
+        if checkpoint is None:
+            return None
+        held = self.store.load(checkpoint, self._state.training)
+        return self._state.snapshot_of(checkpoint.step, checkpoint.attempt, held)

@@ -1,0 +1,155 @@
+"""Going on with a run from its newest healthy checkpoint, and with what was decided since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trimtab.errors import ActError, ConfigError, ReadError
+from trimtab.guard.state.decisions import Counters, read_decisions, sample_range
+from trimtab.guard.state.optimizer_settings import enforce
+from trimtab.guard.state.training_state import capture_rng, restore_rng
+
+if TYPE_CHECKING:
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.state.judgement import Judgement
+    from trimtab.guard.state.restore_points import RestorePoints
+    from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.state.training_state import StateDict
+
+__all__ = ["Resumed", "Resumption"]
+
+
+@dataclass
+class Resumed:
+    """What came of a resume."""
+
+    rng: StateDict | None = None
+    """Random states to go on with; None: there was no checkpoint."""
+    attempt: str | None = None
+    """Attempt that the checkpoint is of; None: of another trainer's."""
+    checkpoint: str = ""
+    """What the run went on from."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should read; written once the attempt that begins has its number."""
+
+
+class Resumption:
+    """Puts a saved state and saved decisions in force."""
+
+    def __init__(
+        self,
+        state: RunState,
+        points: RestorePoints,
+        *,
+        judgement: Judgement,
+        ranks: Ranks,
+        recorder: Recorder,
+    ) -> None:
+        """Work on a run that has not begun.
+
+        Args:
+            state: Of the run.
+            points: Its checkpoints.
+            judgement: Its judge.
+            ranks: Those that train together.
+            recorder: Its files, and the rows that are in them.
+        """
+        self._state = state
+        self._points = points
+        self._judgement = judgement
+        self._ranks = ranks
+        self._recorder = recorder
+
+    def resume(self) -> Resumed:
+        """Load the newest whole and healthy checkpoint, where there is one.
+
+        On another number of ranks than it was saved on, the shards are dealt out anew, the position
+        in the data is kept, and ranks that were not there keep the random states they start with:
+        the run goes on, but not bit for bit, and a note says so.
+
+        Raises:
+            ActError: It does not fit this run's objects; the message names the difference.
+        """
+        found, store = Resumed(), self._points.store
+        checkpoint = store.newest()
+        decided = store.decided_since(checkpoint)
+        if checkpoint is None:
+            self.take_over(decided, found.notes)
+            return found
+        fresh = capture_rng()
+        saved = store.load(checkpoint, self._state.training)
+        if saved["rng"] is None:
+            saved["rng"] = fresh
+        try:
+            self._ranks.together(lambda: self._put_back(saved, found.notes))
+        except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ActError(
+                f"{checkpoint.path}: does not fit this model or optimizer ({error}); use the"
+                " settings of the run, or another run directory"
+            ) from error
+        self.take_over(decided or saved["standing"], found.notes)
+        self._points.adopt(checkpoint.step)
+        store.adopt(checkpoint.step)
+        found.notes += self._differences(saved)
+        found.rng, found.attempt = saved["rng"], checkpoint.attempt
+        found.checkpoint = checkpoint.path.name
+        return found
+
+    def _differences(self, saved: StateDict) -> list[str]:
+        notes, data = self._points.store.take_notes(), self._state.data
+        if data is not None:
+            notes.append(data.differs(saved.get("data_shape")) or data.reordered)
+        if saved["num_ranks"] != self._ranks.count:
+            notes.append(
+                f"saved on {saved['num_ranks']} ranks, resumed on {self._ranks.count}: the run goes"
+                " on, but not bit for bit"
+            )
+        return [text for text in notes if text]
+
+    def _put_back(self, saved: StateDict, notes: list[str]) -> None:
+        """Put a loaded state into this run's objects."""
+        state = self._state
+        state.training.check_settings(saved["settings"])
+        try:
+            self._judgement.restore(self._judgement.from_json(saved["judge"]))
+        except ReadError as error:
+            self._judgement.start_over()
+            notes.append(f"detectors start anew: {error}")
+        state.training.load(saved["training"])
+        state.set_counters(Counters(**saved["counters"]))
+        if state.data is not None and saved["data"] is not None:
+            state.data.load_state_dict(saved["data"])
+        restore_rng(saved["rng"])
+
+    def take_over(self, decided: StateDict | None, notes: list[str]) -> None:
+        """Put decisions in force again, and count on from the rows that are on disk.
+
+        Args:
+            decided: As `RunState.standing` gave them; None: nothing was decided.
+            notes: What the user should read is added to it.
+
+        Raises:
+            ActError: They hold what no guard writes.
+        """
+        state, saved = self._state, dict(decided or {})
+        skips = saved.pop("skips", [])
+        try:
+            decisions, unknown = read_decisions(saved)
+            state.set_decisions(decisions)
+            ranges = [sample_range(first, last) for first, last in skips]
+            enforce(state)
+        except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
+            raise ActError(
+                f"{self._recorder.directory.journal}: what stood at the last action, or at the checkpoint,"
+                f" cannot be put in force again ({error}); mend or remove that action's line"
+            ) from error
+        if unknown:
+            notes.append(
+                f"decisions of another version of trimtab are not in force: {', '.join(unknown)}"
+            )
+        decisions.row = self._ranks.agree(lambda: self._recorder.live.num_rows)
+        if state.data is not None:
+            for first, last in ranges:
+                state.data.skip(first, last)

@@ -1,0 +1,49 @@
+"""The time of a step, on the host's clock or on the device's where values are read late."""
+
+from __future__ import annotations
+
+import time
+
+__all__ = ["StepClock"]
+
+
+class StepClock:
+    """Measures from the end of one step to the end of the next."""
+
+    def __init__(self) -> None:
+        """Start both measurements now."""
+        self._started = self._shared_at = time.perf_counter()
+        self._done_at: float | None = None
+        self._row_done_at: float | None = None
+
+    def start(self) -> None:
+        """Begin to measure anew: what came before belongs to no step."""
+        self._started = self._shared_at = time.perf_counter()
+
+    def restart_step(self) -> None:
+        """Begin the step under way now, after a state was put back."""
+        self._started = time.perf_counter()
+
+    def lap(self, *, late: bool) -> float:
+        """Return the seconds since the last call: the time of a step before its update.
+
+        Args:
+            late: Values are read late. The device may still be at this step, so the end of the
+                last step that was read is taken in place of now.
+        """
+        now = time.perf_counter()
+        if late and self._done_at is not None:
+            now = self._done_at
+        took, self._shared_at = now - self._shared_at, now
+        return took
+
+    def note_done(self, done_at: float) -> None:
+        """Take note of when the device finished the step that is recorded next."""
+        self._row_done_at = done_at
+
+    def end_row(self) -> float:
+        """Return the seconds that the recorded step took, and begin the next one."""
+        now = time.perf_counter() if self._row_done_at is None else self._row_done_at
+        self._done_at, self._row_done_at = now, None
+        took, self._started = now - self._started, now
+        return took

@@ -1,0 +1,260 @@
+"""The optimizer's step: gradients unscaled and clipped, the update done or left out.
+
+It knows no policy: whether an update is to be left out is an argument.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from trimtab.guard.probes.gradients import clip_gradients, finite_flags, first_nonfinite
+from trimtab.guard.state.decisions import trained_parameters
+from trimtab.guard.step.deferred_read import update_unless
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.distributed.step_reduction import StepSum
+    from trimtab.guard.probes.suite import Probes
+    from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.step.precision import Precision
+    from trimtab.guard.step.rates import Rates
+
+__all__ = ["Applied", "OptimizerStep", "OutsideUpdate"]
+
+
+class OutsideUpdate(Protocol):
+    """A trainer that clips and updates by itself, in one call."""
+
+    def update(self) -> tuple[torch.Tensor, float | None]:
+        """Clip and update; return the norm before clipping, and the limit."""
+
+    def was_applied(self) -> bool:
+        """Whether the last update was done, and not left out."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What came of an update."""
+
+    lr: float
+    """Rate of the first group, as the optimizer had it."""
+    scheduled: dict[str, float]
+    """The weight decay, where it follows a schedule."""
+    skipped: bool
+    """Whether the update was left out, as far as the host knows."""
+    scale: float | None
+    """Loss scale before the update; None without a scaler."""
+
+
+class OptimizerStep:
+    """Clips, updates or skips, and advances the scheduler."""
+
+    def __init__(
+        self,
+        state: RunState,
+        *,
+        clip: float | None,
+        parameters: list[torch.Tensor],
+        rates: Rates,
+        precision: Precision,
+        probes: Probes,
+        ranks: Ranks,
+        run_probe: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """Take over an optimizer; nothing is changed before the first step.
+
+        Args:
+            state: Of the run.
+            clip: Largest global gradient norm; None: no clipping.
+            parameters: The trained ones in the model's order; kept up to date in place.
+            rates: Give the rates of each step.
+            precision: Gives the loss scaler in use.
+            probes: Look at gradients and at the update.
+            ranks: Those that train together.
+            run_probe: Runs what looks at gradients, where its failure does no harm.
+        """
+        self.parameters = parameters
+        self._names = {id(p): n for n, p in state.training.bare_model.named_parameters()}
+        self._state = state
+        self._clip = clip
+        self._rates = rates
+        self._precision = precision
+        self._probes = probes
+        self._ranks = ranks
+        self._run_probe = run_probe
+        self._clipped: tuple[torch.Tensor, float | None] | None = None
+        self._nonfinite: tuple[str, int] | None = None
+        self._lr_undone: tuple[float, float] | None = None
+        self._keeps_gradients = False
+        self._outside: OutsideUpdate | None = None
+
+    # -- how a trainer sets it up -----------------------------------------------------------
+
+    @property
+    def clip(self) -> float | None:
+        """Largest global gradient norm before the guard's own factor; None: no clipping."""
+        return self._clip
+
+    def set_clip(self, limit: float | None) -> None:
+        """Clip to another norm from the next step on."""
+        self._clip = limit
+
+    def keep_gradients(self) -> None:
+        """Leave the gradients of a step in place: the trainer drops them itself, after it."""
+        self._keeps_gradients = True
+
+    def hand_over(self, update: OutsideUpdate) -> None:
+        """Have a trainer clip and update where the guard would clip.
+
+        The guard's own optimizer step follows and must then do nothing.
+        """
+        self._outside = update
+
+    @property
+    def lr_undone(self) -> tuple[float, float] | None:
+        """Rate asked for and rate found after the step, where something else set it."""
+        return self._lr_undone
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Return a parameter's name in the model."""
+        return self._names.get(id(parameter), "?")
+
+    # -- clipped ----------------------------------------------------------------------------
+
+    def clip_ahead(self) -> tuple[float, float | None]:
+        """Unscale and clip the gradients of the step under way; return norm and limit.
+
+        `take_clipped` then does not do it again.
+        """
+        self._clipped = self._clip_now(look=True)
+        return float(self._clipped[0]), self._clipped[1]
+
+    def note_clipped(self, norm: torch.Tensor, limit: float | None) -> None:
+        """Take note that a trainer has clipped the gradients of the step under way itself."""
+        self._clipped = (norm, limit)
+
+    def take_clipped(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
+        """Return norm and limit of the step; clip where that was not done yet.
+
+        Args:
+            look: Find the first tensor that is not finite where the norm is not.
+        """
+        clipped, self._clipped = self._clipped, None
+        return clipped or self._clip_now(look=look)
+
+    def _clip_now(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
+        if self._outside is not None:
+            return self._outside.update()
+        training, scaler = self._state.training, self._precision.scaler
+        if scaler is not None:
+            scaler.unscale_(training.optimizer)
+        if training.note_new_groups():
+            self.parameters[:] = trained_parameters(training)
+        limit = None if self._clip is None else self._clip * self._state.decisions.clip_factor
+        self._nonfinite = None
+        find = partial(self._run_probe, self._find_nonfinite) if look else None
+        return clip_gradients(self.parameters, limit, self._ranks, look=find), limit
+
+    def _find_nonfinite(self) -> None:
+        self._nonfinite = first_nonfinite(self.parameters, self._names)
+
+    def finite_flags(self) -> tuple[tuple[str, ...], torch.Tensor]:
+        """Return the names of the tensors with a gradient, and which gradients are finite.
+
+        On the device; call it before clipping, which makes all NaN where the norm is NaN.
+        """
+        owners, flags = finite_flags(self.parameters)
+        return tuple(map(self.name_of, owners)), flags
+
+    def look_at_gradients(self, whole: StepSum, limit: float | None) -> dict[str, str]:
+        """Run the probes of the gradients; return what they name."""
+        labels: dict[str, str] = {}
+
+        def look() -> None:
+            self._probes.at_gradients(whole.norm, limit)
+            if self._nonfinite is not None:
+                first, count = self._nonfinite
+                labels["nonfinite_at"] = first
+                labels["nonfinite_tensors"] = f"{count} of {len(self.parameters)}"
+
+        self._run_probe(look)
+        return labels
+
+    # -- applied or left out ----------------------------------------------------------------
+
+    def apply(self, *, skip: bool, broken: torch.Tensor | None = None) -> Applied:
+        """Update at the rates of this step, and advance the scheduler.
+
+        The scheduler's own values are put back before it is advanced: it never sees ours.
+
+        Args:
+            skip: Leave the update out; states of model and optimizer stay bit for bit.
+            broken: Float32 scalar on the device; where it is 1 the device leaves the update out,
+                which the host does not know yet.
+        """
+        training, scaler = self._state.training, self._precision.scaler
+        scale = scaler.get_scale() if scaler is not None and broken is None else None
+        scheduled = self._rates.apply_weight_decay()
+        groups = training.optimizer.param_groups
+        planned = [g["lr"] for g in groups]
+        asked = self._rates.next_rates(planned)
+        for g, lr in zip(groups, asked, strict=True):
+            g["lr"] = lr
+        effective = float(groups[0]["lr"])
+        skipped = skip
+        try:
+            if not skip:
+                if scaler is not None:
+                    scaler.step(training.optimizer)
+                elif broken is not None:
+                    update_unless(training.optimizer, broken)
+                else:
+                    training.optimizer.step()
+            if scaler is not None:
+                scaler.update()
+                assert scale is not None
+                skipped = skip or bool(scaler.get_scale() < scale)
+            self._lr_undone = None
+            if asked != planned and [g["lr"] for g in groups] != asked:
+                self._lr_undone = (effective, float(groups[0]["lr"]))
+        finally:  # a step that fails under a factor must not leave it in the groups
+            for g, lr in zip(groups, planned, strict=True):
+                g["lr"] = lr
+        if training.scheduler is not None:
+            with warnings.catch_warnings() if skipped else contextlib.nullcontext():
+                if skipped:  # torch warns where the first update of all was skipped
+                    warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                training.scheduler.step()
+        if not skipped:
+            self._run_probe(self._probes.at_update)
+        if not self._keeps_gradients:
+            training.optimizer.zero_grad(set_to_none=True)
+        if self._outside is not None:
+            skipped = skipped or not self._outside.was_applied()
+        return Applied(effective, scheduled, skipped, scale)
+
+    # -- thrown away ------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Throw away the gradients of the step under way, at the user's wish."""
+        scaler = self._precision.scaler
+        if self._clipped is not None and scaler is not None:
+            scaler.update()  # it was told to unscale, and would refuse to do so again
+        self.drop_gradients()
+
+    def drop_gradients(self) -> None:
+        """Throw away the gradients of the step under way."""
+        self._clipped = None
+        self.zero_grad()
+
+    def zero_grad(self) -> None:
+        """Drop all gradients."""
+        self._state.training.optimizer.zero_grad(set_to_none=True)
