@@ -10,9 +10,10 @@ from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
 from trimtab.configs.derive import Facts, settings_of
 from trimtab.configs.document import Document, Leaf, squash
-from trimtab.configs.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.configs.frameworks import Framework, detect
+from trimtab.configs.frameworks import frameworks as known_frameworks
 from trimtab.configs.multi_file import joined
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.python_source import FUNCTION_NOTE
 from trimtab.configs.recognize import (
     Candidate,
@@ -65,7 +66,7 @@ TRAINING = (
 )
 
 
-def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) -> list[Settings]:
+def read_config(path: str | Path, frameworks: Sequence[Framework] | None = None) -> list[Settings]:
     """Read one config file, or every config of a directory, into settings by canonical name.
 
     Command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python config
@@ -76,7 +77,8 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Args:
         path: A file or a directory. In a directory, files without a config's ending, and files that
             cannot be read, are passed over; a file named by itself must be readable.
-        frameworks: Whose own keys and defaults are known; () reads everything by common names.
+        frameworks: Whose own keys and defaults are known; None for all, () reads everything by
+            common names.
 
     Returns:
         One record for each config: mostly one, several for YAML with several documents and for
@@ -90,6 +92,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Cost: O(size of the file), at most 8 MB of it and 100 000 values after aliases.
     """
     path = Path(path)
+    frameworks = known_frameworks() if frameworks is None else frameworks
     if path.is_dir():
         return read_directory(path, frameworks)
     found = [
@@ -304,7 +307,7 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
             fact = framework.keys.get(".".join(parts[start:]))
             if fact is None or (start and start < len(parts) - 1):
                 continue
-            if fact in FACTS and (value := accepted(FACTS[fact], leaf.value)) is not None:
+            if fact in fact_table() and (value := accepted(fact_table()[fact], leaf.value)) is not None:
                 weight = (len(parts) if start == 0 else 0) * 10 - len(parts)
                 if fact not in found or weight > found[fact][0]:
                     found[fact] = (weight, Setting(value, "stated", leaf.key, leaf.line))

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from trimtab.configs.document import Leaf, squash
-from trimtab.configs.names import FACTS, Fact
+from trimtab.configs.names import Fact, fact_table
 from trimtab.configs.values import duration, flag, number, pair, precision, unresolved
 
 __all__ = ["Candidate", "accepted", "left_open", "recognise", "switched_off"]
@@ -188,7 +188,7 @@ def candidates(leaf: Leaf) -> list[Candidate]:
     )
     found = []
     for name, base in named(key, parents[-1] if parents else ""):
-        fact = FACTS[name]
+        fact = fact_table()[name]
         value = accepted(fact, leaf.value)
         if value is None:
             continue
@@ -221,7 +221,7 @@ def switched_off(leaves: Iterable[Leaf], name: str) -> Leaf | None:
             continue
         parents = [squash(part) for part in leaf.path[:-1]]
         sure = dict(named(squash(leaf.path[-1]), parents[-1] if parents else "")).get(name, 0)
-        if sure >= PREFIXED and sure + placed(name, FACTS[name], parents, frozenset()) > ACCEPT:
+        if sure >= PREFIXED and sure + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT:
             return leaf
     return None
 
@@ -231,9 +231,9 @@ def index() -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]
     """Return squashed key → facts, for strong and for weak keys."""
     strong: dict[str, tuple[str, ...]] = {}
     weak: dict[str, tuple[str, ...]] = {}
-    for name, fact in FACTS.items():
-        for table, keys in ((strong, fact.strong), (weak, fact.weak)):
-            for key in keys.split():
+    for name, fact in fact_table().items():
+        for table, keys in ((strong, fact.keys), (weak, fact.weak)):
+            for key in keys:
                 table[key] = (*table.get(key, ()), name)
     return strong, weak
 
