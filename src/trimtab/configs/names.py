@@ -11,8 +11,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from trimtab.errors import ConfigError
-
 __all__ = ["Fact", "fact_table", "read_table"]
 
 Kind = Literal[

@@ -8,7 +8,8 @@ from typing import Any
 
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
-from trimtab.configs.derive import Facts, settings_of
+from trimtab.configs.derivation import Derivation
+from trimtab.configs.derive import settings_of
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework, detect
 from trimtab.configs.frameworks import frameworks as known_frameworks
@@ -16,7 +17,7 @@ from trimtab.configs.multi_file import joined
 from trimtab.configs.names import fact_table
 from trimtab.configs.python_source import FUNCTION_NOTE
 from trimtab.configs.recognize import (
-    Candidate,
+    KeyCandidate,
     accepted,
     left_open,
     named,
@@ -214,7 +215,7 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     )
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
-    facts = Facts(stated, note=note)
+    facts = Derivation(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)
@@ -263,7 +264,7 @@ def runner(
     return found if found is not None and found.name in TRAINERS else None
 
 
-def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
+def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
     """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or
     the call's own key."""
     if len(found.leaf.path) == 1:
@@ -307,7 +308,10 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
             fact = framework.keys.get(".".join(parts[start:]))
             if fact is None or (start and start < len(parts) - 1):
                 continue
-            if fact in fact_table() and (value := accepted(fact_table()[fact], leaf.value)) is not None:
+            if (
+                fact in fact_table()
+                and (value := accepted(fact_table()[fact], leaf.value)) is not None
+            ):
                 weight = (len(parts) if start == 0 else 0) * 10 - len(parts)
                 if fact not in found or weight > found[fact][0]:
                     found[fact] = (weight, Setting(value, "stated", leaf.key, leaf.line))

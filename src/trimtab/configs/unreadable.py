@@ -126,7 +126,8 @@ def sure_facts(framework: Framework | None, leaf: Leaf) -> list[str]:
     return [
         name
         for name, base in named(parts[-1], parents[-1] if parents else "")
-        if base >= PREFIXED and base + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
+        if base >= PREFIXED
+        and base + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
     ]
 
 
