@@ -11,7 +11,7 @@ from tests.guard.jobs import context
 from tests.model_checks.planted import SMALL, Planted, odd_batch, tuple_instead, without_plan
 from trimtab.errors import ConfigError
 from trimtab.model_checks.layouts import check_replicas
-from trimtab.model_checks.parity import Difference, Parity, parity
+from trimtab.model_checks.parity import Parity, TensorDifference, parity
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,7 @@ EVERY_KIND = replace(
 )
 
 
-def first(done: Parity) -> Difference:
+def first(done: Parity) -> TensorDifference:
     (result,) = done.layouts
     assert result.status == "differs", result
     assert result.first is not None

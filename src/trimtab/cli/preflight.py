@@ -16,10 +16,10 @@ from rich.text import Text
 from trimtab.cli.output import SafeConsole, print_json, tell_error
 from trimtab.config_rules.advice import advise, consider, menu, points, reach
 from trimtab.config_rules.budget import Machine, plan_config, plan_lines
-from trimtab.config_rules.lint import Finding, in_phase, lint, phase_of, satisfied
+from trimtab.config_rules.lint import ConfigFinding, in_phase, lint, phase_of, satisfied
 from trimtab.config_rules.planning import Trend, gain_trend
 from trimtab.config_rules.presets import difference, find_preset
-from trimtab.config_rules.rules import RULES, Rule
+from trimtab.config_rules.rules import RULES, ConfigRule
 from trimtab.config_rules.rules.rule import compact
 from trimtab.config_rules.scale import on_devices
 from trimtab.config_rules.terminal import (
@@ -274,7 +274,7 @@ def _other(arguments: argparse.Namespace, settings: Settings) -> tuple[Settings 
 
 def _document(
     settings: Settings,
-    findings: tuple[Finding, ...],
+    findings: tuple[ConfigFinding, ...],
     plan: dict[str, Any],
     arguments: argparse.Namespace,
 ) -> dict[str, Any]:
@@ -343,7 +343,7 @@ def _gain_words(given: list[tuple[float, float]], params: float | None, trend: T
     )
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: ConfigRule) -> dict[str, Any]:
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
     return {k: v for k, v in fields.items() if k not in ("check", "decided")} | {
         "elsewhere": rule.elsewhere

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "DataRule"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class DataRule:
     """One rule."""
 
     name: str
@@ -44,7 +44,7 @@ _SKIP = (
 )
 
 _ALL = (
-    Rule(
+    DataRule(
         name="escapes",
         says="backslashes dominate",
         why=(
@@ -60,7 +60,7 @@ _ALL = (
         skip=True,
         totals=("backslashes", "escape_runs"),
     ),
-    Rule(
+    DataRule(
         name="repeats",
         says="one n-gram repeated 32 times or more",
         why="long repeats cause gradient spikes at the same samples from any state",
@@ -71,7 +71,7 @@ _ALL = (
         skip=True,
         totals=("repeat_runs", "repeat_elements"),
     ),
-    Rule(
+    DataRule(
         name="low-entropy",
         says="far more repetitive than the rest of the source",
         why=(
@@ -86,7 +86,7 @@ _ALL = (
         error_share=0.05,
         skip=True,
     ),
-    Rule(
+    DataRule(
         name="incompressible",
         says="hardly compresses: random bytes, base64 or binary",
         why="a window of noise lifted the loss from 2.0 to 12.2 in one step",
@@ -95,7 +95,7 @@ _ALL = (
         error_share=0.005,
         skip=True,
     ),
-    Rule(
+    DataRule(
         name="one-token",
         says="one token fills more than half",
         why="padding, a broken tokenizer or an artefact; its targets are free",
@@ -104,7 +104,7 @@ _ALL = (
         error_share=0.005,
         skip=True,
     ),
-    Rule(
+    DataRule(
         name="markup",
         says="HTML markup, not text",
         why="templates repeat on every page of a site, and are learnt instead of the text",
@@ -113,7 +113,7 @@ _ALL = (
         warning_share=0.01,
         totals=("closing_tags",),
     ),
-    Rule(
+    DataRule(
         name="exact-duplicates",
         says="came before, byte for byte",
         why=(
@@ -126,7 +126,7 @@ _ALL = (
         skip=True,
         totals=("exact_duplicates",),
     ),
-    Rule(
+    DataRule(
         name="near-duplicates",
         says="nearly the same as one before (MinHash, similarity about 0.85 and more)",
         why=(
@@ -141,7 +141,7 @@ _ALL = (
         warning_share=0.05,
         totals=("near_duplicates",),
     ),
-    Rule(
+    DataRule(
         name="same-beginning",
         says="begin with the same 64 bytes as twenty and more before",
         why=(
@@ -158,7 +158,7 @@ _ALL = (
         ),
         warning_share=1.1,
     ),
-    Rule(
+    DataRule(
         name="replacement-characters",
         says="U+FFFD: decoded with errors replaced",
         why="what was there is lost, and the character is learnt in its place",
@@ -167,7 +167,7 @@ _ALL = (
         warning_share=0.005,
         totals=("replacement-characters",),
     ),
-    Rule(
+    DataRule(
         name="nul-bytes",
         says="NUL bytes",
         why="binary data, or UTF-16 read as bytes",
@@ -178,7 +178,7 @@ _ALL = (
         skip=True,
         totals=("nul-bytes",),
     ),
-    Rule(
+    DataRule(
         name="mojibake",
         says="UTF-8 decoded as Latin-1 or Windows-1252",
         why="accents and quotes become two or three letters each",
@@ -187,7 +187,7 @@ _ALL = (
         warning_share=0.005,
         totals=("mojibake",),
     ),
-    Rule(
+    DataRule(
         name="invalid-utf-8",
         says="no valid UTF-8",
         why="tokenizers drop or replace such bytes, each in its own way",
@@ -196,7 +196,7 @@ _ALL = (
         warning_share=0.001,
         error_share=0.05,
     ),
-    Rule(
+    DataRule(
         name="double-escaped",
         says=r"JSON escapes written out (\n, \", \u00e9)",
         why=(
@@ -209,7 +209,7 @@ _ALL = (
         error_share=0.05,
         skip=True,
     ),
-    Rule(
+    DataRule(
         name="empty-documents",
         says="empty, or nothing but blanks",
         why="they weigh in a mixture by number, and give only end-of-text",
@@ -218,14 +218,14 @@ _ALL = (
         warning_share=0.01,
         skip=True,
     ),
-    Rule(
+    DataRule(
         name="empty-source",
         says="holds nothing",
         why="a shard that was never written is one that the mixture lacks",
         source="RFC 8259; Megatron-LM, indexed_dataset.py",
         instead="look at the step that wrote it; take the file away, if it is meant to be empty",
     ),
-    Rule(
+    DataRule(
         name="giant-documents",
         says="a million bytes or more",
         why="dumps and logs; of OSCAR's backslash records 3,835 were about 1M characters long",
@@ -233,7 +233,7 @@ _ALL = (
         instead="look at the examples; cut or leave out what is no text",
         warning_share=0.001,
     ),
-    Rule(
+    DataRule(
         name="cut-at-one-length",
         says="many documents end at the same length",
         why="an earlier step cut them there: they end in mid-sentence, without their end",
@@ -241,7 +241,7 @@ _ALL = (
         instead="look for a limit in the steps before",
         warning_share=0.0,
     ),
-    Rule(
+    DataRule(
         name="unreadable",
         says="could not be read",
         why="they count as empty; a torn shard ends the epoch early or shifts every later id",
@@ -250,21 +250,21 @@ _ALL = (
         warning_share=0.0,
         error_share=0.05,
     ),
-    Rule(
+    DataRule(
         name="token-range",
         says="token ids without a row in the embedding",
         why="an index out of range: a device-side assert, or silently another row",
         source="torch.nn.Embedding documentation",
         instead="tokenise with the tokenizer of the model, or raise the vocabulary",
     ),
-    Rule(
+    DataRule(
         name="token-overflow",
         says="ids may have been cut to 16 bits",
         why="above 65,535 they wrap around and stand for other tokens",
         source="Megatron-LM, indexed_dataset.py: uint16 below 65,500 entries only",
         instead="write the tokens as int32",
     ),
-    Rule(
+    DataRule(
         name="epochs",
         says="data comes again",
         why=(
@@ -274,7 +274,7 @@ _ALL = (
         source=f"Muennighoff et al. 2023, arXiv:2305.16264; {_OPT}: second epoch near step 93k",
         instead="plan it: lower --plan-tokens, or more data",
     ),
-    Rule(
+    DataRule(
         name="inserted",
         says="the step before inserted something",
         why="a step that only takes away cannot make anything more frequent",
@@ -283,5 +283,5 @@ _ALL = (
     ),
 )
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in _ALL}
+RULES: Mapping[str, DataRule] = {rule.name: rule for rule in _ALL}
 """By name."""

@@ -10,13 +10,13 @@ from trimtab.config_rules.rules.model import MODEL_RULES
 from trimtab.config_rules.rules.operations import OPERATIONS_RULES
 from trimtab.config_rules.rules.optimizer import OPTIMIZER_RULES
 from trimtab.config_rules.rules.precision import PRECISION_RULES
-from trimtab.config_rules.rules.rule import Rule, Severity, Verdict
+from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, Severity
 from trimtab.config_rules.rules.schedule import SCHEDULE_RULES
 from trimtab.config_rules.rules.shape import SHAPE_RULES
 
-__all__ = ["RULES", "RULE_BY_ID", "Rule", "Severity", "Verdict"]
+__all__ = ["RULES", "RULE_BY_ID", "ConfigRule", "RuleVerdict", "Severity"]
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[ConfigRule, ...] = (
     *SCHEDULE_RULES,
     *PRECISION_RULES,
     *INIT_RULES,
@@ -27,4 +27,4 @@ RULES: tuple[Rule, ...] = (
     *OPERATIONS_RULES,
     *MODEL_RULES,
 )
-RULE_BY_ID: Mapping[str, Rule] = {r.id: r for r in RULES}
+RULE_BY_ID: Mapping[str, ConfigRule] = {r.id: r for r in RULES}

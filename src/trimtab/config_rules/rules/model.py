@@ -3,12 +3,12 @@
 Measured on the model, the optimizer and the ranks themselves.
 """
 
-from trimtab.config_rules.rules.rule import Rule
+from trimtab.config_rules.rules.rule import ConfigRule
 
 __all__ = ["MODEL_RULES"]
 
-MODEL_RULES: tuple[Rule, ...] = (
-    Rule(
+MODEL_RULES: tuple[ConfigRule, ...] = (
+    ConfigRule(
         id="UNTOUCHED",
         title="every trainable parameter learns",
         topic="init",
@@ -21,7 +21,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         cost="none",
         when="from scratch",
     ),
-    Rule(
+    ConfigRule(
         id="LOSS0",
         title="the first loss is ln V",
         topic="init",
@@ -34,7 +34,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         cost="a restart from step 0",
         when="from scratch",
     ),
-    Rule(
+    ConfigRule(
         id="CAUSAL",
         title="no token is seen before its time",
         topic="operations",
@@ -47,7 +47,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         cost="a restart from step 0",
         when="from scratch",
     ),
-    Rule(
+    ConfigRule(
         id="LOWP",
         title="no module loses its result in low precision",
         topic="precision",
@@ -60,7 +60,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         cost="slower: that module in fp32",
         when="mid-run",
     ),
-    Rule(
+    ConfigRule(
         id="PARITY",
         title="every layout computes the same",
         topic="operations",
@@ -73,7 +73,7 @@ MODEL_RULES: tuple[Rule, ...] = (
         cost="a minute",
         when="from scratch",
     ),
-    Rule(
+    ConfigRule(
         id="REPLICA",
         title="replicated parameters are equal on all ranks",
         topic="operations",

@@ -12,7 +12,16 @@ from trimtab.errors import ConfigError
 from trimtab.plan.remedies import When
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 
-__all__ = ["Check", "Elsewhere", "Rule", "Severity", "Topic", "Verdict", "compact", "tokens"]
+__all__ = [
+    "Check",
+    "ConfigRule",
+    "Elsewhere",
+    "RuleVerdict",
+    "Severity",
+    "Topic",
+    "compact",
+    "tokens",
+]
 
 Severity = Literal["error", "warning", "info"]
 Topic = Literal["data", "precision", "init", "shape", "optimizer", "schedule", "operations"]
@@ -21,7 +30,7 @@ Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RuleVerdict:
     """What a rule says of one config."""
 
     severity: Severity
@@ -34,11 +43,11 @@ class Verdict:
     """What to do where it is not a setting, or in addition."""
 
 
-Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
+Check = Callable[[Facts], RuleVerdict | Sequence[RuleVerdict] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ConfigRule:
     """One thing that went wrong elsewhere, and how to see it in a config."""
 
     id: str
