@@ -10,7 +10,7 @@ import pytest
 from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.lint import ConfigFinding, lint
 from trimtab.config_rules.planning import epoch_ledger
-from trimtab.config_rules.rules import RULE_BY_ID, RULES
+from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.rules.rule import ConfigRule
 from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
@@ -122,8 +122,8 @@ def judged(**values: Any) -> dict[str, ConfigFinding]:
 
 def test_no_rule_lacks_a_case_and_no_case_a_rule() -> None:
     with_files = {"READ"}  # its cases need files: reading/test_together.py and test_doubt.py
-    assert {r.id for r in RULES if r.check is not None} == set(CASES) | with_files
-    assert len(RULE_BY_ID) == len(RULES)
+    assert {r.id for r in rule_table().values() if r.check is not None} == set(CASES) | with_files
+    assert len(rule_table()) == len(rule_table().values())
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -168,12 +168,12 @@ def test_numbers_that_are_none_break_nothing(name: str, value: float) -> None:
 
 
 def test_kb_ids_are_all_there() -> None:
-    listed = {r.id for r in RULES}
+    listed = {r.id for r in rule_table().values()}
     assert {f"L{n:02d}" for n in range(1, 46)} <= listed
     assert {"SCHED", "SEQ", "KEY", "BIAS", "PARSE"} <= listed
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.id)
+@pytest.mark.parametrize("rule", rule_table().values(), ids=lambda r: r.id)
 def test_it_names_source_reason_and_price(rule: ConfigRule) -> None:
     for text in (rule.source, rule.why, rule.cost, rule.title, rule.when):
         assert text

@@ -19,7 +19,7 @@ from trimtab.config_rules.budget import Machine, plan_config, plan_lines
 from trimtab.config_rules.lint import ConfigFinding, in_phase, lint, phase_of, satisfied
 from trimtab.config_rules.planning import Trend, gain_trend
 from trimtab.config_rules.presets import difference, find_preset
-from trimtab.config_rules.rules import RULES, ConfigRule
+from trimtab.config_rules.rules import ConfigRule, rule_table
 from trimtab.config_rules.rules.rule import compact
 from trimtab.config_rules.scale import on_devices
 from trimtab.config_rules.terminal import (
@@ -298,7 +298,7 @@ def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: Sa
     asked = False
     if arguments.all and not arguments.paths:
         asked = True
-        document["rules"] = [_rule(rule) for rule in RULES]
+        document["rules"] = [_rule(rule) for rule in rule_table().values()]
         if not arguments.json:
             console.print(render_rules())
     if arguments.points:

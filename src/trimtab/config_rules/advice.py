@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trimtab.config_rules.lint import Phase, phase_of
 from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR, TABLES, WORKED_LR, ReferenceTable
-from trimtab.config_rules.rules import RULE_BY_ID
+from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.rules.rule import compact, tokens
 from trimtab.config_rules.rules.shape import depth_risk, depth_words
 from trimtab.configs.facts import Facts, small_init, wide_init
@@ -106,7 +106,7 @@ def advise(
 
 
 def _from_rule(rule: str, setting: str, value: str, formula: str = "") -> Advice:
-    known = RULE_BY_ID[rule]
+    known = rule_table()[rule]
     return Advice(
         setting=setting,
         value=value,

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trimtab.config_rules.rules import RULES, ConfigRule, RuleVerdict, Severity
+from trimtab.config_rules.rules import ConfigRule, RuleVerdict, Severity, rule_table
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Settings
@@ -59,7 +59,7 @@ def lint(
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value}; give a positive number")
     run = Facts(settings, **given)
-    found = [finding for rule in RULES for finding in _apply(rule, run)]
+    found = [finding for rule in rule_table().values() for finding in _apply(rule, run)]
     return tuple(sorted(found, key=_order))
 
 
@@ -122,4 +122,4 @@ def satisfied(
     """
     spoke = {f.rule for f in findings}
     run = Facts(settings, params=params, corpus_tokens=corpus_tokens, train_tokens=train_tokens)
-    return tuple(r for r in RULES if r.id not in spoke and r.answered(run))
+    return tuple(r for r in rule_table().values() if r.id not in spoke and r.answered(run))

@@ -14,7 +14,7 @@ from trimtab.config_rules.advice import Advice, reach
 from trimtab.config_rules.lint import ConfigFinding
 from trimtab.config_rules.presets import PresetDifference
 from trimtab.config_rules.references import ReferenceTable
-from trimtab.config_rules.rules import RULES, ConfigRule
+from trimtab.config_rules.rules import ConfigRule, rule_table
 from trimtab.config_rules.rules.rule import compact
 from trimtab.config_rules.rules.shape import depth_words
 from trimtab.configs.facts import Facts
@@ -125,13 +125,13 @@ def _everything(
     rows.append(Text("\nnot determined by this config", style="bold"))
     rows += [
         Text(f"  {r.id:<11} {r.title}")
-        for r in RULES
+        for r in rule_table().values()
         if r.check is not None and r.needs and r.id not in spoke
     ]
     rows.append(Text("\nchecked elsewhere", style="bold"))
     rows += [
         Text(f"  {r.id:<11} {r.title}  (by {r.elsewhere})")
-        for r in RULES
+        for r in rule_table().values()
         if r.elsewhere is not None
     ]
     if findings:
@@ -150,7 +150,7 @@ def _everything(
 def render_rules() -> RenderableType:
     """Return every rule with its source, and where it is checked."""
     grid = Grid.grid(padding=(0, 2))
-    for rule in RULES:
+    for rule in rule_table().values():
         where = f"by {rule.elsewhere}" if rule.elsewhere is not None else "from the config"
         grid.add_row(
             Text(rule.id),

@@ -41,12 +41,12 @@ class Framework:
 def frameworks() -> tuple[Framework, ...]:
     """Return the known frameworks in order: the first whose marks are all there is it."""
     table = read_table("frameworks.toml")
-    shared = table["shared"]
     found = []
     for row in table["framework"]:
-        own = dict(row)  # type: ignore[call-overload]
+        own = dict(row)
         for part in ("keys", "defaults"):
-            lent = shared[own.pop(f"{part}_of")][part] if f"{part}_of" in own else {}
+            shared = own.pop(f"{part}_of", None)
+            lent = table["shared"][shared][part] if shared else {}
             own[part] = {**lent, **own.get(part, {})}
         found.append(Framework(**own))
     return tuple(found)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Any, Literal, TypedDict
 
 __all__ = ["Fact", "fact_table", "read_table"]
 
@@ -34,28 +34,34 @@ class Fact:
     high: float = 1e18
 
 
+class FactRow(TypedDict, total=False):
+    """One table of `names.toml`."""
+
+    kind: Kind
+    range: tuple[float, float]
+    keys: str
+    weak: str
+
+
 @cache
 def fact_table() -> Mapping[str, Fact]:
     """Return every fact by its name."""
-    return {
-        name: _fact(group, row)  # type: ignore[arg-type]
-        for group, rows in read_table("names.toml").items()
-        for name, row in rows.items()
-    }
+    table: Mapping[Group, Mapping[str, FactRow]] = read_table("names.toml")  # type: ignore[assignment]
+    return {name: _fact(group, row) for group, rows in table.items() for name, row in rows.items()}
 
 
-def _fact(group: Group, row: Mapping[str, object]) -> Fact:
-    low, high = row.get("range", (0.0, 1e18))  # type: ignore[misc]
+def _fact(group: Group, row: FactRow) -> Fact:
+    low, high = row.get("range", (0.0, 1e18))
     return Fact(
         group=group,
-        keys=tuple(str(row.get("keys", "")).split()),
-        weak=tuple(str(row.get("weak", "")).split()),
-        kind=row.get("kind", "number"),  # type: ignore[arg-type]
+        keys=tuple(row.get("keys", "").split()),
+        weak=tuple(row.get("weak", "").split()),
+        kind=row.get("kind", "number"),
         low=float(low),
         high=float(high),
     )
 
 
-def read_table(name: str) -> Mapping[str, Mapping[str, Mapping[str, object]]]:
+def read_table(name: str) -> dict[str, Any]:
     """Return a data file of this package."""
     return tomllib.loads((files("trimtab.configs") / name).read_text("utf-8"))

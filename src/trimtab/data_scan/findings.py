@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.data_scan.difference import CleaningDifference
 from trimtab.data_scan.epochs import EpochPlan
 from trimtab.data_scan.passes import NOT_JUDGED, RATIO_STEPS
-from trimtab.data_scan.rules import RULES, DataRule
+from trimtab.data_scan.rules import DataRule, data_rules
 from trimtab.data_scan.source_counts import MAX_EXAMPLES, SourceCounts, Tally
 
 __all__ = ["DataFinding", "corpus_tokens", "figures", "judge"]
@@ -146,11 +146,11 @@ def _ratio(totals: Mapping[str, int], part: str, whole: str) -> float | None:
 def _of_units(account: SourceCounts) -> Iterator[DataFinding]:
     tallies = {**account.tallies, **_outliers(account)}
     if account.num_unreadable:
-        yield _finding(RULES["unreadable"], account, account.num_unreadable, (), ())
+        yield _finding(data_rules()["unreadable"], account, account.num_unreadable, (), ())
     for name, tally in tallies.items():
         if name != "token-range":
             ranges = tuple((a, b) for a, b in tally.ranges)
-            yield _finding(RULES[name], account, tally.num_units, tally.examples, ranges)
+            yield _finding(data_rules()[name], account, tally.num_units, tally.examples, ranges)
 
 
 def _finding(
@@ -232,7 +232,7 @@ def _holds_nothing(account: SourceCounts) -> bool:
 
 def _of_nothing(account: SourceCounts) -> DataFinding:
     """Return that a source holds no document, or only empty ones."""
-    rule = RULES["empty-source"]
+    rule = data_rules()["empty-source"]
     return DataFinding(
         rule=rule.name,
         severity="warning",
@@ -257,7 +257,7 @@ def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
     """
     docs = sum(account.lengths.values())
     if account.unit == "sample" and (empty := account.lengths.get(0)):
-        rule = RULES["empty-documents"]
+        rule = data_rules()["empty-documents"]
         yield DataFinding(
             rule=rule.name,
             severity=rule.severity(empty / docs),
@@ -276,7 +276,7 @@ def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
         return
     length, number = max(long.items(), key=lambda item: (item[1], item[0]))
     longest = max(long)
-    rule = RULES["cut-at-one-length"]
+    rule = data_rules()["cut-at-one-length"]
     if number >= max(20, 0.02 * docs) and length >= longest * 0.999 and len(account.lengths) > 1:
         elements = "bytes" if account.unit == "document" else "tokens"
         yield DataFinding(
@@ -301,7 +301,7 @@ def _of_tokens(account: SourceCounts, vocab: int | None) -> Iterator[DataFinding
         return
     low, high = account.totals["lowest"], account.totals["highest"]
     if low < 0 or (vocab is not None and high >= vocab):
-        rule = RULES["token-range"]
+        rule = data_rules()["token-range"]
         bad, tally = account.totals["tokens_out_of_range"], account.tallies["token-range"]
         rows = f", the vocabulary has {vocab}" if vocab is not None else ""
         first = tally.examples[0]
@@ -329,7 +329,7 @@ def _of_tokens(account: SourceCounts, vocab: int | None) -> Iterator[DataFinding
             examples=tuple(tally.examples),
         )
     elif vocab is not None and vocab > 1 << 16 and low >= 0 and high < 1 << 16:
-        rule = RULES["token-overflow"]
+        rule = data_rules()["token-overflow"]
         yield DataFinding(
             rule=rule.name,
             severity="warning",
@@ -345,7 +345,7 @@ def _of_tokens(account: SourceCounts, vocab: int | None) -> Iterator[DataFinding
 def _of_epochs(plan: EpochPlan | None, accounts: Iterable[SourceCounts]) -> Iterator[DataFinding]:
     if plan is None or plan.epochs <= 1:
         return
-    rule = RULES["epochs"]
+    rule = data_rules()["epochs"]
     about = "about " if corpus_tokens(accounts)[1] else ""
     begins = f"; epoch 2 begins at step {plan.starts[0]:,}" if plan.starts else ""
     yield DataFinding(
@@ -372,7 +372,7 @@ def _of_difference(difference: CleaningDifference) -> Iterator[DataFinding]:
     grown = difference.after.grown(difference.before)
     if not grown and not difference.num_rewritten:
         return
-    rule = RULES["inserted"]
+    rule = data_rules()["inserted"]
     shown = [
         {"ngram": ngram.decode("utf-8", "backslashreplace"), "before": then, "after": now}
         for ngram, then, now in grown

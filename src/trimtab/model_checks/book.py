@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from trimtab.config_rules.lint import ConfigFinding
-from trimtab.config_rules.rules import RULE_BY_ID
+from trimtab.config_rules.rules import rule_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,7 +27,7 @@ def found(
     instead: str = "",
 ) -> ConfigFinding:
     """Return a finding under a rule of the table."""
-    entry = RULE_BY_ID[rule]
+    entry = rule_table()[rule]
     return ConfigFinding(
         rule=rule,
         title=entry.title,

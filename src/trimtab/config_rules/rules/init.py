@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts, small_init, wide_init
 
-__all__ = ["INIT_RULES"]
+__all__ = ["INIT_CHECKS"]
 
 _LESSONS = "BigScience lessons learned"
 
@@ -113,89 +113,9 @@ def embedding_norm(run: Facts) -> RuleVerdict | None:
     )
 
 
-INIT_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L01",
-        title="init std fits the width",
-        topic="init",
-        check=init_std,
-        needs=("init_std", "hidden"),
-        from_scratch=True,
-        remedy="init-std",
-        why=(
-            "the usual 0.02 was chosen at width 768 to 1600; at 11 600 it kept a 104B model from"
-            " training until it was lowered to 0.006"
-        ),
-        source=(
-            "Transformers without Tears (arXiv:1910.05895); MT-NLG 530B (arXiv:2201.11990);"
-            " BigScience 104B experiment 11"
-        ),
-    ),
-    ConfigRule(
-        id="L02",
-        title="output layers start smaller with depth",
-        topic="init",
-        check=residual_init,
-        needs=("init_std", "init_std_output", "layers"),
-        from_scratch=True,
-        why=(
-            "each block adds to the residual stream; σ/√(2L) keeps its variance independent of"
-            " depth"
-        ),
-        source="GPT-2 report; Megatron-LM scaled init; gpt-neox wang_init",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L03",
-        title="embeddings do not start at std 1",
-        topic="init",
-        check=embedding_scale,
-        needs=("embedding_scale", "init_std"),
-        from_scratch=True,
-        why=(
-            "OPT scaled its embeddings by √h in early runs and took it out again: the first blocks"
-            " saw inputs many times too large"
-        ),
-        source="OPT-175B logbook; GPT-2 report",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L04",
-        title="position embeddings start Gaussian and learn",
-        topic="init",
-        elsewhere="audit",
-        why="OPT's learned positions were initialised as sinusoids and stayed frozen for a while",
-        source="OPT-175B logbook, metaseq notes",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L05",
-        title="embedding LayerNorm from the start, or never",
-        topic="init",
-        check=embedding_norm,
-        needs=("params",),
-        from_scratch=True,
-        remedy="embedding-layernorm",
-        why=(
-            "it has weights of its own, so it can only be there from step 0; it made 104B and BLOOM"
-            " steadier. tr8b diverged with it all the same"
-        ),
-        source=f"{_LESSONS}; Le Scao et al. (arXiv:2210.15424)",
-    ),
-    ConfigRule(
-        id="L33",
-        title="µP is applied whole",
-        topic="init",
-        elsewhere="audit",
-        why=(
-            "hidden rates ∝ 1/width, attention scale 1/d, readout multiplier and base shapes only"
-            " work together; a rate set by hand undoes them"
-        ),
-        source="microsoft/mup",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-)
+INIT_CHECKS: Checks = {
+    "L01": (init_std, None),
+    "L02": (residual_init, None),
+    "L03": (embedding_scale, None),
+    "L05": (embedding_norm, None),
+}

@@ -1,10 +1,10 @@
 """What must divide what, what the model has room for, and whether anything is kept."""
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import UNEVEN
 
-__all__ = ["LAYOUT_RULES"]
+__all__ = ["LAYOUT_CHECKS"]
 
 _DIVIDING = ("megatron", "nemo", "flagscale", "titan", "deepspeed", "neox")
 """Frameworks that refuse a batch which their devices cannot share evenly."""
@@ -123,76 +123,10 @@ def saved(run: Facts) -> RuleVerdict | None:
     )
 
 
-LAYOUT_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="BATCH",
-        title="the batch divides over devices",
-        topic="operations",
-        check=batch_shares,
-        needs=("batch_samples", "micro_batch"),
-        why=(
-            "each device takes whole micro-batches; a launcher that finds a remainder stops after"
-            " the queue"
-        ),
-        source=(
-            f"{_ARGUMENTS}; DeepSpeed's batch triad (train_batch_size = micro batch × accumulation"
-            " × ranks)"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="STAGES",
-        title="layers divide over pipeline stages",
-        topic="operations",
-        check=stages,
-        needs=("layers", "pipeline_parallel"),
-        decided=lambda run: _is_of(run, _STAGED),
-        why="a stage holds whole layers, and equally many unless the file says otherwise",
-        source=_ARGUMENTS,
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="POSITIONS",
-        title="there is a position for every token",
-        topic="shape",
-        check=positions,
-        needs=("seq", "max_positions"),
-        why=(
-            "a token beyond the last learned position has none: an index out of range at step 0, or"
-            " a clamped one"
-        ),
-        source=f"{_ARGUMENTS}; GPT-2 report",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="ROUTER",
-        title="experts are balanced",
-        topic="optimizer",
-        check=router,
-        needs=("experts", "router_aux_loss"),
-        why=(
-            "a router that is rewarded for nothing sends most tokens to a few experts, and the"
-            " others stop learning"
-        ),
-        source=(
-            "Switch Transformer (arXiv:2101.03961), coefficient 0.01; DeepSeek-V3"
-            " (arXiv:2412.19437), a bias instead"
-        ),
-        cost="a small share of the loss",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="SAVE",
-        title="checkpoints are written",
-        topic="operations",
-        check=saved,
-        needs=("saves",),
-        why="a run without checkpoints begins anew after each failure",
-        source="Llama 3 (arXiv:2407.21783): 419 interruptions in 54 days",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-)
+LAYOUT_CHECKS: Checks = {
+    "BATCH": (batch_shares, None),
+    "STAGES": (stages, lambda run: _is_of(run, _STAGED)),
+    "POSITIONS": (positions, None),
+    "ROUTER": (router, None),
+    "SAVE": (saved, None),
+}

@@ -1,10 +1,10 @@
 """The learning rate against published ones, for pre-training and for tuning."""
 
 from trimtab.config_rules.references import GPT3_LR, LLAMA_LR, WORKED_LR
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, Severity, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact
 from trimtab.configs.facts import OTHER_OPTIMIZERS, Facts
 
-__all__ = ["LEARNING_RATE_RULES"]
+__all__ = ["LEARNING_RATE_CHECKS"]
 
 _TUNING_LR = 2e-5
 """Full fine-tuning of 1 B and more: Zephyr, Tulu and Llama recipes lie between 5e-6 and 2e-5."""
@@ -150,37 +150,10 @@ def unknown_optimizer(run: Facts) -> RuleVerdict | None:
     )
 
 
-LEARNING_RATE_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L06",
-        title="peak rate fits the size",
-        topic="optimizer",
-        check=learning_rate,
-        needs=("lr",),
-        decided=lambda run: run.params is not None and run.has_adam and not run.is_adapter,
-        remedy="lower-lr",
-        why=(
-            "OPT-175B started high at 3e-4, five times GPT-3's rate, and lowered it after each"
-            " divergence: every run 11.x was dead by step 6 500. Starting high to drop later is"
-            " risky; a lower rate was what cured 175B and 66B"
-        ),
-        source=(
-            "GPT-3 paper table 2.1; OPT-175B logbook; Llama 3, OLMo 2 and Marin settings; Zephyr"
-            " and Tulu recipes"
-        ),
+LEARNING_RATE_CHECKS: Checks = {
+    "L06": (
+        learning_rate,
+        lambda run: run.params is not None and run.has_adam and not run.is_adapter,
     ),
-    ConfigRule(
-        id="OPT",
-        title="an optimizer with known hyper-parameters",
-        topic="optimizer",
-        check=unknown_optimizer,
-        needs=("optimizer",),
-        why=(
-            "the hyper-parameters of a new optimizer do not transfer from Adam by themselves, nor"
-            " from small to large"
-        ),
-        source="OPT talk; Kimi K2 report (arXiv:2507.20534)",
-        cost="a tuning sweep at small sizes",
-        when="from scratch",
-    ),
-)
+    "OPT": (unknown_optimizer, None),
+}

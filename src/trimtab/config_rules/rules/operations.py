@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, Severity, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Doubt
 
-__all__ = ["OPERATIONS_RULES"]
+__all__ = ["OPERATIONS_CHECKS"]
 
 _NUMBERS = (
     "hidden",
@@ -224,163 +224,10 @@ def saves(run: Facts) -> RuleVerdict | None:
     return None
 
 
-OPERATIONS_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="PARSE",
-        title="numbers are numbers",
-        topic="operations",
-        check=spelled,
-        why=(
-            "YAML takes a misspelt number for text; some trainers then fail at step 0, others"
-            " compare text with numbers"
-        ),
-        source="published gpt-neox configs; YAML 1.1 and PyYAML",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="READ",
-        title="everything was read",
-        topic="operations",
-        check=read_whole,
-        why=(
-            "what a config names and nobody reads is not judged, and a misspelt key leaves the"
-            " default in force"
-        ),
-        source=(
-            "hydra's defaults list; transformers' --config_name and --deepspeed; keys of torchtitan"
-            " and OLMo"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="KEY",
-        title="values are possible",
-        topic="operations",
-        check=possible,
-        why=(
-            "swapped betas and negative rates are accepted by many launchers; others stop at step"
-            " 0, after the queue"
-        ),
-        source=(
-            "Adam (arXiv:1412.6980); the checks of TrainingArguments and of Megatron-LM's arguments"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="SEQ",
-        title="lengths agree",
-        topic="operations",
-        check=lengths,
-        needs=("seq", "batch_tokens"),
-        why=(
-            "a length changed in one place only gives another batch, or another budget, than was"
-            " meant"
-        ),
-        source="OPT talk: settings that are consistent with each other",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L34",
-        title="settings are in force after a load",
-        topic="operations",
-        elsewhere="guard",
-        remedy="restore-settings",
-        why=(
-            "OPT's betas came back from the checkpoint, so a change never took force; DeepSpeed"
-            " lost Adam's step"
-        ),
-        source="OPT-175B logbook; BLOOM chronicles",
-    ),
-    ConfigRule(
-        id="L35",
-        title="checkpoint interval",
-        topic="operations",
-        check=saves,
-        needs=("save_steps", "train_steps"),
-        decided=lambda run: (run.params or 0) >= 1e9 and not run.is_tuning,
-        why=(
-            "interval √(2 × save time × time between failures) loses least; 300 steps were taken"
-            " while unstable (tr8), 100 in BLOOM and GLM-130B"
-        ),
-        source="Young (1974), Daly (2006); BLOOM and GLM-130B logs",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L36",
-        title="validation costs at most 2 % of the time",
-        topic="operations",
-        elsewhere="budget",
-        why="often enough to see a drift, rare enough not to matter",
-        source="OPT talk",
-        cost="up to 2 % of the time",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L40",
-        title="spare nodes",
-        topic="operations",
-        elsewhere="budget",
-        why="OPT kept 12 to 18 spare hosts beside 124 and cycled more than 100",
-        source="OPT-175B logbook",
-        cost="idle nodes, about 3 % or more",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L41",
-        title="the same environment as the parent run",
-        topic="operations",
-        elsewhere="guard",
-        why="a library that was updated by accident showed in OPT's activation norms",
-        source="OPT-175B logbook",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L42",
-        title="the run ends before the deadline",
-        topic="operations",
-        elsewhere="budget",
-        why=(
-            "OPT had 33 days of compute in 90 days, and one month was gone before the run that"
-            " counted"
-        ),
-        source="OPT talk",
-        cost="a smaller model, or fewer tokens",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L43",
-        title="a small model converges in the same layout first",
-        topic="operations",
-        elsewhere="smoke",
-        why="OPT's 125M failed to converge and gave away a tensor-parallel bug",
-        source="OPT-175B logbook",
-        cost="a few device hours",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L44",
-        title="NaN in the loss is seen before the sum",
-        topic="operations",
-        elsewhere="guard",
-        why="one rank's NaN is everyone's after the reduction, and its origin is lost",
-        source="Megatron-LM (default on)",
-        cost="a check a step",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L45",
-        title="the log is legible",
-        topic="operations",
-        elsewhere="inspect",
-        why="hundreds of warnings a step (codecarbon) hid the lines that mattered",
-        source="BigScience tr8-104B chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-)
+OPERATIONS_CHECKS: Checks = {
+    "PARSE": (spelled, None),
+    "READ": (read_whole, None),
+    "KEY": (possible, None),
+    "SEQ": (lengths, None),
+    "L35": (saves, lambda run: (run.params or 0) >= 1e9 and not run.is_tuning),
+}

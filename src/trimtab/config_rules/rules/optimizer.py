@@ -1,9 +1,9 @@
 """Adam's betas and epsilon, weight decay, clipping, z-loss."""
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, Severity, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
 from trimtab.configs.facts import Facts
 
-__all__ = ["OPTIMIZER_RULES"]
+__all__ = ["OPTIMIZER_CHECKS"]
 
 
 def beta2(run: Facts) -> RuleVerdict | None:
@@ -175,133 +175,16 @@ def z_loss(run: Facts) -> RuleVerdict | None:
     )
 
 
-OPTIMIZER_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L09",
-        title="β2 fits the batch",
-        topic="optimizer",
-        check=beta2,
-        needs=("beta2",),
-        from_scratch=True,
-        decided=lambda run: (
+OPTIMIZER_CHECKS: Checks = {
+    "L09": (
+        beta2,
+        lambda run: (
             run.has_adam and (run.batch_tokens is not None or (run.number("beta2") or 1.0) < 0.995)
         ),
-        remedy="adam-beta2",
-        why=(
-            "DeepSpeed's advisers saw 0.95 steady similar losses; BigScience lists it under what"
-            " did not help the 104B: the sources disagree"
-        ),
-        source=(
-            "BigScience tr8-104B chronicles and lessons learned; GPT-3, BLOOM and Llama settings;"
-            " StableAdamW (arXiv:2304.13013)"
-        ),
     ),
-    ConfigRule(
-        id="L10",
-        title="Adam's ε",
-        topic="optimizer",
-        check=epsilon,
-        needs=("eps",),
-        decided=lambda run: run.has_adam,
-        remedy="adam-eps",
-        why=(
-            "layers of a 546B model had gradients far below 1e-8 and stopped learning; OLMo 2 saw"
-            " the grad norm settle sooner when it went from 1e-5 to 1e-8"
-        ),
-        source=(
-            "Molybog et al. (arXiv:2304.09871); OLMo 2 report; small-scale proxies"
-            " (arXiv:2309.14322)"
-        ),
-    ),
-    ConfigRule(
-        id="L11",
-        title="weight decay",
-        topic="optimizer",
-        check=weight_decay,
-        needs=("weight_decay",),
-        why=(
-            "OPT's notes say 1.0 where its own settings, Megatron's and GPT-3's say 0.1: the"
-            " sources contradict each other, and 0.1 is what was trained"
-        ),
-        source="OPT-175B notes and metaseq settings; GPT-3 paper",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L12",
-        title="no decay on norms, biases, embeddings",
-        topic="optimizer",
-        check=decay_groups,
-        needs=("weight_decay",),
-        decided=lambda run: run.setting("decay_norms_and_biases") is not None,
-        why=(
-            "OLMo 2 measured a spike score of 0.16 with decay on embeddings, 0.092 without; BLOOM's"
-            " embedding norm fell into the wrong group"
-        ),
-        source="OLMo 2 report (arXiv:2501.00656); BLOOM chronicles; OPT-175B logbook",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L13",
-        title="gradients are clipped",
-        topic="optimizer",
-        check=clip,
-        needs=("clip",),
-        remedy="lower-clip",
-        why=(
-            "OPT failed without; 1.0 is usual, 0.3 (OPT's last part), 0.25 (Gopher) and 0.2 (Marin)"
-            " were used"
-        ),
-        source="OPT-175B logbook; GPT-3 paper; Gopher (arXiv:2112.11446)",
-    ),
-    ConfigRule(
-        id="L14",
-        title="clipped once, after unscaling, over all ranks",
-        topic="optimizer",
-        elsewhere="audit",
-        why=(
-            "BLOOM's optimizer clipped one tensor-parallel rank only, unnoticed for 15 days;"
-            " clipping before unscaling leaves 1/65536 of the signal"
-        ),
-        source="BLOOM chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L15",
-        title="skipped updates stay few",
-        topic="optimizer",
-        elsewhere="guard",
-        remedy="skip-update",
-        why=(
-            "skipping instead of clipping did not save OPT; above half a percent, learning stops"
-            " unnoticed"
-        ),
-        source="OPT-175B logbook; OLMo-core SkipStep",
-    ),
-    ConfigRule(
-        id="L20",
-        title="output logits are held",
-        topic="optimizer",
-        check=z_loss,
-        needs=("vocab", "weight_decay"),
-        from_scratch=True,
-        remedy="z-loss",
-        why="log Z drifts late in training when neither weight decay nor z-loss holds it",
-        source="PaLM (arXiv:2204.02311); small-scale proxies (arXiv:2309.14322); OLMo 2 configs",
-    ),
-    ConfigRule(
-        id="BIAS",
-        title="Adam corrects its bias",
-        topic="optimizer",
-        elsewhere="audit",
-        why=(
-            "without it the first updates are far too large at β2 0.999; after a reload that lost"
-            " the step, up to 2.2 × at 0.95"
-        ),
-        source="Adam (arXiv:1412.6980); BLOOM chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-)
+    "L10": (epsilon, lambda run: run.has_adam),
+    "L11": (weight_decay, None),
+    "L12": (decay_groups, lambda run: run.setting("decay_norms_and_biases") is not None),
+    "L13": (clip, None),
+    "L20": (z_loss, None),
+}

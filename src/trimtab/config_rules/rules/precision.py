@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 
-__all__ = ["PRECISION_RULES"]
+__all__ = ["PRECISION_CHECKS"]
 
 _NARROW = ("bf16", "bfloat16", "fp16", "float16", "half")
 
@@ -126,104 +126,9 @@ def gelu(run: Facts) -> RuleVerdict | None:
     )
 
 
-PRECISION_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L24",
-        title="bf16 rather than fp16 from 10 B on",
-        topic="precision",
-        check=fp16,
-        needs=("dtype",),
-        decided=lambda run: not _is_fp16(run) or run.params is not None,
-        remedy="bf16",
-        why=(
-            "OPT and BigScience's 104B fought fp16; BLOOM-176B in bf16 had one spike in the"
-            " whole run"
-        ),
-        source="BigScience lessons learned; OPT talk",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L25",
-        title="fp16 with a dynamic loss scale",
-        topic="precision",
-        check=loss_scale,
-        needs=("dtype",),
-        decided=_is_fp16,
-        why=(
-            "gradients leave fp16's range in both directions over a run; a scale at its floor means"
-            " the run learns nothing"
-        ),
-        source="Mixed precision training (arXiv:1710.03740); metaseq and Megatron-LM scalers",
-        cost="a few skipped steps while the scale finds its level",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L26",
-        title="the scaler is part of the checkpoint",
-        topic="precision",
-        elsewhere="guard",
-        why=(
-            "a scaler that starts anew skips steps, or meets an old gradient scale, at every"
-            " restart"
-        ),
-        source="OPT talk; PyTorch amp documentation",
-        cost="a few bytes per checkpoint",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L27",
-        title="moments and gradient sums in fp32",
-        topic="precision",
-        check=states,
-        why=(
-            "sums in bf16 stagnate: its 8 bits of mantissa lose every addend below 1/256 of the sum"
-        ),
-        source="BLOOM chronicles; Gopher (arXiv:2112.11446); OPT talk",
-        cost="4 more bytes per parameter for each state, twice the traffic of the reduction",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L28",
-        title="softmax, norms, router and loss in fp32",
-        topic="precision",
-        elsewhere="audit",
-        why="GLM-130B needed fp32 softmax; RMSNorm below fp32 is one way to reproduce spikes",
-        source="GLM-130B (arXiv:2210.02414); AdaGC (arXiv:2502.11034)",
-        cost="some step time",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L29",
-        title="attention is scaled before the product",
-        topic="precision",
-        elsewhere="audit",
-        remedy="stable-attention-scaling",
-        why=(
-            "q·k of 60 · 60 · 128 = 460 800 is infinite in fp16, although the scaled logit is"
-            " 40 729"
-        ),
-        source="OPT-175B logbook; BigScience tr8-104B chronicles",
-    ),
-    ConfigRule(
-        id="L30",
-        title="tanh-GELU in fp16",
-        topic="precision",
-        check=gelu,
-        needs=("dtype", "activation"),
-        decided=_is_fp16,
-        why="OPT replaced GELU by ReLU for this; alone it rescued nothing visible",
-        source="OPT-175B logbook",
-        cost="another activation is another model: a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L31",
-        title="gradients are divided before the sum",
-        topic="precision",
-        elsewhere="audit",
-        why="numerically neutral, it only keeps fp16 sums from overflowing (OPT pre-divided by 32)",
-        source="OPT talk; metaseq",
-        cost="none",
-        when="mid-run",
-    ),
-)
+PRECISION_CHECKS: Checks = {
+    "L24": (fp16, lambda run: not _is_fp16(run) or run.params is not None),
+    "L25": (loss_scale, _is_fp16),
+    "L27": (states, None),
+    "L30": (gelu, _is_fp16),
+}

@@ -14,6 +14,7 @@ from trimtab.plan.remedy_table import REMEDY_BY_ID
 
 __all__ = [
     "Check",
+    "Checks",
     "ConfigRule",
     "Elsewhere",
     "RuleVerdict",
@@ -44,6 +45,10 @@ class RuleVerdict:
 
 
 Check = Callable[[Facts], RuleVerdict | Sequence[RuleVerdict] | None]
+"""Gives None, or nothing, where a rule is satisfied or the settings that it needs are absent."""
+Checks = Mapping[str, tuple[Check, Callable[[Facts], bool] | None]]
+"""By a rule's id: its check, and whether a config says enough to call the rule satisfied where the
+check is silent (None: it always does)."""
 
 
 @dataclass(frozen=True, kw_only=True)

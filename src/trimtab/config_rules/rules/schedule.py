@@ -3,10 +3,10 @@
 import math
 
 from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, Severity, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
 from trimtab.configs.facts import Facts
 
-__all__ = ["SCHEDULE_RULES"]
+__all__ = ["SCHEDULE_CHECKS"]
 
 LOCAL_BATCH = (8, 32)
 """Usual sequences of one device in a step, OPT-175B logbook."""
@@ -305,149 +305,13 @@ def epochs(run: Facts) -> RuleVerdict | None:
     )
 
 
-SCHEDULE_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L07",
-        title="the rate is warmed up",
-        topic="schedule",
-        check=warm_up,
-        needs=("warmup_steps",),
-        remedy="longer-warm-up",
-        why=(
-            "Adam's second moment is a guess at first. A longer warm-up did not help the 104B, so"
-            " more than usual is no cure"
-        ),
-        source="GPT-3, BLOOM, Llama and OLMo settings; BigScience lessons learned",
-    ),
-    ConfigRule(
-        id="L08",
-        title="dense checkpoints through 3 × warm-up",
-        topic="schedule",
-        check=danger_zone,
-        needs=("warmup_steps", "save_steps"),
-        from_scratch=True,
-        decided=lambda run: (run.params or 0) >= 1e9,
-        why=(
-            "three documented divergences came at 1.16 to 1.21 × warm-up; advice then was to watch"
-            " the first 3 ×"
-        ),
-        source="BigScience tr8-104B chronicles (advice of Conglong Li)",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="SCHED",
-        title="warm-up, decay and length fit",
-        topic="schedule",
-        check=schedule,
-        why=(
-            "a schedule that was copied from a run of another length never reaches its peak, or"
-            " its end"
-        ),
-        source=(
-            "Chinchilla (arXiv:2203.15556) on decay length; published smoke and benchmark configs"
-        ),
-        cost="none",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L16",
-        title="batch ramp",
-        topic="schedule",
-        check=ramp,
-        needs=("batch_tokens",),
-        from_scratch=True,
-        why=(
-            "BLOOM 192 to 2048 sequences over 9.77 M, Llama 3 4 to 16 M tokens, DeepSeek-V2 2304 to"
-            " 9216, Gopher 3 to 6 M"
-        ),
-        source="BLOOM chronicles; Llama 3 (arXiv:2407.21783); DeepSeek-V2 (arXiv:2405.04434)",
-        cost="more steps at first",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L17",
-        title="batch against the noise scale",
-        topic="schedule",
-        check=batch_size,
-        needs=("batch_tokens", "params"),
-        from_scratch=True,
-        decided=lambda run: (run.params or 0) >= 1e9,
-        why=(
-            "beyond the noise scale a larger batch buys little and costs tokens; far below it the"
-            " rate must come down"
-        ),
-        source="McCandlish et al. (arXiv:1812.06162); OPT talk",
-        cost="tokens per update, or steps",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="LOCAL",
-        title="batch of one rank",
-        topic="schedule",
-        check=local_batch,
-        needs=("batch_samples", "data_parallel"),
-        why=(
-            "the batch of one device decides how busy it is, and what is left of its memory; runs"
-            " that are compared should state it, because it also decides how the order of the data"
-            " is dealt out"
-        ),
-        source="OPT-175B logbook (Meta AI, 2022)",
-        cost="memory, where it is raised; throughput, where it is lowered",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L32",
-        title="sequence-length warm-up with huge batches",
-        topic="schedule",
-        check=length_ramp,
-        needs=("batch_tokens", "params", "seq"),
-        from_scratch=True,
-        remedy="sequence-length-warm-up",
-        why=(
-            "stable at 8 × batch and 4 × rate for GPT-2 1.5B; did not help the 104B, and may mask"
-            " a bug"
-        ),
-        source="Li et al. (arXiv:2108.06084); BigScience lessons learned",
-    ),
-    ConfigRule(
-        id="L37",
-        title="epochs are planned",
-        topic="data",
-        check=epochs,
-        needs=("corpus_tokens", "train_tokens"),
-        why=(
-            "OPT's 180 B tokens ran out before its training did: the later half repeats, and the"
-            " boundary shows as a step in the loss"
-        ),
-        source="OPT talk",
-        cost="fewer steps, or more data",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L38",
-        title="repeated n-grams and escape runs are filtered",
-        topic="data",
-        elsewhere="scan",
-        why=(
-            "OLMo 2 masks spans of 1 to 13 tokens that repeat 32 times; OSCAR held a million"
-            " samples of backslashes only"
-        ),
-        source="OLMo 2 report (arXiv:2501.00656); BigScience chronicles",
-        cost="a pass over the data",
-        when="mid-run",
-    ),
-    ConfigRule(
-        id="L39",
-        title="the shuffle is a true permutation and is kept",
-        topic="data",
-        elsewhere="guard",
-        why=(
-            "a linear congruential shuffle gave Marin a phase shift at 190 000 steps; a new seed is"
-            " a new order"
-        ),
-        source="Marin retrospective; BigScience tr8-104B chronicles",
-        cost="none",
-        when="from scratch",
-    ),
-)
+SCHEDULE_CHECKS: Checks = {
+    "L07": (warm_up, None),
+    "L08": (danger_zone, lambda run: (run.params or 0) >= 1e9),
+    "SCHED": (schedule, None),
+    "L16": (ramp, None),
+    "L17": (batch_size, lambda run: (run.params or 0) >= 1e9),
+    "LOCAL": (local_batch, None),
+    "L32": (length_ramp, None),
+    "L37": (epochs, None),
+}

@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import ConfigRule, RuleVerdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 
-__all__ = ["SHAPE_RULES", "depth_risk", "depth_words"]
+__all__ = ["SHAPE_CHECKS", "depth_risk", "depth_words"]
 
 
 _DEEPEST = 5
@@ -218,99 +218,12 @@ def extra_norms(run: Facts) -> RuleVerdict | None:
     )
 
 
-SHAPE_RULES: tuple[ConfigRule, ...] = (
-    ConfigRule(
-        id="L18",
-        title="FFN width fits the hidden width",
-        topic="shape",
-        check=ffn_width,
-        needs=("hidden", "ffn"),
-        decided=lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1,
-        why=(
-            "in BigScience's 104B experiment 6 the width was changed and FFN 20480 stayed: a"
-            " lopsided model of 58 B; gated blocks in gpt-neox take 2/3 of what is stated"
-        ),
-        source="BigScience tr8-104B chronicles; gpt-neox configs",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L18-aspect",
-        title="width over depth",
-        topic="shape",
-        check=aspect,
-        needs=("hidden", "layers"),
-        decided=lambda run: run.is_large,
-        remedy="width-depth-ratio",
-        why=(
-            "large models that trained well have 100 to 205 (Megatron's practice 150 to 200, tr8"
-            " 181, BLOOM 205). Deeper was less stable; the ratio alone did not cure the 104B"
-        ),
-        source="BigScience tr8-104B chronicles; Megatron-LM practice; OPT talk",
-    ),
-    ConfigRule(
-        id="L19",
-        title="heads fit the width",
-        topic="shape",
-        check=heads,
-        needs=("hidden", "heads"),
-        why=(
-            "a width that does not divide fails at step 0 or, worse, is padded; very wide heads put"
-            " large sums into one logit"
-        ),
-        source="metaseq assertions; GPT-3, BLOOM and Llama 3 shapes",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="L21",
-        title="QK-norm with a high rate",
-        topic="shape",
-        check=qk_norm,
-        needs=("params", "lr"),
-        from_scratch=True,
-        remedy="qk-norm",
-        why=(
-            "attention logits grow with the square of the rate; small proxies with logits above 1e4"
-            " all diverged, Marin 32B was cured by it at step 80 000"
-        ),
-        source="Small-scale proxies (arXiv:2309.14322); Marin 32B retrospective",
-    ),
-    ConfigRule(
-        id="L22",
-        title="Muon with bounded attention logits",
-        topic="shape",
-        check=muon_clip,
-        needs=("optimizer",),
-        decided=lambda run: "muon" in run.text("optimizer"),
-        remedy="qk-norm",
-        why=(
-            "Kimi K2's proxy passed logits of 1000 under Muon; with QK-clip at 100 it trained 15.5"
-            " T tokens without a spike"
-        ),
-        source="Kimi K2 report (arXiv:2507.20534)",
-    ),
-    ConfigRule(
-        id="L23",
-        title="soft-caps as published",
-        topic="shape",
-        check=softcap,
-        why="Gemma 2 caps attention logits at 50 and final logits at 30, an alternative to QK-norm",
-        source="Gemma 2 report (arXiv:2408.00118)",
-        cost="fused attention kernels may not offer it",
-        when="from scratch",
-    ),
-    ConfigRule(
-        id="NORMFORMER",
-        title="no untested extra norms",
-        topic="shape",
-        check=extra_norms,
-        needs=("norm",),
-        why=(
-            "promising at small scale, removed by OPT when it went back to the settings of Megatron"
-        ),
-        source="OPT-175B logbook",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-)
+SHAPE_CHECKS: Checks = {
+    "L18": (ffn_width, lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1),
+    "L18-aspect": (aspect, lambda run: run.is_large),
+    "L19": (heads, None),
+    "L21": (qk_norm, None),
+    "L22": (muon_clip, lambda run: "muon" in run.text("optimizer")),
+    "L23": (softcap, None),
+    "NORMFORMER": (extra_norms, None),
+}
