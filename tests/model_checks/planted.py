@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trimtab.configs.shrink import Twin
 from trimtab.model_checks.anatomy import local
-from trimtab.model_checks.parity import LayoutCase, clip_whole
+from trimtab.model_checks.layout_parity import LayoutCase, clip_whole
 from trimtab.model_checks.twin import tensor_plan
 from trimtab.model_checks.twin_case import TwinCase
 

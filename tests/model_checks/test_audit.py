@@ -10,7 +10,7 @@ from torch.nn import functional
 from tests.model_checks.models import Scaled, StableEmbedding, decayed, embedded, twin
 from trimtab.config_rules.lint import ConfigFinding
 from trimtab.errors import ConfigError
-from trimtab.model_checks.audit import Audit, audit
+from trimtab.model_checks.model_audit import Audit, audit
 from trimtab.model_checks.twin import sinusoids
 
 pytestmark = pytest.mark.torch

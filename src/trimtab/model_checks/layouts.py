@@ -102,7 +102,7 @@ def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
-            "no tensor-parallel plan was given; set Case.tensor_plan, or leave these layouts out"
+            "no tensor-parallel plan was given; set LayoutCase.tensor_plan, or leave these layouts out"
         )
     parallelize_module(case.model, mesh, dict(plan))
 

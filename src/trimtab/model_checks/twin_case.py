@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.model_checks.layouts import LayoutCase
-from trimtab.model_checks.smoke import batch_of
+from trimtab.model_checks.smoke_run import batch_of
 from trimtab.model_checks.twin import TwinModel, make_optimizer, tensor_plan
 
 if TYPE_CHECKING:

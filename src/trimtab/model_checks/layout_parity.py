@@ -224,7 +224,7 @@ def _run(
 ) -> LayoutResult:
     begin = time.monotonic()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trimtab.model_checks.parity"])
+    context.set_forkserver_preload(["trimtab.model_checks.layout_parity"])
     with tempfile.TemporaryDirectory(prefix="trimtab-parity-") as folder:
         crew = [
             context.Process(target=_work, args=(rank, ranks, folder, build, layout, steps, dtype))
@@ -348,7 +348,7 @@ def _train(
     """Do the steps and note every tensor; all ranks of a layout must call."""
     if not isinstance(case, LayoutCase):
         raise ConfigError(
-            f"build gives {type(case).__name__}; give trimtab.model_checks.parity.Case(model=…,"
+            f"build gives {type(case).__name__}; give trimtab.model_checks.LayoutCase(model=…,"
             " optimizer=…, loss=…, batch=…)"
         )
     case.model.to(dtype)
