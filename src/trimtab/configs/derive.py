@@ -206,7 +206,8 @@ def dtypes(facts: Derivation) -> None:
 
 def sharding(facts: Derivation) -> None:
     """What data-parallel ranks share, by the names of FSDP's strategies and of distributed
-    optimizers."""
+    optimizers.
+    """
     named = facts.fact("fsdp")
     text = str(named).lower()
     if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):

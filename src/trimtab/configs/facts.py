@@ -160,7 +160,8 @@ class Facts:
 
     def number(self, name: str) -> float | None:
         """Return a number, or None. What lies beyond 1e30 or is closer to 0 than 1e-30 is no
-        setting."""
+        setting.
+        """
         value = self.raw_number(name)
         if value is None or not math.isfinite(value):
             return None

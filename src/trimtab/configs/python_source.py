@@ -16,6 +16,8 @@ from trimtab.configs.values import YES, calculate
 __all__ = ["FUNCTION_NOTE", "read_python"]
 
 UNKNOWN = object()
+RECORD = object()
+"""Stands for a call whose keyword arguments are the value."""
 FUNCTION_NOTE = "settings of the function"
 MAX_DEPTH = 40
 
@@ -85,7 +87,8 @@ class PythonReader:
 
     def body(self, statements: list[ast.stmt], prefix: PathKey) -> None:
         """Read statements in order. What a branch sets counts where no line outside of branches
-        sets it."""
+        sets it.
+        """
         for statement in statements:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 self.assign(statement.targets[0], statement.value, prefix)
@@ -158,7 +161,8 @@ class PythonReader:
 
     def option(self, node: ast.Call, prefix: PathKey) -> bool:
         """Take a call that names an option, `add_argument("--lr", default=…)` or
-        `hyperparam("--lr", 3e-4)`."""
+        `hyperparam("--lr", 3e-4)`.
+        """
         first = node.args[0] if node.args else None
         if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
             return False
@@ -258,33 +262,11 @@ class PythonReader:
             return UNKNOWN
 
     def record(self, node: ast.Call, depth: int) -> Any:
-        """Return a call as its keyword arguments.
-
-        `field(default=…)` and a getenv give their default.
-        """
+        """Return a call as its keyword arguments, or as the plain value that it stands for."""
         name = (dotted(node.func) or ("",))[-1]
-        keywords = {k.arg: k.value for k in node.keywords if k.arg}
-        if name == "field":
-            inner = keywords.get("default")
-            return UNKNOWN if inner is None else self.value(inner, depth + 1)
-        if name in {"get", "getenv"}:
-            return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
-        if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
-            inner_value = self.value(node.args[0], depth + 1)
-            return (
-                inner_value
-                if name not in {"int", "round"}
-                or not isinstance(inner_value, float)
-                or not math.isfinite(inner_value)
-                else int(inner_value)
-            )
-        first = (
-            self.value(node.args[0], depth + 1) if len(node.args) == 1 and not keywords else UNKNOWN
-        )
-        if name in LENGTHS and isinstance(first, int | float):
-            return f"{first}{LENGTHS[name]}"
-        if isinstance(first, str) and NAMED.search(name):
-            return first
+        plain = self.plain_call(node, name, depth)
+        if plain is not RECORD:
+            return plain
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             return self.chained(node, depth)
         found: dict[str, Any] = {}
@@ -292,10 +274,10 @@ class PythonReader:
             value = self.value(argument, depth + 1)
             if isinstance(value, dict):
                 found.update(value)
-        for key, expression in keywords.items():
-            value = self.value(expression, depth + 1)
+        for keyword in node.keywords:
+            value = self.value(keyword.value, depth + 1) if keyword.arg else UNKNOWN
             if value is not UNKNOWN:
-                found[key] = value
+                found[str(keyword.arg)] = value
         if PRESET.search(name):
             found.setdefault("preset", name)
         if not found:
@@ -304,9 +286,32 @@ class PythonReader:
             found.setdefault("_type", name)
         return found
 
+    def plain_call(self, node: ast.Call, name: str, depth: int) -> Any:
+        """Return the value that a call stands for, UNKNOWN, or RECORD.
+
+        `field(default=…)` and a getenv give their default, `int(…)` and its kin their argument.
+        """
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        if name == "field":
+            inner = keywords.get("default")
+            return UNKNOWN if inner is None else self.value(inner, depth + 1)
+        if name in {"get", "getenv"}:
+            return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
+        if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
+            given = self.value(node.args[0], depth + 1)
+            whole = name in {"int", "round"} and isinstance(given, float) and math.isfinite(given)
+            return int(given) if whole else given
+        if len(node.args) != 1 or keywords:
+            return RECORD
+        only = self.value(node.args[0], depth + 1)
+        if name in LENGTHS and isinstance(only, int | float):
+            return f"{only}{LENGTHS[name]}"
+        return only if isinstance(only, str) and NAMED.search(name) else RECORD
+
     def chained(self, node: ast.Call, depth: int) -> Any:
         """Return `Config(…).with_callback("saver", Saver(…))` as the record of Config with `saver`
-        below it."""
+        below it.
+        """
         assert isinstance(node.func, ast.Attribute)
         base = self.value(node.func.value, depth + 1)
         if not isinstance(base, dict):

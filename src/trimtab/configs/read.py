@@ -1,5 +1,6 @@
 """From a path to settings: read the text, tell the syntax, tell the framework, bring it to
-canonical units."""
+canonical units.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from trimtab.configs.settings import Doubt, Setting, Settings
 from trimtab.configs.sources import SUFFIXES, documents
 from trimtab.configs.typos import misspelt
 from trimtab.configs.unreadable import conflicts, doubtful, exponents, in_doubt
-from trimtab.configs.values import NO
+from trimtab.configs.values import NO, YES
 from trimtab.errors import ReadError
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
@@ -182,23 +183,10 @@ def load(path: Path, *, stored_config: bool = True) -> list[Document]:
 def understood(path: str, document: Document, frameworks: Sequence[Framework]) -> Settings:
     """Return the settings of one document."""
     leaves = document.leaves()
-    framework = detect(document, leaves, frameworks)
     own = runner(document, leaves, frameworks)
-    framework = own or framework
-    stated = {} if framework is None else own_keys(framework, leaves)
-    rest = leaves if framework is None else list(without(framework, leaves))
-    # what the Trainer's own arguments state stands; its DeepSpeed config fills in
-    shares = (
-        [[leaf for leaf in rest if (leaf.path[0] == INNER) == inner] for inner in (False, True)]
-        if own
-        else [rest]
-    )
-    for share in shares:
-        for name, found in recognise(share).items():
-            leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
-            stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
-    stated.update(segment_facts(document.tree))
+    framework = own or detect(document, leaves, frameworks)
     note = list(document.note)
+    stated = stated_facts(document, leaves, framework, fills_in=own is not None)
     if (scaled := own_scaler(document.tree, stated)) is not None:
         if "loss_scale" in stated and scaled.get("loss_scale") != stated["loss_scale"]:
             note.append("the loss is scaled as DeepSpeed's config says, not by --loss-scale")
@@ -206,12 +194,13 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     no_clip = switched_off(leaves, "clip")
     if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
         stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
+    name = framework.name if framework else "generic"
     doubts = (
         *doubtful(document, leaves, framework, stated),
         *conflicts(framework, stated),
         *exponents(document, leaves),
         *misspelt(document, leaves, framework, stated),
-        *mismatches(document.tree, stated, framework.name if framework else ""),
+        *mismatches(document.tree, stated, name),
     )
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
@@ -220,16 +209,44 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)
     values = {name: found for name, found in settings_of(facts).items() if name not in refused}
-    name = framework.name if framework else "generic"
     if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
         values.setdefault("saves", Setting(NO, "default", "--save"))
     files = tuple(named_files(leaves))
-    doubts += tuple(
-        Doubt("file", "", file, None, "the file itself, given as well", "not-read")
-        for file in dict.fromkeys((*document.missing, *files))
-        if not any(part.endswith(PurePath(file).name) for part in document.parts)
-    )
+    doubts += tuple(unread_files(document, files))
     return Settings(path, name, values, tuple(facts.note), doubts, document.parts, files)
+
+
+def stated_facts(
+    document: Document, leaves: Sequence[Leaf], framework: Framework | None, *, fills_in: bool
+) -> dict[str, Setting]:
+    """Return the facts that a document states: a framework's own keys first, then common names.
+
+    Args:
+        document: The document.
+        leaves: Its values.
+        framework: Whose keys are known.
+        fills_in: The Trainer's own arguments win over its DeepSpeed config, which fills in.
+    """
+    stated = {} if framework is None else own_keys(framework, leaves)
+    rest = leaves if framework is None else list(without(framework, leaves))
+    shares = [rest]
+    if fills_in:
+        shares = [
+            [leaf for leaf in rest if (leaf.path[0] == INNER) is inner] for inner in (NO, YES)
+        ]
+    for share in shares:
+        for name, found in recognise(share).items():
+            leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
+            stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
+    stated.update(segment_facts(document.tree))
+    return stated
+
+
+def unread_files(document: Document, files: Iterable[str]) -> Iterable[Doubt]:
+    """Give the files that a document names and that were not read with it."""
+    for file in dict.fromkeys((*document.missing, *files)):
+        if not any(part.endswith(PurePath(file).name) for part in document.parts):
+            yield Doubt("file", "", file, None, "the file itself, given as well", "not-read")
 
 
 def named_files(leaves: Iterable[Leaf]) -> Iterable[str]:
@@ -266,7 +283,8 @@ def runner(
 
 def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
     """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or
-    the call's own key."""
+    the call's own key.
+    """
     if len(found.leaf.path) == 1:
         return found.leaf
     for leaf in leaves:

@@ -4,7 +4,7 @@ By its key, its place and its size.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -204,7 +204,8 @@ def candidates(leaf: Leaf) -> list[KeyCandidate]:
 
 def left_open(leaves: Iterable[Leaf]) -> set[str]:
     """Return the facts that a key names but whose value the file does not give (`$LR`, `auto`): no
-    default holds for them."""
+    default holds for them.
+    """
     found: set[str] = set()
     for leaf in leaves:
         if unresolved(leaf.value) and leaf.value.strip():
@@ -293,33 +294,31 @@ def accepted(fact: Fact, value: Any) -> Any:
     """Return the value in the fact's kind, or None where it cannot be it."""
     if value is None or (unresolved(value) and fact.kind != "flag"):
         return None
-    if fact.kind == "flag":
-        return flag(value)
-    if fact.kind == "bool":
-        return value if isinstance(value, bool) else None
-    if fact.kind == "text":
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            value = ",".join(value)
-        return (
-            value
-            if isinstance(value, str) and len(value) < 200 and not PLAIN_NUMBER.fullmatch(value)
-            else None
-        )
-    if fact.kind == "precision":
-        return value if precision(value) else None
-    if fact.kind == "pair":
-        found = pair(value)
-        return found if found and all(0 <= part <= 1 for part in found) else None
-    if fact.kind == "duration":
-        length = None if isinstance(value, bool) else duration(value)
-        return (
-            value
-            if length and (length[1] or fact.low <= length[0] <= fact.high or length[0] <= 0)
-            else None
-        )
-    if fact.kind == "any":
-        return value
-    return measured(fact, value)
+    return KINDS.get(fact.kind, measured)(fact, value)
+
+
+def worded(_: Fact, value: Any) -> str | None:
+    """Return a text, a list of texts as one; numbers and long texts are none."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = ",".join(value)
+    if not isinstance(value, str) or len(value) >= 200 or PLAIN_NUMBER.fullmatch(value):
+        return None
+    return value
+
+
+def paired(_: Fact, value: Any) -> tuple[float, float] | None:
+    """Return two numbers from 0 to 1."""
+    found = pair(value)
+    return found if found and all(0 <= part <= 1 for part in found) else None
+
+
+def lasting(fact: Fact, value: Any) -> Any:
+    """Return a length of training as it is written, if it has a unit or a possible size."""
+    length = None if isinstance(value, bool) else duration(value)
+    if length is None:
+        return None
+    amount, unit = length
+    return value if unit or fact.low <= amount <= fact.high or amount <= 0 else None
 
 
 def measured(fact: Fact, value: Any) -> Any:
@@ -338,3 +337,15 @@ def measured(fact: Fact, value: Any) -> Any:
     if fact.kind == "count":
         return int(found) if float(found).is_integer() else None
     return found
+
+
+KINDS: Mapping[str, Callable[[Fact, Any], Any]] = {
+    "flag": lambda _, value: flag(value),
+    "bool": lambda _, value: value if isinstance(value, bool) else None,
+    "text": worded,
+    "precision": lambda _, value: value if precision(value) else None,
+    "pair": paired,
+    "duration": lasting,
+    "any": lambda _, value: value,
+}
+"""How a value of each kind is accepted; the other kinds are numbers."""

@@ -32,7 +32,8 @@ class Branches:
 
     def enter(self, statement: str) -> str:
         """Take a statement; return what of it stands inside the branch (nothing where it only opens
-        or ends one)."""
+        or ends one).
+        """
         found = HEAD.match(statement)
         if found is None:
             return re.sub(r"^\s*then\b\s*", "", statement)

@@ -213,7 +213,8 @@ def continued(current: list[str]) -> bool:
 
 def words(text: str) -> list[str]:
     """Split into words; quotes are removed, what they held stays together unless it is itself
-    options."""
+    options.
+    """
     found: list[str] = []
     for raw in re.findall(r"(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\.|[^\s\"'])+", text):
         bare = re.sub(

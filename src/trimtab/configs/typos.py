@@ -130,7 +130,8 @@ def as_written(known: str, key: str) -> str:
 @cache
 def nearest(key: str) -> tuple[str, str] | None:
     """Return the fact and the known key that a key is one letter off, or None where there is none
-    or several facts."""
+    or several facts.
+    """
     found = {
         name: known
         for name in WATCHED

@@ -3,6 +3,7 @@
 Named, and never replaced by a default.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ SHARES = frozenset(
 """Frameworks that refuse a warm-up share above 1; elsewhere 5 may be percent."""
 ONE_FORMAT = SHARES - {"axolotl", "open-instruct"} | {"deepspeed"}
 """Frameworks that refuse to start with both fp16 and bf16 on."""
+LENGTHS = ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps")
+"""Facts that may be written as a duration."""
 HAS_DIGIT = re.compile(r"\d")
 WORD = re.compile(r"[a-z]{2,12}")
 PLACEHOLDER = re.compile(r"[$%<>{}@*?|=]|__|\b[a-z_]+\.[a-z_]+|\(")
@@ -133,7 +136,7 @@ def sure_facts(framework: Framework | None, leaf: Leaf) -> list[str]:
 
 def judged(name: str, leaf: Leaf, document: Document, framework: Framework | None) -> Kind | None:
     """Return what is wrong with a value, or None."""
-    value, bounds = leaf.value, RANGES[name]
+    value = leaf.value
     if value is None or isinstance(value, bool) or unresolved(value):
         return None
     if name == "betas":
@@ -141,24 +144,30 @@ def judged(name: str, leaf: Leaf, document: Document, framework: Framework | Non
     if isinstance(value, list):
         return None
     amount = number(value)
-    if amount is None and name in ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps"):
-        found = duration(value)
-        amount = found[0] if found else None
+    if amount is None and name in LENGTHS and (found := duration(value)):
+        amount = found[0]
     if amount is None:
         return text_kind(str(value), document, framework)
-    if amount != amount or amount in (float("inf"), float("-inf")):
-        return None  # NaN and Inf are kept, for a rule to speak of
-    strict = framework is not None and framework.name in SHARES
-    if not strict and ((name == "warmup_ratio" and amount > 1) or (name == "lr" and amount == 0)):
-        return None  # percent; a rate that the schedule sets
-    if amount == -1 and name != "lr":
-        return None
-    open_end = amount == 0 and not bounds.zero
-    at_one = amount >= 1 and name in ("beta1", "beta2")
-    impossible = open_end or at_one or not bounds.low <= amount <= bounds.high
+    if amount != amount or abs(amount) == math.inf:  # isfinite refuses integers beyond all floats
+        return None  # NaN and Inf are kept, for a rule to report
     if framework is None and "beta" not in squash(leaf.key) and name != "lr":
         return None  # a word of many meanings
-    return "impossible" if impossible else None
+    strict = framework is not None and framework.name in SHARES
+    return None if is_possible(name, amount, strict=strict) else "impossible"
+
+
+def is_possible(name: str, amount: float, *, strict: bool) -> bool:
+    """Whether a fact can have a value; `strict` where the framework itself refuses the others."""
+    bounds = RANGES[name]
+    if amount == -1 and name != "lr":
+        return True  # "not set" in many trainers
+    if not strict and name == "warmup_ratio" and amount > 1:
+        return True  # percent
+    if amount == 0 and not bounds.zero:
+        return name == "lr" and not strict  # a rate that the schedule sets
+    if amount >= 1 and name in ("beta1", "beta2"):
+        return False
+    return bounds.low <= amount <= bounds.high
 
 
 def text_kind(text: str, document: Document, framework: Framework | None) -> Kind | None:

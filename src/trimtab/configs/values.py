@@ -113,28 +113,34 @@ def calculate(
         return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.BinOp):
         left, right = calculate(node.left, names, known), calculate(node.right, names, known)
-        if not all(isinstance(side, int | float) for side in (left, right)):
-            raise ValueError(ast.dump(node))
-        if isinstance(node.op, ast.Pow):
-            if abs(left) > 1e9 or abs(right) > 64:
-                raise ValueError("power too large")
-            return left**right
-        if isinstance(node.op, ast.LShift) and 0 <= right <= 64 and isinstance(left, int):
-            return left << right
-        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 1e30:
-            raise ValueError("number too large")
-        if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](left, right)
+        return combined(node.op, left, right)
     if isinstance(node, ast.Call) and not node.keywords:
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if name in CALLS and 1 <= len(node.args) <= 8:
             values = [calculate(argument, names, known) for argument in node.args]
-            return CALLS[name](
-                *[number(value) if isinstance(value, str) else value for value in values]
-            )
+            return CALLS[name](*[number(v) if isinstance(v, str) else v for v in values])
     raise ValueError(type(node).__name__)
+
+
+def combined(operation: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of an operation on two numbers.
+
+    Bounded, so that a text of a few characters cannot ask for a number of a million digits.
+    """
+    if not all(isinstance(side, int | float) for side in (left, right)):
+        raise ValueError(f"{left!r:.40} and {right!r:.40} are not two numbers")
+    if isinstance(operation, ast.Pow):
+        if abs(left) > 1e9 or abs(right) > 64:
+            raise ValueError("power too large")
+        return left**right
+    if isinstance(operation, ast.LShift) and 0 <= right <= 64 and isinstance(left, int):
+        return left << right
+    if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 1e30:
+        raise ValueError("number too large")
+    if type(operation) not in OPERATORS:
+        raise ValueError(type(operation).__name__)
+    return OPERATORS[type(operation)](left, right)
 
 
 def pair(value: Any) -> tuple[float, float] | None:

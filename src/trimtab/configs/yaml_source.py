@@ -1,5 +1,6 @@
 """YAML without its dangers: no object is built, aliases and depth are bounded, unknown tags are
-read as plain values."""
+read as plain values.
+"""
 
 from collections.abc import Iterator
 from typing import Any

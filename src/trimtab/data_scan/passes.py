@@ -1,5 +1,6 @@
 """The cheap passes: each looks at a whole block at once and writes what it saw into the source's
-account."""
+account.
+"""
 
 import itertools
 

@@ -111,7 +111,8 @@ class TarShard:
 
     def _text(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
         """Return a member's text; empty for one that is no text, None for one that is
-        unreadable."""
+        unreadable.
+        """
         lower = member.name.lower()
         if not lower.endswith((*_TEXTS, ".json")):
             return b""
@@ -132,7 +133,8 @@ class TarShard:
 
 class _Metered:
     """A stream that refuses to give more between two members than they and their headers can
-    need."""
+    need.
+    """
 
     def __init__(self, path: Path, stream: BufferedIOBase) -> None:
         self._path, self._stream = path, stream

@@ -201,7 +201,8 @@ def load_json(raw: bytes) -> Any:
 
 def text_of(record: Any, field: str | None) -> str | None:
     """Return a record's text: of the named field (`meta.text` goes into objects), else of a usual
-    one, else the longest string."""
+    one, else the longest string.
+    """
     if isinstance(record, str):
         return record
     if not isinstance(record, Mapping):

@@ -1,5 +1,6 @@
 """A half-done scan on disk: one `.npz` of JSON and plain arrays, written beside and renamed into
-place."""
+place.
+"""
 
 import json
 import os

@@ -1,5 +1,6 @@
 """The coordinate check: whether updates move activations as much in wide models as in narrow ones
-(µP)."""
+(µP).
+"""
 
 from __future__ import annotations
 
