@@ -8,7 +8,7 @@ import pytest
 from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.advice import advise, consider, menu, reach
 from trimtab.config_rules.lint import in_phase, lint, satisfied
-from trimtab.config_rules.presets import PRESETS, Preset, difference, find_preset
+from trimtab.config_rules.presets import Preset, difference, find_preset, presets
 from trimtab.config_rules.references import GPT3_LR, TABLES
 from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.rules.shape import depth_risk
@@ -272,14 +272,14 @@ def test_a_warm_up_is_answered_in_the_unit_in_which_the_file_has_it() -> None:
 # ------------------------------------------------------------ published sets
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda p: p.name)
+@pytest.mark.parametrize("preset", presets(), ids=lambda p: p.name)
 def test_published_settings_are_no_errors(preset: Preset) -> None:
     settings = preset.as_settings()
     assert not [f.message for f in lint(settings) if f.severity == "error"]
 
 
 def test_published_shapes_have_their_published_sizes() -> None:
-    for preset in PRESETS:
+    for preset in presets():
         values = {k: v for k, v in preset.as_settings().values.items() if k != "params"}
         size = Facts(Settings("p", "preset", values)).params
         assert size == pytest.approx(preset.values["params"], rel=0.1), preset.name
