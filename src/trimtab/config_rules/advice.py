@@ -1,7 +1,4 @@
-"""What to choose, from rules.
-
-For a width and depth before the run, and from the table of remedies.
-"""
+"""Advice without a config: settings for a width, depth or size, and the table of remedies."""
 
 import math
 from collections.abc import Mapping
@@ -153,8 +150,7 @@ def points(params: float | None = None) -> tuple[tuple[ReferenceTable, float | N
 
 
 def reach(settings: Settings, params: float | None = None) -> Mapping[str, float]:
-    """Return how many times larger the model is than the largest at which each practice was
-    verified.
+    """Return the model's size over the largest size at which each practice was verified.
 
     Above 1 a rule is extrapolated. Empty where the size is not known.
     """

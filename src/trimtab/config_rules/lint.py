@@ -1,4 +1,4 @@
-"""Apply every rule to one config, and put what it found in order."""
+"""Apply every rule to one config and sort the findings."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _HINDSIGHT = ("data", "precision", "init")
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFinding:
-    """What one rule says of one config."""
+    """What one rule found in one config."""
 
     rule: str
     title: str

@@ -38,7 +38,7 @@ class ConfigReport:
 
     settings: Settings
     findings: tuple[ConfigFinding, ...]
-    """Of the phase that was asked for; most severe first."""
+    """Of the requested phase; most severe first."""
     other_phase: int
     """Number of findings of the other phase."""
     satisfied: tuple[ConfigRule, ...]

@@ -1,7 +1,6 @@
 """What to type in each framework: its own name of a setting.
 
-Where a config has the setting, its own key is used; else the framework's usual one; else plain
-words.
+The config's own key is used where it has one, else the framework's usual key, else words.
 """
 
 import math
@@ -105,13 +104,13 @@ def _warm_up(settings: Settings, steps: float) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return the unit that stands behind a number, such as `ba` in `100ba`."""
+    """Return the unit after a number, such as `ba` in `100ba`."""
     found = re.fullmatch(r"[\d.]+(ba|tok|sp|ep)", text)
     return found[1] if found else ""
 
 
 def _assigned(settings: Settings, key: str, text: str) -> str:
-    """Return how a value stands after a key in a file of this syntax."""
+    """Return key and value in the syntax of the file."""
     if key.startswith("-"):
         return f"{key} {text}"
     if settings.path.lower().endswith(_WITH_EQUALS):

@@ -1,6 +1,6 @@
-"""What preflight found, for a tired engineer.
+"""The terminal output of preflight.
 
-Most severe first, what to type beside it, the source under it.
+Most severe findings first, each with what to type beside it and its source below.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,4 @@
-"""From what keys state to settings in canonical units.
-
-Ratios, samples, tokens and durations are computed here.
-"""
+"""From what keys state to settings in canonical units: ratios, samples, tokens, durations."""
 
 import re
 from collections.abc import Callable
@@ -120,10 +117,7 @@ def flags(facts: Derivation) -> None:
 
 
 def names_weights(base: str, key: str) -> bool:
-    """Whether a text names given weights.
-
-    Under a bare `model` only where it looks like a path (`org/name`).
-    """
+    """Whether a text names given weights; under a bare `model` only a path, `org/name`."""
     if base.endswith((".json", ".yaml", ".yml")):  # a description, no weights
         return False
     return "/" in base or (bool(base.strip()) and squash(key.split(".")[-1]) != "model")
@@ -205,8 +199,9 @@ def dtypes(facts: Derivation) -> None:
 
 
 def sharding(facts: Derivation) -> None:
-    """What data-parallel ranks share, by the names of FSDP's strategies and of distributed
-    optimizers.
+    """Derive the ZeRO stage.
+
+    From the names of FSDP's strategies and of distributed optimizers.
     """
     named = facts.fact("fsdp")
     text = str(named).lower()

@@ -57,9 +57,9 @@ def batch(facts: Derivation) -> None:
 
 
 def counts_globally(facts: Derivation) -> bool:
-    """Whether `batch_size` means the whole step.
+    """Whether `batch_size` is the batch of the whole step.
 
-    Where nothing speaks of accumulation or of one device's share.
+    It is taken to be where no key states accumulation or the share of one device.
     """
     if facts.batch_unit:
         return facts.batch_unit == "global"
@@ -191,9 +191,7 @@ def length(facts: Derivation) -> None:
 
 
 def in_unit(facts: Derivation, length: tuple[float, str] | None) -> tuple[float, str] | None:
-    """Return a plain number of the schedule in the unit that the schedule states (OLMo's `units:
-    tokens`).
-    """
+    """Return a length without a unit in the unit of the schedule, such as OLMo's `units: tokens`."""
     unit = str(facts.fact("schedule_unit") or "").lower()
     if length is not None and length[1] == "" and unit in ("tokens", "samples", "epochs"):
         return length[0], unit
@@ -291,8 +289,7 @@ def samples_as_steps(facts: Derivation) -> float | None:
 
 
 def ramp_steps(facts: Derivation, samples: float, size: float) -> float:
-    """Return the steps that some samples take, while the batch grows by Megatron's ramp if there is
-    one.
+    """Return the number of steps for some samples, with Megatron's batch ramp where one is stated.
 
     `[start, increment, samples of the ramp]`: each size from start up to the full one lasts equally
     many samples.

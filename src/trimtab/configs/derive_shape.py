@@ -106,9 +106,7 @@ def llama_ffn(hidden: int, factor: float, multiple: int) -> int:
 
 
 def parameters(facts: Derivation) -> None:
-    """Count parameters from the shape.
-
-    Where only a name gives the size (`Llama-3-8B`), take it from there.
+    """Count parameters from the shape, or read the size from a name such as `Llama-3-8B`.
 
     Attention with grouped keys and values, two or three feed-forward matrices, routed experts, one
     or two embeddings. Norms and biases are left out (below 0.1 %). Latent attention, and

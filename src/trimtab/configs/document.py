@@ -1,4 +1,4 @@
-"""What every syntax is turned into before anything is understood: a tree, and where it stands."""
+"""The common form of every syntax: a tree of plain values, with line numbers."""
 
 import re
 from collections.abc import Iterator, Mapping

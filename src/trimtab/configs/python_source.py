@@ -1,6 +1,6 @@
-"""Python config files, read as syntax: literals, constant arithmetic, calls as records.
+"""Python config files, parsed and never imported or run.
 
-Never imported, never run.
+Literals, constant arithmetic and calls are read, calls as records of their keywords.
 """
 
 import ast
@@ -86,8 +86,9 @@ class PythonReader:
         self.sure = True
 
     def body(self, statements: list[ast.stmt], prefix: PathKey) -> None:
-        """Read statements in order. What a branch sets counts where no line outside of branches
-        sets it.
+        """Read statements in order.
+
+        A value set in a branch counts only where no line outside of branches sets it.
         """
         for statement in statements:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -110,10 +111,7 @@ class PythonReader:
                         self.option(node, prefix)
 
     def parameters(self, function: ast.FunctionDef) -> None:
-        """Read the defaults of an entry point's parameters.
-
-        Where the module sets nothing of the name.
-        """
+        """Read the defaults of an entry point's parameters that the module does not set itself."""
         named = [*function.args.posonlyargs, *function.args.args]
         defaults = list(
             zip(
@@ -160,8 +158,9 @@ class PythonReader:
             self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
 
     def option(self, node: ast.Call, prefix: PathKey) -> bool:
-        """Take a call that names an option, `add_argument("--lr", default=…)` or
-        `hyperparam("--lr", 3e-4)`.
+        """Take a call that names an option.
+
+        Such as `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
         """
         first = node.args[0] if node.args else None
         if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
@@ -309,8 +308,9 @@ class PythonReader:
         return only if isinstance(only, str) and NAMED.search(name) else RECORD
 
     def chained(self, node: ast.Call, depth: int) -> Any:
-        """Return `Config(…).with_callback("saver", Saver(…))` as the record of Config with `saver`
-        below it.
+        """Return a call on the result of a call as one record.
+
+        `Config(…).with_callback("saver", Saver(…))` is the record of Config with `saver` below it.
         """
         assert isinstance(node.func, ast.Attribute)
         base = self.value(node.func.value, depth + 1)

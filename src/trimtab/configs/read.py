@@ -1,6 +1,4 @@
-"""From a path to settings: read the text, tell the syntax, tell the framework, bring it to
-canonical units.
-"""
+"""From a path to settings: read the text, recognize syntax and framework, convert the units."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,8 +44,7 @@ REFERENCES = {
     "deepspeed",
     "deepspeedconfig",
 }
-"""Keys that name another config, as do `config = AutoConfig.from_pretrained("./config.json")` and
-its like."""
+"""Keys that name another config, such as `config = AutoConfig.from_pretrained("./config.json")`."""
 CONFIG_FILE = re.compile(r"[\w./-]+\.(json|ya?ml)")
 
 MAX_BYTES = 8_000_000
@@ -138,9 +135,9 @@ def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings
 
 
 def is_config(settings: Settings) -> bool:
-    """Whether a file met in a directory is a config.
+    """Whether a file found in a directory is a config.
 
-    By its framework's own keys, or by how much it says.
+    It is where its framework is known, or where it states at least `MIN_IN_DIRECTORY` settings.
     """
     return settings.framework != "generic" or len(settings.values) >= MIN_IN_DIRECTORY
 
@@ -270,10 +267,7 @@ def has_key(leaves: Iterable[Leaf], key: str) -> bool:
 def runner(
     document: Document, leaves: Sequence[Leaf], frameworks: Sequence[Framework]
 ) -> Framework | None:
-    """Return the framework of a script without the DeepSpeed config that it names.
-
-    Where transformers' Trainer runs it.
-    """
+    """Return the framework of a script whose DeepSpeed config transformers' Trainer reads, or None."""
     script = [leaf for leaf in leaves if leaf.path[0] != INNER]
     if len(script) == len(leaves):
         return None
@@ -282,8 +276,9 @@ def runner(
 
 
 def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
-    """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or
-    the call's own key.
+    """Return the module-level name that a call takes its value from, or the call's own key.
+
+    `AdamW(lr=LR)` is reported as `LR`.
     """
     if len(found.leaf.path) == 1:
         return found.leaf
@@ -299,9 +294,9 @@ def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
 def defaults_for(
     framework: Framework, stated: Mapping[str, Setting], leaves: Iterable[Leaf]
 ) -> dict[str, Any]:
-    """Return the framework's defaults that hold here.
+    """Return the framework's defaults that apply.
 
-    None for a model part alone, none for what is left open.
+    None for a model description, and none for a key whose value the file leaves open.
     """
     if not any(name in stated for name in TRAINING):
         return {}
@@ -315,10 +310,7 @@ def defaults_for(
 
 
 def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]:
-    """Return the facts that a framework's own keys state.
-
-    The longer path wins over the key alone.
-    """
+    """Return the facts that a framework's own keys state; a longer path wins over the key alone."""
     found: dict[str, tuple[int, Setting]] = {}
     for leaf in leaves:
         parts = [squash(part) for part in leaf.path]
@@ -338,7 +330,7 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
 
 
 def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
-    """Leave out what the framework's table speaks for, and what it says to ignore."""
+    """Yield the values that the framework's table neither names nor ignores."""
     ignored = set(framework.ignore)
     for leaf in leaves:
         parts = [squash(part) for part in leaf.path]
@@ -350,10 +342,10 @@ def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
 
 
 def richest(found: list[Settings]) -> list[Settings]:
-    """Leave out records that say next to nothing beside one that says much.
+    """Leave out records with few settings beside one with many.
 
-    Where a Python file's own level says as much as its best function, its functions only use what
-    it sets.
+    Where the module level of a Python file states as much as its best function, the functions only
+    use what it sets and are left out.
     """
     most = max(len(settings.values) for settings in found)
     if len(found[0].values) >= 0.8 * most:

@@ -1,7 +1,4 @@
-"""Which value states which fact, in a config of no known framework.
-
-By its key, its place and its size.
-"""
+"""Which value states which fact, where the framework is not known: by key, place and size."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -203,8 +200,9 @@ def candidates(leaf: Leaf) -> list[KeyCandidate]:
 
 
 def left_open(leaves: Iterable[Leaf]) -> set[str]:
-    """Return the facts that a key names but whose value the file does not give (`$LR`, `auto`): no
-    default holds for them.
+    """Return the facts whose key is there without a value, such as `$LR` or `auto`.
+
+    No default of the framework applies to them.
     """
     found: set[str] = set()
     for leaf in leaves:
@@ -278,7 +276,7 @@ def words_of(parents: list[str]) -> frozenset[str]:
 
 
 def placed(name: str, fact: Fact, parents: list[str], aside: frozenset[str]) -> float:
-    """Return what the place of a key says for or against it."""
+    """Return the score of a key's place in the config."""
     words = (words_of(parents) | aside) - KEEPS.get(name, frozenset())
     score = -0.1 * len(parents)
     if GROUP_WORDS.get(fact.group, frozenset()) & words:

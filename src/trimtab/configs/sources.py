@@ -65,7 +65,7 @@ def documents(name: str, text: str, *, stored_config: bool = True) -> Iterator[D
 
 
 def guess(text: str) -> str:
-    """Return the syntax of a text whose name does not tell it."""
+    """Return the syntax of a text whose file name does not determine it."""
     head = text.lstrip()
     if head.startswith("#!"):
         return "python" if "python" in head.split("\n")[0] else "shell"

@@ -66,10 +66,7 @@ def misspelt(
     framework: Framework | None,
     stated: Mapping[str, Setting],
 ) -> Iterator[Doubt]:
-    """Give the keys that nothing reads but that are one letter off a known one.
-
-    And words that Megatron-LM does not know.
-    """
+    """Yield keys that are one letter off a known one, and options that Megatron-LM does not know."""
     if framework is not None and framework.name == "megatron" and document.syntax == "args":
         for name, option in MEGATRON.items():
             found = stated.get(name)
@@ -129,9 +126,7 @@ def as_written(known: str, key: str) -> str:
 
 @cache
 def nearest(key: str) -> tuple[str, str] | None:
-    """Return the fact and the known key that a key is one letter off, or None where there is none
-    or several facts.
-    """
+    """Return the fact and known key that differ from a key by one letter; None unless exactly one."""
     found = {
         name: known
         for name in WATCHED

@@ -1,6 +1,6 @@
-"""Values under a known key that cannot be read, or cannot be.
+"""Values under a known key that are unreadable or impossible.
 
-Named, and never replaced by a default.
+They are reported and never replaced by a default.
 """
 
 import math
@@ -87,7 +87,7 @@ def doubtful(
     framework: Framework | None,
     stated: Mapping[str, Setting],
 ) -> tuple[Doubt, ...]:
-    """Return the values that a key surely names and that cannot be taken, one of each fact.
+    """Return the values that are unreadable or impossible under an unambiguous key, one per fact.
 
     Left alone: placeholders, `auto`, flags, lists of several values, -1 (which stands for "not set"
     in many trainers), and facts that another key states.
@@ -171,7 +171,7 @@ def is_possible(name: str, amount: float, *, strict: bool) -> bool:
 
 
 def text_kind(text: str, document: Document, framework: Framework | None) -> Kind | None:
-    """Return whether a text stands where only a number can."""
+    """Return what is wrong with a text in place of a number, or None."""
     plain = text.strip()
     if not plain or len(plain) > 40 or PLACEHOLDER.search(plain) or SEVERAL.fullmatch(plain):
         return None
@@ -185,10 +185,7 @@ def text_kind(text: str, document: Document, framework: Framework | None) -> Kin
 
 
 def meant(text: str) -> str:
-    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be.
-
-    Empty where that is not plain.
-    """
+    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where it is not clear."""
     plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
     plain = re.sub(r"^[Oo](?=\.)", "0", plain)
     plain = re.sub(r"^(\d{1,2}),(\d{1,3})$", r"\1.\2", plain)
@@ -241,10 +238,7 @@ def conflicts(framework: Framework | None, stated: Mapping[str, Setting]) -> Ite
 
 
 def exponents(document: Document, leaves: Iterable[Leaf]) -> Iterator[Doubt]:
-    """Give the numbers that a YAML file writes as `4e-4`.
-
-    Which PyYAML hands to the trainer as text.
-    """
+    """Yield the numbers that a YAML file writes as `4e-4`, which PyYAML reads as text."""
     if document.syntax != "yaml":
         return
     for leaf in leaves:
@@ -260,7 +254,7 @@ def exponents(document: Document, leaves: Iterable[Leaf]) -> Iterator[Doubt]:
 
 
 def in_doubt(doubts: Iterable[Doubt]) -> set[str]:
-    """Return the settings for which no default may stand."""
+    """Return the settings that must not be filled with a default."""
     names = {doubt.name for doubt in doubts if doubt.kind in ("unreadable", "impossible", "unsure")}
     if "betas" in names:
         names |= {"beta1", "beta2"}

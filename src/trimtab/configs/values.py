@@ -1,4 +1,4 @@
-"""Values as people write them: numbers as text, durations with a unit, pairs, precisions, flags."""
+"""Parsers of single values: numbers as text, durations with a unit, pairs, precisions, flags."""
 
 import ast
 import math

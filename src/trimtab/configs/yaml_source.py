@@ -1,6 +1,4 @@
-"""YAML without its dangers: no object is built, aliases and depth are bounded, unknown tags are
-read as plain values.
-"""
+"""Safe YAML: no objects are built, aliases and depth are bounded, unknown tags are plain values."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,4 @@
-"""A block: a few MiB of documents or token samples laid end to end.
-
-So that passes are vectorised over many.
-"""
+"""A block: a few MiB of documents or token samples end to end, so that passes are vectorized."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

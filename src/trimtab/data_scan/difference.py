@@ -1,6 +1,6 @@
 r"""What a cleaning step added.
 
-Deduplication takes away, so whatever there is more of afterwards was inserted.
+Deduplication only removes text, so an n-gram that became more frequent was inserted.
 
 Two views. N-grams: every byte, pair and (hashed) four bytes is counted on both sides; a count that
 grew cannot come from removing documents. Documents: one that is the same as before but for escapes
@@ -116,10 +116,7 @@ class CleaningDifference:
 
 
 def by_lines(block: DataBlock) -> DataBlock:
-    """Return a block of plain text with its lines as units.
-
-    Windows of bytes shift with any insertion.
-    """
+    """Return a block of plain text with its lines as units, since windows of bytes shift."""
     ends = np.flatnonzero(block.data == ord("\n")) + 1
     starts = np.unique(np.concatenate(([0], ends, [len(block.data)]))).astype(np.int64)
     return DataBlock(block.data, starts, np.arange(len(starts) - 1), starts, 0, block.size_bytes)

@@ -1,4 +1,4 @@
-"""The scan: every source in turn, a block at a time, with a state that it can go on from."""
+"""The scan: every source in turn, a block at a time, with a state to resume from."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ class ScanSettings:
 
     reading: ReadSettings = field(default_factory=ReadSettings)
     duplicates: bool = True
-    """Look for exact and near duplicates: about as dear as all other passes together."""
+    """Look for exact and near duplicates; costs about as much as all other passes together."""
     vocab: int | None = None
     """Rows of the embedding; token ids are checked against it."""
     plan_tokens: int | None = None
@@ -85,9 +85,7 @@ def scan(
     save_every_s: float = SAVE_EVERY_S,
     tell: Callable[[Progress], None] | None = None,
 ) -> ScanResult:
-    """Scan every source that the paths mean.
-
-    And compare what a cleaning step was given with what it gave.
+    """Scan every source under the paths, and compare the input and output of a cleaning step.
 
     Args:
         paths: Files and directories; a path that cannot be read is told in `errors` and stops
@@ -97,7 +95,7 @@ def scan(
         after: Files after it.
         state_path: Where to note how far the scan is, every `save_every_s` seconds; removed at its
             end.
-        resume: Go on from that note; without one, begin anew.
+        resume: Continue from the saved state; without one, start from the beginning.
         save_every_s: Seconds between two notes.
         tell: Called after every block.
 

@@ -1,4 +1,4 @@
-"""From counts to findings: what was seen, why it matters, who was hit by it, and what to do."""
+"""From counts to findings: what was found, why it matters, its source, and what to do."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -251,10 +251,7 @@ def _of_nothing(account: SourceCounts) -> DataFinding:
 
 
 def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
-    """Yield where documents of tokens are empty.
-
-    And where many have one and the same great length: they were cut there.
-    """
+    """Yield empty token documents, and many documents cut at the same length."""
     docs = sum(account.lengths.values())
     if account.unit == "sample" and (empty := account.lengths.get(0)):
         rule = data_rules()["empty-documents"]

@@ -78,7 +78,7 @@ class Columns:
     def _columns(self, pa: Any, schema: Any) -> list[str]:
         """Return the column of the text.
 
-        And the one that says where a row is from, if there is one.
+        The second is the column of origins, if there is one.
 
         Raises:
             ReadError: There is no column of text.

@@ -110,9 +110,7 @@ class TarShard:
                 )
 
     def _text(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-        """Return a member's text; empty for one that is no text, None for one that is
-        unreadable.
-        """
+        """Return a member's text; empty where it is not text, None where it is unreadable."""
         lower = member.name.lower()
         if not lower.endswith((*_TEXTS, ".json")):
             return b""
@@ -132,9 +130,7 @@ class TarShard:
 
 
 class _Metered:
-    """A stream that refuses to give more between two members than they and their headers can
-    need.
-    """
+    """A stream that bounds the bytes read between two members of an archive."""
 
     def __init__(self, path: Path, stream: BufferedIOBase) -> None:
         self._path, self._stream = path, stream

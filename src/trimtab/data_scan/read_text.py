@@ -103,9 +103,8 @@ class JsonLines:
                 next_id += len(docs)
 
     def _gather(self, stream: BufferedIOBase) -> tuple[list[bytes], list[str], int, int]:
-        """Return the documents of the next block.
-
-        Where they are from, how many were unreadable, and the bytes read.
+        """Return documents and origins of the next block, the number unreadable, and the bytes
+        read.
         """
         docs: list[bytes] = []
         origins: list[str] = []
@@ -140,10 +139,7 @@ class Records:
         self._looked_for_origin = 0
 
     def read(self, raw: bytes) -> tuple[bytes | None, str]:
-        """Return a record's text, None where it cannot be read.
-
-        And its origin, "" where it does not say.
-        """
+        """Return a record's text, None where it is unreadable, and its origin, "" where not stated."""
         try:
             record = load_json(raw)
         except (ValueError, RecursionError):
@@ -200,8 +196,10 @@ def load_json(raw: bytes) -> Any:
 
 
 def text_of(record: Any, field: str | None) -> str | None:
-    """Return a record's text: of the named field (`meta.text` goes into objects), else of a usual
-    one, else the longest string.
+    """Return a record's text, or None.
+
+    From the named field (`meta.text` descends into objects), else from a usual field, else the
+    longest string.
     """
     if isinstance(record, str):
         return record

@@ -1,7 +1,4 @@
-"""The rules of the scan, as data.
-
-What is said, from which share on, why, by whom it is known, what to do.
-"""
+"""The rules of the scan: what is reported from which share on, why, its source, and what to do."""
 
 import tomllib
 from collections.abc import Mapping

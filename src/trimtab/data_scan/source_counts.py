@@ -1,7 +1,4 @@
-"""What is counted of one source while it streams by.
-
-Plain numbers and arrays, so that it can be saved.
-"""
+"""Counts of one source while it is read, as plain numbers and arrays that can be saved."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -101,10 +98,7 @@ class SourceCounts:
             )
 
     def add_of_origin(self, origin: str, name: str, number: int) -> None:
-        """Add to a named count of an origin.
-
-        Of too many origins, such as addresses, none is kept apart.
-        """
+        """Add to a named count of an origin; beyond `MAX_ORIGINS` origins share one row."""
         if origin not in self.origins and len(self.origins) >= MAX_ORIGINS:
             origin = OTHER_ORIGINS
         counts = self.origins.setdefault(origin, {})

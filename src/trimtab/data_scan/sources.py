@@ -80,7 +80,7 @@ def expand(paths: list[str]) -> FoundFiles:
 
 
 def _walk(root: Path, found: FoundFiles) -> None:
-    """Take in a directory, sorted by name; what is no file of data is told."""
+    """Collect the files of a directory, sorted by name; files that are not data are noted."""
     files: list[Path] = []
     before = len(found.errors)
     for folder, folders, names in os.walk(root, onerror=lambda e: _unreadable(e, found)):
@@ -123,8 +123,7 @@ def _unreadable(error: OSError, found: FoundFiles) -> None:
 
 
 def open_source(path: Path, reading: ReadSettings) -> tuple[str, BlockReader]:
-    """Return the kind of a file and its reader, by name first and by content where that says
-    nothing.
+    """Return the kind of a file and its reader, by its name or else by its content.
 
     Raises:
         ReadError: It cannot be read.

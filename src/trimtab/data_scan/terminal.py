@@ -1,4 +1,4 @@
-"""What the scan found, for people: a line per source, then the findings, most severe first."""
+"""The terminal output of the scan: a line per source, then the findings, most severe first."""
 
 from collections.abc import Mapping
 from pathlib import Path

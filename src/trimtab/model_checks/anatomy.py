@@ -1,6 +1,6 @@
-"""What each parameter of a model is for: embedding, position, norm, bias, output layer and so on.
+"""The role of each parameter of a model: embedding, position, norm, bias, output layer and others.
 
-Told from the type of its module first, from its name second. Names follow the habits of Megatron,
+Recognized by the type of its module first, by its name second. Names follow those of Megatron,
 transformers, torchtitan, OLMo, nanoGPT and metaseq.
 """
 

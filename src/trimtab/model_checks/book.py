@@ -1,4 +1,4 @@
-"""Findings of the probes: what was measured, with reason and source from the table of rules."""
+"""Findings of the model checks, with reason and source from the table of rules."""
 
 from __future__ import annotations
 

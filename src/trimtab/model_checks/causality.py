@@ -1,7 +1,4 @@
-"""Whether a model sees only what lies behind.
-
-Changed last tokens must leave all earlier logits as they are.
-"""
+"""Whether a model is causal: changing the last token must not change any earlier logit."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The coordinate check: whether updates move activations as much in wide models as in narrow ones
-(µP).
-"""
+"""The coordinate check of µP: whether the change of activations depends on the width."""
 
 from __future__ import annotations
 
@@ -74,8 +72,7 @@ def coordinate_check(
     steps: int = 4,
     seeds: int = 2,
 ) -> Coordinates:
-    """Train a few steps at several widths and fit how the change of each activation grows with
-    width.
+    """Train a few steps at several widths and fit the change of each activation over width.
 
     For every layer the mean of |x_after − x_before| over batch and coordinates is taken. Under µP
     it does not depend on the width; in the standard parametrisation with one rate for Adam it grows
@@ -157,8 +154,7 @@ def _activations(
 ) -> dict[str, Tensor]:
     """Return the output of every leaf with a matrix.
 
-    And of the whole model under the name "output".
-    """
+    The whole model has the name "output"."""
     kept: dict[str, Tensor] = {}
 
     def keeper(name: str) -> Callable[[nn.Module, Any, Any], None]:

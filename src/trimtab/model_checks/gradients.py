@@ -82,9 +82,7 @@ def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
 def run_once(
     model: nn.Module, anatomy: Anatomy, batch: Any, loss: Callable[[nn.Module, Any], Tensor] | None
 ) -> GradientPass:
-    """Do one pass in train mode and leave the model as it was.
-
-    Weights, gradients, buffers, random state.
+    """Do one pass in train mode and restore weights, gradients, buffers and random state.
 
     A weight that is exactly 0 hides the gradient of those before it; for the pass it gets small
     noise.
@@ -159,7 +157,7 @@ def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> Iterator[None]:
-    """Note the std of what enters the first block, positions taken out where they are added."""
+    """Record the std of the input of the first block, without the share of added positions."""
     tokens = anatomy.of("token embedding")
     if anatomy.blocks_name is None or not tokens:
         yield
@@ -189,10 +187,7 @@ def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> I
 
 
 def _share(embedded: Tensor, entering: Tensor) -> float:
-    """Return the std of a·e, with a the slope of x on e.
-
-    What the embedding contributes to x = a·e + positions.
-    """
+    """Return the std of a·e, the embedding's share of x = a·e + positions."""
     if embedded.shape != entering.shape:
         return float(entering.std())
     e, x = embedded - embedded.mean(), entering - entering.mean()
@@ -201,7 +196,7 @@ def _share(embedded: Tensor, entering: Tensor) -> float:
 
 
 def judge_touch(anatomy: Anatomy, done: GradientPass) -> Iterator[ConfigFinding]:
-    """Tell frozen parameters, those no gradient reaches, and gradients that are not finite."""
+    """Yield frozen parameters, parameters without a gradient, and gradients that are not finite."""
     frozen = [
         p for p in anatomy.parts if not p.parameter.requires_grad and p.role != "position embedding"
     ]

@@ -1,4 +1,4 @@
-"""The optimizer: who is in which group, with what decay, and in what type its states are kept."""
+"""The optimizer: parameters by group, their weight decay, and the dtype of its states."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def decay_of(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> dict[str, fl
 def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator[ConfigFinding]:
     """Tell parameters in the wrong group, in no group, in two.
 
-    And those the model does not have.
-    """
+    Also yield parameters of the optimizer that the model does not have."""
     decay = decay_of(anatomy, optimizer)
     yield from _judge_membership(anatomy, optimizer, decay)
     if not any(decay.values()):

@@ -1,7 +1,4 @@
-"""One model put on several ranks.
-
-DDP, FSDP2, tensor parallel with and without split sequences, FSDP2 over those.
-"""
+"""One model on several ranks: DDP, FSDP2, tensor and sequence parallel, and FSDP2 over those."""
 
 from __future__ import annotations
 
@@ -58,9 +55,8 @@ class LayoutCase:
 
 
 def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
-    """Put a case's model on the ranks.
-
-    Return it, on how many ways the batch is split, and which is ours.
+    """Put a case's model on the ranks; return it, the number of batch shards, and this rank's
+    shard.
 
     Raises:
         ConfigError: There is no such layout, no plan for it, or not enough ranks.
@@ -140,7 +136,7 @@ def plain_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 def check_replicas(
     model: nn.Module, step: int = 0, *, every_steps: int = 1, group: Any = None
 ) -> tuple[ConfigFinding, ...]:
-    """Tell parameters that should be the same on several ranks and are not.
+    """Return a finding on parameters that should be equal on several ranks and are not.
 
     A plain tensor is the same on all ranks of the group; a DTensor on those that hold the same
     shard. Compared are the bits, so a NaN equals the same NaN. For a running job: call it in the

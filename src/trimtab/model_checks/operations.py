@@ -1,7 +1,4 @@
-"""Single operations in low precision.
-
-Attention scores, the cube in GELU, and each module beside fp32.
-"""
+"""Single operations in low precision: attention scores, GELU, and each module against fp32."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is in force after a load.
-
-The optimizer's settings, its step count, layers that came later.
-"""
+"""What is in effect after loading a checkpoint: optimizer settings, step count, added layers."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ def check_loaded(
     *,
     step: int | None = None,
 ) -> None:
-    """Do what `check_reload` does, and refuse to go on.
+    """Do what `check_reload` does, and raise where something differs.
 
     Raises:
         ConfigError: Names every field that differs.
@@ -105,10 +102,7 @@ def _same(has: Any, value: Any) -> bool:
 
 
 def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[ConfigFinding]:
-    """Tell moments without a count of steps, counts that differ.
-
-    And a count other than the run's.
-    """
+    """Yield a missing step count of the optimizer's moments, and counts that differ."""
     counts: dict[float, int] = {}
     lost = 0
     for state in optimizer.state.values():
@@ -148,7 +142,7 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Confi
 
 
 def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[ConfigFinding]:
-    """Tell layers that the model has and the checkpoint does not; an embedding norm is an error.
+    """Yield layers that the model has and the checkpoint has not; an embedding norm is an error.
 
     It has weights of its own and changes every activation, so it is there from step 0 or never.
     """

@@ -1,7 +1,4 @@
-"""Loss scaling: the scaler's own logic, clipping on the right side of it.
-
-And dividing before the sum.
-"""
+"""Loss scaling: the scaler's logic, the order of unscaling and clipping, and gradient averaging."""
 
 from __future__ import annotations
 
@@ -43,7 +40,7 @@ def check_scaler(
 ) -> tuple[ConfigFinding, ...]:
     """Play a fixed sequence of steps through a scaler.
 
-    And hold its scale and its skipping against the rules.
+    Its scale and its skipped steps are compared with the rules.
 
     The sequence: an overflow; steps without one until it should grow; one more; an overflow one
     step

@@ -1,6 +1,4 @@
-"""The small model itself, with the kinds of parts a config asks for.
-
-And how it is split over ranks.
+"""The small twin model, with the kinds of layers of a config, and its tensor-parallel plan.
 
 Shape letters: B batch, T tokens, D width, H heads, K width per head, V vocabulary.
 """
@@ -193,8 +191,7 @@ def _rotate(x_BTHK: Tensor) -> Tensor:
 
 
 def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.AdamW:
-    """Return AdamW with decay on the matrices of the blocks and the output layer, not on embeddings
-    and norms.
+    """Return AdamW with weight decay on matrices only, not on embeddings and norms.
 
     Under µP the rate of the blocks' matrices is divided by width/base, and their decay multiplied
     by it, so that what decays per step stays.

@@ -1,7 +1,4 @@
-"""The small twin as a case for parity.
-
-What the command line compares where no code of the user's is given.
-"""
+"""The small twin as the default case of `trimtab parity`, used without --python."""
 
 from __future__ import annotations
 

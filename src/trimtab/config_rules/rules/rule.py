@@ -1,7 +1,4 @@
-"""What a rule is, as data: when it applies, what it checks, why, from where.
-
-And at what price to follow.
-"""
+"""What a rule is: when it applies, what it checks, why, its source, and the price to follow it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +29,7 @@ Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
 
 @dataclass(frozen=True)
 class RuleVerdict:
-    """What a rule says of one config."""
+    """What a check found in one config."""
 
     severity: Severity
     message: str
@@ -93,9 +90,9 @@ class ConfigRule:
         return self.check is not None and all(run.has(name) for name in self.needs)
 
     def answered(self, run: Facts) -> bool:
-        """Whether silence of the check means that the rule is satisfied.
+        """Whether a check without a finding means that the rule is satisfied.
 
-        And not that it could not tell.
+        It does not where the config states too little to decide.
         """
         if not self.needs or not self.applies(run):
             return False
@@ -105,7 +102,7 @@ class ConfigRule:
 
 
 def compact(value: float) -> str:
-    """Return a number as people say it.
+    """Return a number in short form.
 
     Example:
         >>> compact(1.75e11), compact(46400), compact(0.00587), compact(3e-4)
@@ -123,7 +120,7 @@ def compact(value: float) -> str:
 
 
 def tokens(value: float) -> str:
-    """Return a number of tokens as people say it.
+    """Return a number of tokens in short form.
 
     Example:
         >>> tokens(4194304)
