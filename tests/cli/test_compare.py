@@ -1,5 +1,6 @@
 """`trimtab compare`: on paper, as JSON, as a page."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -54,7 +55,7 @@ def test_compare_configs_refuses_an_alias_bomb_at_once(run: Run, tmp_path: Path)
         f"a: &a [{', '.join(['{x: 1}'] * 9)}]\n"
         + "".join(
             f"{name}: &{name} [{', '.join([f'*{of}'] * 9)}]\n"
-            for of, name in zip(names, names[1:], strict=False)
+            for of, name in itertools.pairwise(names)
         )
     )
     began = time.process_time()

@@ -13,7 +13,8 @@ from trimtab.errors import ConfigError
 
 @pytest.mark.covers("S58")
 def test_the_second_epoch_begins_at_the_planned_step() -> None:
-    # OPT: 180 B tokens in batches of 2 M. People there said about 93k; what was published computes to 85.8k
+    # OPT: 180 B tokens in batches of 2 M. People there said about 93k; the published figures
+    # give 85.8k.
     ledger = epoch_ledger(180e9, 2**21, 300e9)
     (step,) = ledger.steps
     assert (step - 1) * 2**21 < 180e9 <= step * 2**21

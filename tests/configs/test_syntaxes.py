@@ -42,7 +42,8 @@ MODEL_ARGS=(
 cat <<EOT > ds.json
 {"train_micro_batch_size_per_gpu": $MICRO, "fp16": {"loss_scale": 0, "initial_scale_power": 12}}
 EOT
-CMD="pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 ${MODEL_ARGS[@]} $OPT_ARGS --micro-batch-size $MICRO \\
+CMD="pretrain_gpt.py --tensor-model-parallel-size 4 --pipeline-model-parallel-size 12 \\
+    ${MODEL_ARGS[@]} $OPT_ARGS --micro-batch-size $MICRO \\
     --train-samples $TRAIN_SAMPLES --bf16"
 srun bash -c "torchrun --nproc_per_node $GPUS_PER_NODE $CMD" 2>&1 | tee -a log.txt
 """

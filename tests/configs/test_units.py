@@ -12,7 +12,7 @@ Read = Callable[..., Settings]
 
 
 def test_warm_up_as_a_share_is_of_the_decay_where_that_is_stated(read: Read) -> None:
-    # The published GPT-3 175B launch of Megatron-LM: fraction .001 of 430 000 iterations, batch 1536.
+    # Megatron-LM's published GPT-3 175B launch: fraction .001 of 430 000 iterations, batch 1536.
     settings = read(
         "gpt.sh",
         "torchrun pretrain_gpt.py --num-layers 96 --hidden-size 12288 --num-attention-heads 96"
@@ -216,7 +216,8 @@ def test_a_warm_up_of_less_than_a_step_of_tokens_is_none(read: Read) -> None:
 
 
 def test_a_hybrid_model_is_counted_by_the_kinds_of_its_layers(read: Read) -> None:
-    # Mamba-2-Hybrid 8B of arXiv:2406.07887: 24 Mamba-2, 4 attention and 28 feed-forward layers of width 4096, 8.66 B parameters
+    # Mamba-2-Hybrid 8B of arXiv:2406.07887: 24 Mamba-2, 4 attention and 28 feed-forward layers of
+    # width 4096, 8.66 B parameters
     pattern = "M-" * 24 + "*-" * 4
     run = read(
         "run.sh",

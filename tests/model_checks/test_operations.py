@@ -1,6 +1,7 @@
 """Single operations in low precision."""
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -69,13 +70,13 @@ def test_a_device_that_is_not_there() -> None:
 def test_the_cube_in_gelu() -> None:
     assert math.isinf(float(torch.tensor(41.0, dtype=torch.float16) ** 3))
 
-    def told(model: nn.Module, dtype: str) -> list[str]:
+    def told(model: nn.Module, dtype: Literal["fp16", "bf16"]) -> list[str]:
         return [
             n
             for f in audit(model, dtype=dtype, scaler=object())
             if f.rule == "L30"
             for n in f.values["tensors"]
-        ]  # type: ignore[arg-type]
+        ]
 
     assert told(twin(activation="gelu-tanh"), "fp16") == [
         "blocks.0.ffn.activation",

@@ -96,7 +96,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How a job shards a model: over tensor × pipeline ranks, and by ZeRO over data-parallel ranks."""
+    """How a job shards a model: over tensor × pipeline ranks, and by ZeRO over data ranks."""
 
     tensor: float = 1
     pipeline: float = 1

@@ -13,16 +13,14 @@ from trimtab.configs.values import NO, YES, duration, flag, precision
 __all__ = ["settings_of"]
 
 
-AS_STATED = tuple(
-    """
-    hidden layers heads kv_heads head_dim seq norm activation dropout attention_dropout
-    embedding_dropout softcap_attention softcap_final z_loss router_z_loss router_aux_loss
-    router_bias init_std init_std_output embedding_scale optimizer lr min_lr schedule beta1 beta2
-    eps weight_decay clip params embed_norm tensor_parallel pipeline_parallel context_parallel
-    data_parallel zero_stage world_size seed loss_scale loss_scale_init loss_scale_window
-    loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
-    """.split()
-)
+AS_STATED = """
+hidden layers heads kv_heads head_dim seq norm activation dropout attention_dropout
+embedding_dropout softcap_attention softcap_final z_loss router_z_loss router_aux_loss
+router_bias init_std init_std_output embedding_scale optimizer lr min_lr schedule beta1 beta2
+eps weight_decay clip params embed_norm tensor_parallel pipeline_parallel context_parallel
+data_parallel zero_stage world_size seed loss_scale loss_scale_init loss_scale_window
+loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
+"""
 """Facts that are settings of the same name and unit."""
 
 
@@ -32,7 +30,7 @@ def settings_of(facts: Derivation) -> dict[str, Setting]:
     What is stated stands; what can be computed from it is `derived`; what is left is filled with
     the documented defaults of the framework, and computed on.
     """
-    for name in AS_STATED:
+    for name in AS_STATED.split():
         facts.keep(name)
     for step in STEPS:
         step(facts)

@@ -191,7 +191,7 @@ def length(facts: Derivation) -> None:
 
 
 def in_unit(facts: Derivation, length: tuple[float, str] | None) -> tuple[float, str] | None:
-    """Return a length without a unit in the unit of the schedule, such as OLMo's `units: tokens`."""
+    """Return a length without a unit in the schedule's unit, such as OLMo's `units: tokens`."""
     unit = str(facts.fact("schedule_unit") or "").lower()
     if length is not None and length[1] == "" and unit in ("tokens", "samples", "epochs"):
         return length[0], unit

@@ -1,6 +1,7 @@
 """What follows from one config's settings: size, batch, warm-up, kind of training.
 
-Each fact is None where the settings do not determine it; rules that need it are skipped."""
+Each fact is None where the settings do not determine it; rules that need it are skipped.
+"""
 
 import math
 import re
@@ -243,7 +244,7 @@ class Facts:
 
     @cached_property
     def is_description(self) -> bool:
-        """Whether this describes a model only: no learning rate, optimizer or length of training."""
+        """Whether this describes a model only: no learning rate, optimizer or length."""
         return not any(self.setting(n) for n in ("lr", "optimizer", "train_steps", "train_tokens"))
 
     @cached_property
@@ -279,9 +280,7 @@ class Facts:
 
     @cached_property
     def lookup_params(self) -> float | None:
-        """Size for tables of dense models; a mixture of experts counts as a dense model of its
-        shape.
-        """
+        """Size for tables of dense models; a mixture counts as a dense model of its shape."""
         if (self.number("experts") or 0) > 1:
             hidden, layers = self.positive("hidden"), self.positive("layers")
             if hidden and layers:

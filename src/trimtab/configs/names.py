@@ -46,7 +46,7 @@ class FactRow(TypedDict, total=False):
 @cache
 def fact_table() -> Mapping[str, Fact]:
     """Return every fact by its name."""
-    table: Mapping[Group, Mapping[str, FactRow]] = read_table("names.toml")  # type: ignore[assignment]
+    table: Mapping[Group, Mapping[str, FactRow]] = read_table("names.toml")
     return {name: _fact(group, row) for group, rows in table.items() for name, row in rows.items()}
 
 

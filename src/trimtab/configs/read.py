@@ -267,7 +267,7 @@ def has_key(leaves: Iterable[Leaf], key: str) -> bool:
 def runner(
     document: Document, leaves: Sequence[Leaf], frameworks: Sequence[Framework]
 ) -> Framework | None:
-    """Return the framework of a script whose DeepSpeed config transformers' Trainer reads, or None."""
+    """Return the framework of a script whose DeepSpeed config is read by the Trainer, or None."""
     script = [leaf for leaf in leaves if leaf.path[0] != INNER]
     if len(script) == len(leaves):
         return None

@@ -64,6 +64,7 @@ class Twin:
     """What a pass does not cover, since the config does not state it."""
 
     def __post_init__(self) -> None:
+        """Refuse impossible values."""
         for name in ("hidden", "layers", "heads", "vocab", "context", "batch", "base_hidden"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1")

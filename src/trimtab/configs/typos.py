@@ -66,7 +66,7 @@ def misspelt(
     framework: Framework | None,
     stated: Mapping[str, Setting],
 ) -> Iterator[Doubt]:
-    """Yield keys that are one letter off a known one, and options that Megatron-LM does not know."""
+    """Yield keys one letter off a known one, and options that Megatron-LM does not know."""
     if framework is not None and framework.name == "megatron" and document.syntax == "args":
         for name, option in MEGATRON.items():
             found = stated.get(name)
@@ -126,7 +126,7 @@ def as_written(known: str, key: str) -> str:
 
 @cache
 def nearest(key: str) -> tuple[str, str] | None:
-    """Return the fact and known key that differ from a key by one letter; None unless exactly one."""
+    """Return the one fact and known key that differ from a key by one letter, or None."""
     found = {
         name: known
         for name in WATCHED
@@ -140,8 +140,8 @@ def is_one_off(one: str, other: str) -> bool:
     """Whether two words differ by one letter more, one less, one other, or two swapped.
 
     Example:
-        >>> is_one_off("maxnrom", "maxnorm"), is_one_off("wieghtdecay", "weightdecay"), is_one_off("minlr", "maxlr")
-        (True, True, False)
+        >>> is_one_off("maxnrom", "maxnorm"), is_one_off("minlr", "maxlr")
+        (True, False)
     """
     if one == other or abs(len(one) - len(other)) > 1:
         return False

@@ -74,7 +74,9 @@ HAS_DIGIT = re.compile(r"\d")
 WORD = re.compile(r"[a-z]{2,12}")
 PLACEHOLDER = re.compile(r"[$%<>{}@*?|=]|__|\b[a-z_]+\.[a-z_]+|\(")
 SEVERAL = re.compile(
-    r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*|[-+\d.eE]+(\s+[-+\d.eE]+)+|[1-9]\d*(,[1-9]\d{2,})+"
+    r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*"
+    r"|[-+\d.eE]+(\s+[-+\d.eE]+)+"
+    r"|[1-9]\d*(,[1-9]\d{2,})+"
 )
 """Several numbers in one text: a sweep, or one for each group."""
 BARE_EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+|[-+]?\d+\.\d*[eE]\d+")
@@ -185,7 +187,7 @@ def text_kind(text: str, document: Document, framework: Framework | None) -> Kin
 
 
 def meant(text: str) -> str:
-    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where it is not clear."""
+    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where unclear."""
     plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
     plain = re.sub(r"^[Oo](?=\.)", "0", plain)
     plain = re.sub(r"^(\d{1,2}),(\d{1,3})$", r"\1.\2", plain)

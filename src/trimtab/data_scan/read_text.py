@@ -103,9 +103,7 @@ class JsonLines:
                 next_id += len(docs)
 
     def _gather(self, stream: BufferedIOBase) -> tuple[list[bytes], list[str], int, int]:
-        """Return documents and origins of the next block, the number unreadable, and the bytes
-        read.
-        """
+        """Return documents, origins, number of unreadable records and bytes of the next block."""
         docs: list[bytes] = []
         origins: list[str] = []
         bad = size = 0
@@ -139,7 +137,7 @@ class Records:
         self._looked_for_origin = 0
 
     def read(self, raw: bytes) -> tuple[bytes | None, str]:
-        """Return a record's text, None where it is unreadable, and its origin, "" where not stated."""
+        """Return a record's text, None where unreadable, and its origin, "" where not stated."""
         try:
             record = load_json(raw)
         except (ValueError, RecursionError):

@@ -154,7 +154,8 @@ def _activations(
 ) -> dict[str, Tensor]:
     """Return the output of every leaf with a matrix.
 
-    The whole model has the name "output"."""
+    The whole model has the name "output".
+    """
     kept: dict[str, Tensor] = {}
 
     def keeper(name: str) -> Callable[[nn.Module, Any, Any], None]:

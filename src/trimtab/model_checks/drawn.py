@@ -51,6 +51,7 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
+        """Start without a record."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._stds: dict[int, float] = {}
         self._truncated: Any = None

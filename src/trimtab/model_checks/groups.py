@@ -43,7 +43,8 @@ def decay_of(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> dict[str, fl
 def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator[ConfigFinding]:
     """Tell parameters in the wrong group, in no group, in two.
 
-    Also yield parameters of the optimizer that the model does not have."""
+    Also yield parameters of the optimizer that the model does not have.
+    """
     decay = decay_of(anatomy, optimizer)
     yield from _judge_membership(anatomy, optimizer, decay)
     if not any(decay.values()):

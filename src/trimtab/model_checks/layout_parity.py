@@ -303,10 +303,7 @@ def _work(
         answer = {"status": "left out", "why": str(error)}
     except _NotFiniteError as error:
         answer = {"status": "failed", "why": str(error)}
-    except (
-        Exception,
-        SystemExit,
-    ) as error:  # noqa: BLE001 (whatever the user's code raises is told)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code)
         answer = {"status": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
     answer["at"] = time.monotonic()
     if answer["status"] == "failed" or rank == 0:

@@ -55,8 +55,7 @@ class LayoutCase:
 
 
 def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
-    """Put a case's model on the ranks; return it, the number of batch shards, and this rank's
-    shard.
+    """Put a model on the ranks; return it, the number of batch shards, and our shard.
 
     Raises:
         ConfigError: There is no such layout, no plan for it, or not enough ranks.
@@ -98,7 +97,8 @@ def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
-            "no tensor-parallel plan was given; set LayoutCase.tensor_plan, or leave these layouts out"
+            "no tensor-parallel plan was given; set LayoutCase.tensor_plan, or leave these layouts"
+            " out"
         )
     parallelize_module(case.model, mesh, dict(plan))
 

@@ -87,8 +87,9 @@ def check_scaler(
                     found(
                         "L25",
                         "error",
-                        f"at step {number} of the sequence"
-                        f" ({'an overflow' if overflows else f'{quiet or interval} without overflow'})"
+                        f"at step {number} of the sequence ("
+                        + ("an overflow" if overflows else f"{quiet or interval} without overflow")
+                        + ")"
                         f" the {what} is {has:g}, it should be {should:g}",
                         values={
                             "step": number,

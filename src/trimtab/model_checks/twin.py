@@ -37,6 +37,7 @@ class TwinModel(nn.Module):
     """
 
     def __init__(self, twin: Twin) -> None:
+        """Build the model and draw its first weights."""
         super().__init__()
         self.twin = twin
         self.embed = _Embedding(twin)
@@ -59,6 +60,7 @@ class TwinModel(nn.Module):
         return logits
 
     def initialize(self) -> None:
+        """Draw the weights from the current generator."""
         twin, depth = self.twin, math.sqrt(2.0 * self.twin.layers)
         narrow = math.sqrt(twin.base_hidden / twin.hidden) if twin.mup else 1.0
         for name, weight in self.named_parameters():

@@ -202,7 +202,8 @@ def _judge_output_layers(
 def is_xavier_uniform(weight: Tensor) -> bool:
     """Whether a matrix looks drawn from U(±√(6/(rows + columns))).
 
-    Its largest value and its std agree with that within 5 %; needs a few hundred elements."""
+    Its largest value and its std agree with that within 5 %; needs a few hundred elements.
+    """
     held = local(weight.detach())
     if held.is_meta or held.dim() != 2 or held.numel() < 256:
         return False
