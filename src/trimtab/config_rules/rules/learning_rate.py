@@ -136,7 +136,7 @@ def unknown_optimizer(run: Facts) -> RuleVerdict | None:
         "info" if known else "warning",
         f"optimizer {run.get('optimizer')!s:.40}: "
         + (
-            "its rate is on a scale of its own, so it was not held against the tables for AdamW"
+            "its rate has a scale of its own, so it was not compared with the tables for AdamW"
             if known
             else (
                 "not known here; rates, betas and decay of AdamW do not transfer to it by"

@@ -66,7 +66,7 @@ def read_whole(run: Facts) -> Sequence[RuleVerdict]:
     files = [doubt.text for doubt in missed if not doubt.key]
     found = []
     if files:
-        said = f"not read: {', '.join(files[:6])}; what stands there was not judged"
+        said = f"not read: {', '.join(files[:6])}; the content was not checked"
         it = "it" if len(files) == 1 else "them"
         found.append(
             RuleVerdict(
@@ -130,7 +130,7 @@ def possible(run: Facts) -> Sequence[RuleVerdict]:
     for doubt in run.settings.doubts:
         where = f" (line {doubt.line})" if doubt.line else ""
         if doubt.kind == "impossible":
-            said = f"{doubt.key} {doubt.text}{where} cannot be: expected {doubt.expected}"
+            said = f"{doubt.key} {doubt.text}{where} is impossible: expected {doubt.expected}"
         elif doubt.kind in ("conflict", "disagree"):
             said = f"{doubt.key} {doubt.text}{where}: expected {doubt.expected}"
         else:
@@ -153,7 +153,7 @@ def _impossible(run: Facts) -> RuleVerdict | None:
         if not math.isfinite(value) or value < 0 or (name in _BELOW_ONE and value >= 1):
             return RuleVerdict(
                 "error",
-                f"{name} is {value:g}, which cannot be",
+                f"{name} is {value:g}, which is impossible",
                 {name: value},
                 words="correct the value",
             )

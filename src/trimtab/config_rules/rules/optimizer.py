@@ -74,7 +74,7 @@ def weight_decay(run: Facts) -> RuleVerdict | None:
     if value >= 0.5:
         return RuleVerdict(
             "error",
-            f"weight decay {value:g}: ten times what large runs use, a likely slip for"
+            f"weight decay {value:g}: ten times what large runs use, probably a typo for"
             f" {value / 10:g}",
             values,
             {"weight_decay": value / 10 if value < 5 else 0.1},

@@ -85,7 +85,7 @@ def states(run: Facts) -> RuleVerdict | None:
         over = f" over {ranks:.0f} ranks" if ranks else ""
         return RuleVerdict(
             "error" if ranks and ranks >= 64 else "warning",
-            f"gradients are summed in bf16{over}: 8 bits for a sum of many",
+            f"gradients are summed in bf16{over}: 8 significant bits for a sum of many values",
             {"reduce_dtype": reduce, "data_parallel": ranks},
             {"reduce_dtype": "fp32"},
         )
