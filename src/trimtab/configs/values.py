@@ -51,7 +51,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def number(value: Any) -> float | int | None:
+def number(value: object) -> float | int | None:
     """Return a value as a number, or None. `3e-4`, `1_000`, `.5`, `2e12` as text are numbers."""
     if isinstance(value, bool):
         return None
@@ -77,7 +77,7 @@ def number(value: Any) -> float | int | None:
     return None
 
 
-def finite(value: Any) -> float | int | None:
+def finite(value: object) -> float | int | None:
     """Return a value as a finite number, or None."""
     found = number(value)
     return found if found is not None and math.isfinite(found) else None
@@ -143,7 +143,7 @@ def combined(operation: ast.operator, left: Any, right: Any) -> Any:
     return OPERATORS[type(operation)](left, right)
 
 
-def pair(value: Any) -> tuple[float, float] | None:
+def pair(value: object) -> tuple[float, float] | None:
     """Return two numbers from `[0.9, 0.95]`, `(0.9,0.98)`, `"0.9 0.95"`, `{"beta1": …}`."""
     if isinstance(value, str):
         value = re.split(r"[\s,;]+", value.strip().strip("()[]").strip())
@@ -155,7 +155,7 @@ def pair(value: Any) -> tuple[float, float] | None:
     return None if first is None or second is None else (float(first), float(second))
 
 
-def duration(value: Any) -> tuple[float, str] | None:
+def duration(value: object) -> tuple[float, str] | None:
     """Return (amount, unit) of a length of training: steps, epochs, ratio, samples, tokens.
 
     `100ba`, `0.01dur`, `375e6tok`, `2e12T`, `3%`; a plain number has the unit "".
@@ -187,7 +187,7 @@ def unit_of(word: str) -> str:
     return "steps" if word.startswith(("it", "update")) else ""
 
 
-def flag(value: Any) -> bool | None:
+def flag(value: object) -> bool | None:
     """Return a value as a flag, or None."""
     if isinstance(value, bool):
         return value
@@ -207,7 +207,7 @@ def flag(value: Any) -> bool | None:
     return None
 
 
-def precision(value: Any) -> str | None:
+def precision(value: object) -> str | None:
     """Return bf16, fp16, fp32 or fp8 from how a framework names its precision; None if unknown."""
     if isinstance(value, bool) or value is None:
         return None
@@ -225,7 +225,7 @@ def precision(value: Any) -> str | None:
     return None
 
 
-def unresolved(value: Any) -> bool:
+def unresolved(value: object) -> bool:
     """Whether a value is a placeholder that the file alone does not fill."""
     if not isinstance(value, str):
         return False
