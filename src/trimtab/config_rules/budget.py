@@ -1,4 +1,4 @@
-"""The arithmetic of `planning`, put to one config and what the user knows of the machine."""
+"""The arithmetic of `planning` for one config and one machine."""
 
 import math
 from collections.abc import Mapping
@@ -108,7 +108,7 @@ def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, An
 
 
 def _missing(run: Facts, machine: Machine) -> list[str]:
-    """Return, for what the user asked and could not be reckoned, what would determine it."""
+    """Return what is missing for figures that were asked for and could not be computed."""
     missing: list[str] = []
     if run.train_tokens is None and (machine.tokens_per_second or machine.corpus_tokens):
         asked = [

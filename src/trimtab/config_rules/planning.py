@@ -1,4 +1,4 @@
-"""Arithmetic before the run: time, memory, checkpoints and spares, and when data comes again."""
+"""Arithmetic before the run: time, memory, checkpoints, spare nodes, and epoch boundaries."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ class Eta:
 
     days: float
     left_days: float | None
-    """Days until the deadline, less those that are gone."""
+    """Days until the deadline, less those already spent."""
 
     @property
     def is_late(self) -> bool:
@@ -62,7 +62,7 @@ def time_needed(
         tokens: Tokens still to train.
         tokens_per_second: Of the whole job.
         deadline_days: Days the whole effort has.
-        spent_days: Days of them that are gone.
+        spent_days: Days of them already spent.
         goodput_share: Share of the time that is spent training, above 0 and at most 1.
 
     Raises:
@@ -96,10 +96,7 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Sharding:
-    """How a job divides a model: weights over tensor × pipeline ranks.
-
-    And what ZeRO names over data-parallel ranks too.
-    """
+    """How a job shards a model: over tensor × pipeline ranks, and by ZeRO over data ranks."""
 
     tensor: float = 1
     pipeline: float = 1
@@ -257,16 +254,14 @@ def goodput(
     devices_per_node: int = 8,
     device_hours_per_failure: float = DEVICE_HOURS_PER_FAILURE,
 ) -> Goodput:
-    """Return the checkpoint interval sqrt(2 t_save MTBF), what is lost with it.
-
-    And the spare nodes.
+    """Return the checkpoint interval sqrt(2 t_save MTBF), the time lost with it, and spare nodes.
 
     Spares: the smallest count that Poisson failures within the time of a repair exceed in less
     than 1 % of cases. Failures are taken as independent, one node each; a faulty switch is not.
 
     Args:
         devices: Accelerators of the job.
-        save_s: Seconds for which a save holds training up.
+        save_s: Seconds for which a save blocks training.
         restart_s: Seconds from a failure to the first new step.
         repair_hours: Until a node is back.
         devices_per_node: Accelerators of one node.

@@ -1,7 +1,4 @@
-"""What the number of devices says beyond a config.
-
-Data-parallel width, the batch, and how the model is divided.
-"""
+"""What follows from the number of devices: data-parallel width, batch and sharding."""
 
 from dataclasses import replace
 

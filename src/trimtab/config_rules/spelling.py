@@ -1,12 +1,14 @@
 """What to type in each framework: its own name of a setting.
 
-Where a config has the setting, its own key is used; else the framework's usual one; else plain
-words.
+The config's own key is used where it has one, else the framework's usual key, else words.
 """
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from trimtab.config_rules.rules.rule import compact
@@ -15,173 +17,26 @@ from trimtab.configs.settings import Settings
 
 __all__ = ["spell"]
 
-_MEGATRON: Mapping[str, str] = {
-    "init_std": "--init-method-std {}",
-    "dtype": "--{}",
-    "beta2": "--adam-beta2 {}",
-    "eps": "--adam-eps {}",
-    "lr": "--lr {}",
-    "min_lr": "--min-lr {}",
-    "clip": "--clip-grad {}",
-    "weight_decay": "--weight-decay {}",
-    "warmup_steps": "--lr-warmup-iters {}",
-    "ffn": "--ffn-hidden-size {}",
-    "heads": "--num-attention-heads {}",
-    "layers": "--num-layers {}",
-    "qk_norm": "--qk-layernorm",
-    "save_steps": "--save-interval {}",
-    "loss_scale_init": "--initial-loss-scale {}",
-    "loss_scale": "(leave --loss-scale out)",
-    "reduce_dtype": "--accumulate-allreduce-grads-in-fp32",
-    "beta1": "--adam-beta1 {}",
-    "batch_start_samples": "--rampup-batch-size {0} {0} SAMPLES",
-}
-_TRAINER: Mapping[str, str] = {
-    "lr": "learning_rate: {}",
-    "clip": "max_grad_norm: {}",
-    "beta1": "adam_beta1: {}",
-    "beta2": "adam_beta2: {}",
-    "eps": "adam_epsilon: {}",
-    "weight_decay": "weight_decay: {}",
-    "warmup_steps": "warmup_steps: {}",
-    "dtype": "{}: true",
-    "save_steps": "save_steps: {}",
-    "init_std": "initializer_range: {}",
-    "ffn": "intermediate_size: {}",
-    "heads": "num_attention_heads: {}",
-    "layers": "num_hidden_layers: {}",
-}
-_NEOX: Mapping[str, str] = {
-    "init_std": 'init_method: "small_init"',
-    "dtype": 'precision: "{}"',
-    "clip": "gradient_clipping: {}",
-    "lr": "optimizer.params.lr: {}",
-    "weight_decay": "weight_decay: {}",
-    "warmup_steps": "warmup: (a share of train_iters)",
-    "min_lr": "min_lr: {}",
-    "loss_scale": "fp16.loss_scale: 0",
-}
-_TITAN: Mapping[str, str] = {
-    "lr": "optimizer.lr = {}",
-    "eps": "optimizer.eps = {}",
-    "beta2": "optimizer.beta2 = {}",
-    "weight_decay": "optimizer.weight_decay = {}",
-    "warmup_steps": "lr_scheduler.warmup_steps = {}",
-    "clip": "training.max_norm = {}",
-    "save_steps": "checkpoint.interval = {}",
-    "reduce_dtype": 'training.mixed_precision_reduce = "float32"',
-    "dtype": 'training.mixed_precision_param = "bfloat16"',
-}
-_OLMO: Mapping[str, str] = {
-    "lr": "optimizer.learning_rate: {}",
-    "eps": "optimizer.eps: {}",
-    "weight_decay": "optimizer.weight_decay: {}",
-    "beta2": "optimizer.betas: [0.9, {}]",
-    "dtype": "precision: amp_{}",
-    "clip": "max_grad_norm: {}",
-    "warmup_steps": "scheduler.t_warmup: {}",
-    "init_std": "model.init_std: {}",
-    "qk_norm": "model.attention_layer_norm: true",
-    "z_loss": "auxiliary_loss_multiplier: {}",
-    "decay_norms_and_biases": "optimizer.decay_norm_and_bias: false",
-    "decay_embeddings": "optimizer.decay_embeddings: false",
-    "reduce_dtype": "fsdp.precision: mixed",
-}
-_COMPOSER: Mapping[str, str] = {
-    "lr": "optimizer.lr: {}",
-    "beta2": "optimizer.betas: [0.9, {}]",
-    "eps": "optimizer.eps: {}",
-    "weight_decay": "optimizer.weight_decay: {}",
-    "warmup_steps": "scheduler.t_warmup: {}ba",
-    "dtype": "precision: amp_{}",
-    "reduce_dtype": "fsdp_config.mixed_precision: DEFAULT",
-    "clip": "algorithms.gradient_clipping.clipping_threshold: {}",
-    "qk_norm": "model.attn_config.qk_ln: true",
-    "init_std": "model.init_config.init_std: {}",
-}
-_NEMO: Mapping[str, str] = {
-    "init_std": "model.init_method_std={}",
-    "lr": "model.optim.lr={}",
-    "dtype": "trainer.precision={}",
-    "clip": "trainer.gradient_clip_val={}",
-    "weight_decay": "model.optim.weight_decay={}",
-    "warmup_steps": "model.optim.sched.warmup_steps={}",
-    "ffn": "model.ffn_hidden_size={}",
-    "min_lr": "model.optim.sched.min_lr={}",
-    "beta2": "model.optim.betas=[0.9,{}]",
-    "reduce_dtype": "model.grad_allreduce_dtype=fp32",
-}
-_DEEPSPEED: Mapping[str, str] = {
-    "clip": '"gradient_clipping": {}',
-    "lr": '"optimizer": {{"params": {{"lr": {}}}}}',
-    "dtype": '"{}": {{"enabled": true}}',
-    "weight_decay": '"optimizer": {{"params": {{"weight_decay": {}}}}}',
-    "loss_scale": '"fp16": {{"loss_scale": 0}}',
-    "beta2": '"optimizer": {{"params": {{"betas": [0.9, {}]}}}}',
-    "warmup_steps": '"scheduler": {{"params": {{"warmup_num_steps": {}}}}}',
-    "reduce_dtype": '"communication_data_type": "fp32"',
-}
-_METASEQ: Mapping[str, str] = {
-    "lr": "--lr {}",
-    "clip": "--clip-norm {}",
-    "beta2": "--adam-betas '(0.9, {})'",
-    "eps": "--adam-eps {}",
-    "dtype": "--{}",
-    "weight_decay": "--weight-decay {}",
-    "warmup_steps": "--warmup-updates {}",
-    "save_steps": "--save-interval-updates {}",
-    "loss_scale_init": "--fp16-init-scale {}",
-}
-_LEVANTER: Mapping[str, str] = {
-    "lr": "optimizer.learning_rate: {}",
-    "eps": "optimizer.epsilon: {}",
-    "beta2": "optimizer.beta2: {}",
-    "weight_decay": "optimizer.weight_decay: {}",
-    "warmup_steps": "optimizer.warmup: {}",
-    "clip": "optimizer.max_grad_norm: {}",
-    "init_std": "model.initializer_range: {}",
-    "z_loss": "z_loss_weight: {}",
-}
-_FRAMEWORKS: tuple[tuple[str, Mapping[str, str]], ...] = (
-    ("megatron-deepspeed", {**_MEGATRON, "qk_norm": "", "embed_norm": "--embed-layernorm"}),
-    ("nemo", _NEMO),
-    ("megatron", _MEGATRON),
-    ("neox", _NEOX),
-    ("titan", _TITAN),
-    ("olmo", _OLMO),
-    ("foundry", _COMPOSER),
-    ("composer", _COMPOSER),
-    ("metaseq", _METASEQ),
-    ("fairseq", _METASEQ),
-    ("levanter", _LEVANTER),
-    ("deepspeed", _DEEPSPEED),
-    ("hf", _TRAINER),
-    ("transformers", _TRAINER),
-    ("axolotl", _TRAINER),
-    ("llama-factory", _TRAINER),
-)
-"""A part of the framework's name, and its table; the first that fits holds."""
 _WITH_EQUALS = (".toml", ".py", ".gin", ".ini", ".cfg", ".conf")
 """Endings of files in which a setting is `key = value`."""
 _KEY = r"-{0,2}[\w./-]+"
-_WORDS: Mapping[str, str] = {
-    "init_std": "the init's standard deviation",
-    "init_std_output": "the init of output layers",
-    "lr": "the peak learning rate",
-    "min_lr": "the final learning rate",
-    "warmup_steps": "the warm-up in steps",
-    "beta2": "Adam's beta2",
-    "eps": "Adam's epsilon",
-    "clip": "the gradient clip",
-    "dtype": "the number format",
-    "ffn": "the FFN width",
-    "embed_norm": "a norm after the embedding",
-    "qk_norm": "norms on queries and keys",
-    "reduce_dtype": "the format of gradient sums",
-    "optimizer_dtype": "the format of Adam's moments",
-    "loss_scale": "the loss scale (0: dynamic)",
-    "saves": "checkpoints",
-}
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    """Return `spelling.toml`: `frameworks`, `words`, and `spelling` by framework."""
+    return tomllib.loads((files("trimtab.config_rules") / "spelling.toml").read_text("utf-8"))
+
+
+def _spelling_of(framework: str) -> Mapping[str, str]:
+    """Return a framework's own names of settings; empty where they are not known."""
+    for part, name in _table()["frameworks"].items():
+        if part in framework.lower():
+            # Megatron-DeepSpeed has Megatron-LM's options but for these two
+            own = {"qk_norm": "", "embed_norm": "--embed-layernorm"}
+            known: dict[str, str] = _table()["spelling"][name.removesuffix("-deepspeed")]
+            return {**known, **own} if name.endswith("-deepspeed") else known
+    return {}
 
 
 def spell(settings: Settings, change: Mapping[str, Any], words: str = "") -> str:
@@ -203,8 +58,7 @@ def spell(settings: Settings, change: Mapping[str, Any], words: str = "") -> str
 
 def _one(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
     value = change[name]
-    table = next((t for part, t in _FRAMEWORKS if part in settings.framework.lower()), {})
-    template = table.get(name, "")
+    template = _spelling_of(settings.framework).get(name, "")
     if name.endswith("dtype") and (typed := _number_format(settings, name, str(value))):
         return typed
     if typed := _betas(settings, name, change):
@@ -222,7 +76,7 @@ def _one(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
         return _on_command_line(settings, template.format(text))
     if name == "batch_start_samples":  # a ramp needs more than a start
         return ""
-    what = _WORDS.get(name) or name.replace("_", " ")
+    what = _table()["words"].get(name) or name.replace("_", " ")
     return f"turn on {what}" if value is True else f"set {what} to {text}"
 
 
@@ -250,13 +104,13 @@ def _warm_up(settings: Settings, steps: float) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return the unit that stands behind a number, such as `ba` in `100ba`."""
+    """Return the unit after a number, such as `ba` in `100ba`."""
     found = re.fullmatch(r"[\d.]+(ba|tok|sp|ep)", text)
     return found[1] if found else ""
 
 
 def _assigned(settings: Settings, key: str, text: str) -> str:
-    """Return how a value stands after a key in a file of this syntax."""
+    """Return key and value in the syntax of the file."""
     if key.startswith("-"):
         return f"{key} {text}"
     if settings.path.lower().endswith(_WITH_EQUALS):

@@ -100,7 +100,7 @@ def spelled_options(words: Sequence[str]) -> dict[tuple[str, ...], str]:
 
 
 def launcher_tree(words: Sequence[str]) -> dict[str, Any]:
-    """Return only what tells how many processes are started."""
+    """Return the options that determine how many processes are started."""
     found: dict[str, Any] = {}
     for index, word in enumerate(words):
         if not (option := OPTION.fullmatch(word)) or option[1] not in LAUNCHER:

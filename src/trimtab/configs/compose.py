@@ -134,10 +134,7 @@ def group_file(
 
 
 def file_within(folder: Path, name: str) -> Path | None:
-    """Return a file by its name below a folder, or None.
-
-    Never above it, through a link out of it, or too large.
-    """
+    """Return a file by its name below a folder; None where it is outside, too large or missing."""
     try:
         root, file = folder.resolve(), (folder / name).resolve()
         if not file.is_relative_to(root) or not file.is_file() or file.stat().st_size > MAX_BYTES:

@@ -1,7 +1,4 @@
-"""What DeepSpeed takes from its own config where a launch script starts it.
-
-And not from the script's options.
-"""
+"""What DeepSpeed takes from its own config, and not from the options of the launch script."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +14,7 @@ from trimtab.configs.values import finite, flag
 __all__ = ["INNER", "TRAINERS", "mismatches", "own_scaler", "with_config"]
 
 INNER = "deepspeed_json"
-"""Where the DeepSpeed config of a script stands in its tree."""
+"""Key of a script's DeepSpeed config in its tree."""
 TRAINERS: frozenset[str] = frozenset(
     {"hf-trainer", "axolotl", "llama-factory", "hf-alignment", "open-instruct"}
 )
@@ -37,7 +34,7 @@ MATCHING = (
 
 
 def with_config(document: Document, path: Path) -> Document:
-    """Return a script with the DeepSpeed config that it names, where that file lies beside it.
+    """Return a script merged with the DeepSpeed config that it names, where that file is found.
 
     It is looked for below the script's own folder, and by the last part of its name in that folder;
     a file that cannot be read is named as missing.
@@ -94,7 +91,7 @@ def mismatches(
 
 
 def differing(name: str, mine: Setting | None, theirs: Any) -> str:
-    """Return what the script says where it differs from DeepSpeed's config, else nothing."""
+    """Return the script's own setting where it differs from DeepSpeed's config; empty otherwise."""
     if name in ("fp16", "bf16"):
         on = bool(mine and flag(mine.value))
         differs = flag(theirs) is not None and on != flag(theirs)

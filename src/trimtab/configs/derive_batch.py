@@ -1,13 +1,10 @@
 """Batch, length of training and warm-up, in samples, tokens and steps."""
 
 import math
-from typing import TYPE_CHECKING
 
+from trimtab.configs.derivation import Derivation
 from trimtab.configs.document import squash
 from trimtab.configs.values import duration, finite, number
-
-if TYPE_CHECKING:
-    from trimtab.configs.derive import Facts
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
@@ -17,7 +14,7 @@ MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
 
 
-def batch(facts: "Facts") -> None:
+def batch(facts: Derivation) -> None:
     """Samples and tokens of one optimizer step."""
     seq = facts.get("seq")
     layout(facts)
@@ -59,10 +56,10 @@ def batch(facts: "Facts") -> None:
         )
 
 
-def counts_globally(facts: "Facts") -> bool:
-    """Whether `batch_size` means the whole step.
+def counts_globally(facts: Derivation) -> bool:
+    """Whether `batch_size` is the batch of the whole step.
 
-    Where nothing speaks of accumulation or of one device's share.
+    It is taken to be where no key states accumulation or the share of one device.
     """
     if facts.batch_unit:
         return facts.batch_unit == "global"
@@ -80,7 +77,7 @@ def counts_globally(facts: "Facts") -> bool:
     )
 
 
-def from_micro(facts: "Facts") -> None:
+def from_micro(facts: Derivation) -> None:
     """Multiply one device's batch by accumulation and data-parallel width.
 
     An unknown width is taken as one.
@@ -126,7 +123,7 @@ def from_micro(facts: "Facts") -> None:
         facts.note.append(note)
 
 
-def layout(facts: "Facts") -> None:
+def layout(facts: Derivation) -> None:
     """World size and data-parallel width from nodes, devices and the other degrees."""
     shard, replicate = facts.amount("dp_shard"), facts.amount("dp_replicate")
     if shard is not None and shard > 0:
@@ -155,7 +152,7 @@ def layout(facts: "Facts") -> None:
             facts.derive("data_parallel", world / model, "world_size", "nodes")
 
 
-def length(facts: "Facts") -> None:
+def length(facts: Derivation) -> None:
     """Steps, samples, tokens and epochs of the whole run."""
     for fact in ("train_steps", "duration"):
         found = duration(facts.fact(fact))
@@ -193,9 +190,8 @@ def length(facts: "Facts") -> None:
         facts.derive("train_tokens", steps * step_tokens, "train_steps")
 
 
-def in_unit(facts: "Facts", length: tuple[float, str] | None) -> tuple[float, str] | None:
-    """Return a plain number of the schedule in the unit that the schedule states (OLMo's `units:
-    tokens`)."""
+def in_unit(facts: Derivation, length: tuple[float, str] | None) -> tuple[float, str] | None:
+    """Return a length without a unit in the schedule's unit, such as OLMo's `units: tokens`."""
     unit = str(facts.fact("schedule_unit") or "").lower()
     if length is not None and length[1] == "" and unit in ("tokens", "samples", "epochs"):
         return length[0], unit
@@ -207,59 +203,78 @@ def whole(steps: float) -> int | None:
     return round(steps) if math.isfinite(steps) else None
 
 
-def sure(facts: "Facts", name: str) -> bool:
+def sure(facts: Derivation, name: str) -> bool:
     """Whether a setting rests on the file alone and not on an assumed number of devices."""
     return facts.values[name].origin != "default"
 
 
-def warmup(facts: "Facts") -> None:
+def warmup(facts: Derivation) -> None:
     """Warm-up in steps, from steps, a share, samples, tokens or a duration."""
-    stated = in_unit(facts, duration(facts.fact("warmup_steps")) or duration(facts.fact("warmup")))
     source = "warmup_steps" if facts.fact("warmup_steps") is not None else "warmup"
-    amount, unit = stated or (None, "")
-    ratio = facts.amount("warmup_ratio")
-    if ratio is not None and ratio > 1:
-        ratio /= 100
-    if amount is not None and amount >= 0:
-        if unit == "ratio" or (unit == "" and 0 < amount < 1):
-            ratio, amount = (amount if ratio is None else ratio), None
-        elif unit in ("tokens", "samples"):
-            facts.derive(f"warmup_{unit}", amount, source, origin="stated")
-            amount = None
-        elif unit == "epochs":
-            amount = None
+    steps, ratio = stated_warmup(facts, source)
     for name in ("warmup_samples", "warmup_tokens"):
         found = duration(facts.fact(name))
         if found and found[0] > 0:
             facts.derive(name, found[0], name, origin="stated")
-    if amount is not None and amount >= 0 and not (amount == 0 and more_is_stated(facts, ratio)):
-        facts.derive("warmup_steps", amount, source, origin="stated")
+    if steps is not None and not (steps == 0 and more_is_stated(facts, ratio)):
+        facts.derive("warmup_steps", steps, source, origin="stated")
+    if ratio is not None:
+        warmup_of_share(facts, ratio, source)
+    warmup_of_data(facts, source)
+
+
+def stated_warmup(facts: Derivation, source: str) -> tuple[float | None, float | None]:
+    """Return the stated warm-up as (steps, share of the run), each None where it is not stated.
+
+    A length in samples or tokens is kept as such; one in epochs is left out, since the length of an
+    epoch is not known.
+    """
+    ratio = facts.amount("warmup_ratio")
+    if ratio is not None and ratio > 1:
+        ratio /= 100  # percent
+    stated = duration(facts.fact("warmup_steps")) or duration(facts.fact("warmup"))
+    amount, unit = in_unit(facts, stated) or (-1.0, "")
+    if amount < 0:
+        return None, ratio
+    if unit == "ratio" or (unit == "" and 0 < amount < 1):
+        return None, amount if ratio is None else ratio
+    if unit in ("tokens", "samples"):
+        facts.derive(f"warmup_{unit}", amount, source, origin="stated")
+    return (None if unit in ("tokens", "samples", "epochs") else amount), ratio
+
+
+def warmup_of_share(facts: Derivation, ratio: float, source: str) -> None:
+    """Warm-up that is a share of the decay, or of the run where no decay is stated."""
     total = facts.get("decay_steps") or facts.get("train_steps") or samples_as_steps(facts)
-    if ratio is not None and total:
+    if total:
+        steps = ratio * total
         facts.derive(
             "warmup_steps",
-            round(ratio * total, 3) if ratio * total < 1 else int(ratio * total + 1e-6),
+            round(steps, 3) if steps < 1 else int(steps + 1e-6),
             "warmup_ratio",
             source,
         )
     elif ratio == 0:
         facts.derive("warmup_steps", 0, "warmup_ratio", source)
-    if ratio is not None:
-        facts.derive("warmup_ratio", ratio, "warmup_ratio", source, origin="stated")
+    facts.derive("warmup_ratio", ratio, "warmup_ratio", source, origin="stated")
+
+
+def warmup_of_data(facts: Derivation, source: str) -> None:
+    """Warm-up in steps from samples or tokens, and in tokens from steps."""
     samples, batch_samples = facts.get("warmup_samples"), facts.get("batch_samples")
     if samples and batch_samples and sure(facts, "batch_samples"):
-        facts.derive(
-            "warmup_steps", whole(ramp_steps(facts, samples, batch_samples)), "warmup_samples"
-        )
-    tokens, step_tokens = facts.get("warmup_tokens"), facts.get("batch_tokens")
-    if tokens and step_tokens and sure(facts, "batch_tokens"):
+        steps = ramp_steps(facts, samples, batch_samples)
+        facts.derive("warmup_steps", whole(steps), "warmup_samples")
+    step_tokens = facts.get("batch_tokens")
+    if not step_tokens or not sure(facts, "batch_tokens"):
+        return
+    if tokens := facts.get("warmup_tokens"):
         facts.derive("warmup_steps", whole(tokens / step_tokens), "warmup_tokens", source)
-    steps = facts.get("warmup_steps")
-    if steps and step_tokens and sure(facts, "batch_tokens"):
-        facts.derive("warmup_tokens", steps * step_tokens, "warmup_steps", source)
+    if taken := facts.get("warmup_steps"):
+        facts.derive("warmup_tokens", taken * step_tokens, "warmup_steps", source)
 
 
-def more_is_stated(facts: "Facts", ratio: float | None) -> bool:
+def more_is_stated(facts: Derivation, ratio: float | None) -> bool:
     """Whether another key gives a warm-up where the number of steps is 0 (0 means: look there)."""
     return bool(ratio) or any(
         (duration(facts.fact(name)) or (0, ""))[0] > 0
@@ -267,15 +282,14 @@ def more_is_stated(facts: "Facts", ratio: float | None) -> bool:
     )
 
 
-def samples_as_steps(facts: "Facts") -> float | None:
+def samples_as_steps(facts: Derivation) -> float | None:
     """Return the run's length in steps by its samples, or None."""
     samples, size = facts.get("train_samples"), facts.get("batch_samples")
     return samples / size if samples and size and sure(facts, "batch_samples") else None
 
 
-def ramp_steps(facts: "Facts", samples: float, size: float) -> float:
-    """Return the steps that some samples take, while the batch grows by Megatron's ramp if there is
-    one.
+def ramp_steps(facts: Derivation, samples: float, size: float) -> float:
+    """Return the number of steps for some samples, with Megatron's batch ramp where one is stated.
 
     `[start, increment, samples of the ramp]`: each size from start up to the full one lasts equally
     many samples.

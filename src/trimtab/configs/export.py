@@ -1,4 +1,4 @@
-"""A training config as the `config.json` of a published architecture, or why it cannot be one.
+"""A training config as the `config.json` of a published architecture, or why it does not fit.
 
 BLOOM's embedding norm meant a new architecture in every tool that was to load the weights
 (BigScience chronicles of the 104B and the 176B). What an architecture cannot hold is named here by
@@ -273,7 +273,7 @@ def _misfits_of_shape(settings: Settings, target: Architecture) -> Iterable[str]
 
 
 def _where(settings: Settings, name: str) -> str:
-    """Return how the config says it, as one would search for it."""
+    """Return key, value and line of a setting in the config."""
     found = settings.values.get(name)
     if found is None:
         return name

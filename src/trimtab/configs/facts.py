@@ -1,8 +1,6 @@
-"""What follows from one config's settings.
+"""What follows from one config's settings: size, batch, warm-up, kind of training.
 
-Size, batch, warm-up in steps and tokens, kind of training.
-
-Each fact is None where the settings do not determine it; a rule that needs it is then silent.
+Each fact is None where the settings do not determine it; rules that need it are skipped.
 """
 
 import math
@@ -84,7 +82,7 @@ _TUNING_NAMES = frozenset(
         "instruct",
     }
 )
-"""Words of a file's name that say so where the file does not."""
+"""Words in a file name that mean fine-tuning, used where the file states no objective."""
 _PRETRAINERS = (
     "megatron",
     "neox",
@@ -125,9 +123,9 @@ def wide_init(hidden: float) -> float:
 
 
 class Facts:
-    """Settings with what follows from them.
+    """Settings and what follows from them.
 
-    A number is finite here; NaN, Inf and the absurd count as absent.
+    Numbers are finite here; NaN, Inf and absurd values count as absent.
     """
 
     def __init__(
@@ -145,11 +143,11 @@ class Facts:
         self._train_tokens = train_tokens
 
     def get(self, name: str) -> Any:
-        """Return a setting as it stands."""
+        """Return the value of a setting, unconverted."""
         return self.settings.get(name)
 
     def raw_number(self, name: str) -> float | None:
-        """Return a number as it stands, NaN and Inf included.
+        """Return a number, NaN and Inf included.
 
         An integer beyond all floats is Inf.
         """
@@ -159,8 +157,10 @@ class Facts:
             return math.inf
 
     def number(self, name: str) -> float | None:
-        """Return a number, or None. What lies beyond 1e30 or is closer to 0 than 1e-30 is no
-        setting."""
+        """Return a number, or None.
+
+        A value above 1e30, or below 1e-30 and not 0, is not taken for a setting.
+        """
         value = self.raw_number(name)
         if value is None or not math.isfinite(value):
             return None
@@ -187,7 +187,7 @@ class Facts:
         return self.settings.values.get(name)
 
     def is_stated(self, name: str) -> bool:
-        """Whether the file itself says it."""
+        """Whether the file itself states a setting."""
         found = self.setting(name)
         return found is not None and found.origin != "default"
 
@@ -228,32 +228,23 @@ class Facts:
 
     @cached_property
     def named_objective(self) -> str:
-        """Words of the file's name that say what is trained for, where the file does not.
-
-        Empty where there are none.
-        """
+        """Objective as far as the file name shows it; empty where it does not."""
         return " ".join(_TUNING_NAMES.intersection(re.split(r"[^a-z]+", self._file_name)))
 
     @cached_property
     def is_continued(self) -> bool:
-        """Whether pre-training goes on from given weights."""
+        """Whether pre-training continues from given weights."""
         return self._starts_from_weights and not self.is_tuning
 
     @cached_property
     def is_ngpt(self) -> bool:
-        """Whether weights are kept on the sphere (nGPT).
-
-        Which needs neither warm-up nor decay; also by its name.
-        """
+        """Whether weights are normalized (nGPT), which needs neither warm-up nor weight decay."""
         named = (self.text("norm"), self._file_name, *self.settings.note)
         return any("ngpt" in text.lower() for text in named)
 
     @cached_property
     def is_description(self) -> bool:
-        """Whether this describes a model and no training run.
-
-        Neither rate nor optimizer nor length.
-        """
+        """Whether this describes a model only: no learning rate, optimizer or length."""
         return not any(self.setting(n) for n in ("lr", "optimizer", "train_steps", "train_tokens"))
 
     @cached_property
@@ -274,10 +265,7 @@ class Facts:
 
     @cached_property
     def _dense_params(self) -> float | None:
-        """Parameters of the dense model of this shape.
-
-        Attention and FFN of each layer, embeddings.
-        """
+        """Parameters of the dense model of this shape: attention, FFN and embeddings."""
         hidden, layers = self.positive("hidden"), self.positive("layers")
         if hidden is None or layers is None:
             return None
@@ -292,10 +280,7 @@ class Facts:
 
     @cached_property
     def lookup_params(self) -> float | None:
-        """Size at which tables for dense models are read.
-
-        A mixture counts as the dense model of its shape.
-        """
+        """Size for tables of dense models; a mixture counts as a dense model of its shape."""
         if (self.number("experts") or 0) > 1:
             hidden, layers = self.positive("hidden"), self.positive("layers")
             if hidden and layers:
@@ -305,9 +290,9 @@ class Facts:
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it has 10 B parameters.
+        """Whether it has 10 B parameters or more.
 
-        A mixture counts as its dense shape, and width where no size is known.
+        A mixture counts as a dense model of its shape; without a size, the width decides.
         """
         if self.lookup_params is not None:
             return self.lookup_params >= 1e10

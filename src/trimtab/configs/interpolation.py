@@ -55,7 +55,7 @@ def fill(text: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def resolve(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
-    """Return what one reference stands for, or None."""
+    """Return the value of one reference, or None."""
     name, colon, rest = reference.partition(":")
     if not colon:
         return look_up(reference, root, path)
@@ -108,7 +108,7 @@ def look_up(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def step_down(node: Any, parts: list[str]) -> Any:
-    """Return what stands at a path, or None."""
+    """Return the value at a path, or None."""
     for part in parts:
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
             node = node[int(part)]

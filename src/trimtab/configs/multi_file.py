@@ -35,13 +35,12 @@ SHAPE = (
     "softcap_final",
     "embedding_scale",
 )
-"""What a description of a model says of the run that trains it."""
+"""Settings that a model's description gives to the run that trains it."""
 USUAL_NAME = "config.json"
 
 
 def joined(found: Sequence[Settings], *, given_together: bool = False) -> list[Settings]:
-    """Return configs, those that train a model of unknown shape with the shape that lies beside
-    them.
+    """Return configs, with the model's shape filled in from a description in another file.
 
     A description is taken where exactly one fits: the file that the training names, or
     `config.json` in the same folder, or, for files that were given together, the only description
@@ -54,7 +53,7 @@ def joined(found: Sequence[Settings], *, given_together: bool = False) -> list[S
 
 
 def without_read(run: Settings, read: set[str]) -> Settings:
-    """Return a run without the remark that a file was not read which was read by itself."""
+    """Return a run without the remark on an unread file, where that file was read separately."""
     left = tuple(
         doubt
         for doubt in run.doubts
@@ -64,7 +63,7 @@ def without_read(run: Settings, read: set[str]) -> Settings:
 
 
 def describes(settings: Settings) -> bool:
-    """Whether this says what a model is, and nothing of its training."""
+    """Whether this describes a model and not its training."""
     shaped = "hidden" in settings.values and "layers" in settings.values
     trains = any(
         n in settings.values

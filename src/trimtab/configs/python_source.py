@@ -1,6 +1,6 @@
-"""Python config files, read as syntax: literals, constant arithmetic, calls as records.
+"""Python config files, parsed and never imported or run.
 
-Never imported, never run.
+Literals, constant arithmetic and calls are read, calls as records of their keywords.
 """
 
 import ast
@@ -16,6 +16,8 @@ from trimtab.configs.values import YES, calculate
 __all__ = ["FUNCTION_NOTE", "read_python"]
 
 UNKNOWN = object()
+RECORD = object()
+"""Stands for a call whose keyword arguments are the value."""
 FUNCTION_NOTE = "settings of the function"
 MAX_DEPTH = 40
 
@@ -84,8 +86,10 @@ class PythonReader:
         self.sure = True
 
     def body(self, statements: list[ast.stmt], prefix: PathKey) -> None:
-        """Read statements in order. What a branch sets counts where no line outside of branches
-        sets it."""
+        """Read statements in order.
+
+        A value set in a branch counts only where no line outside of branches sets it.
+        """
         for statement in statements:
             if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
                 self.assign(statement.targets[0], statement.value, prefix)
@@ -107,10 +111,7 @@ class PythonReader:
                         self.option(node, prefix)
 
     def parameters(self, function: ast.FunctionDef) -> None:
-        """Read the defaults of an entry point's parameters.
-
-        Where the module sets nothing of the name.
-        """
+        """Read the defaults of an entry point's parameters that the module does not set itself."""
         named = [*function.args.posonlyargs, *function.args.args]
         defaults = list(
             zip(
@@ -157,8 +158,10 @@ class PythonReader:
             self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
 
     def option(self, node: ast.Call, prefix: PathKey) -> bool:
-        """Take a call that names an option, `add_argument("--lr", default=…)` or
-        `hyperparam("--lr", 3e-4)`."""
+        """Take a call that names an option.
+
+        Such as `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
+        """
         first = node.args[0] if node.args else None
         if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
             return False
@@ -258,33 +261,11 @@ class PythonReader:
             return UNKNOWN
 
     def record(self, node: ast.Call, depth: int) -> Any:
-        """Return a call as its keyword arguments.
-
-        `field(default=…)` and a getenv give their default.
-        """
+        """Return a call as its keyword arguments, or as the plain value that it stands for."""
         name = (dotted(node.func) or ("",))[-1]
-        keywords = {k.arg: k.value for k in node.keywords if k.arg}
-        if name == "field":
-            inner = keywords.get("default")
-            return UNKNOWN if inner is None else self.value(inner, depth + 1)
-        if name in {"get", "getenv"}:
-            return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
-        if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
-            inner_value = self.value(node.args[0], depth + 1)
-            return (
-                inner_value
-                if name not in {"int", "round"}
-                or not isinstance(inner_value, float)
-                or not math.isfinite(inner_value)
-                else int(inner_value)
-            )
-        first = (
-            self.value(node.args[0], depth + 1) if len(node.args) == 1 and not keywords else UNKNOWN
-        )
-        if name in LENGTHS and isinstance(first, int | float):
-            return f"{first}{LENGTHS[name]}"
-        if isinstance(first, str) and NAMED.search(name):
-            return first
+        plain = self.plain_call(node, name, depth)
+        if plain is not RECORD:
+            return plain
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             return self.chained(node, depth)
         found: dict[str, Any] = {}
@@ -292,10 +273,10 @@ class PythonReader:
             value = self.value(argument, depth + 1)
             if isinstance(value, dict):
                 found.update(value)
-        for key, expression in keywords.items():
-            value = self.value(expression, depth + 1)
+        for keyword in node.keywords:
+            value = self.value(keyword.value, depth + 1) if keyword.arg else UNKNOWN
             if value is not UNKNOWN:
-                found[key] = value
+                found[str(keyword.arg)] = value
         if PRESET.search(name):
             found.setdefault("preset", name)
         if not found:
@@ -304,9 +285,33 @@ class PythonReader:
             found.setdefault("_type", name)
         return found
 
+    def plain_call(self, node: ast.Call, name: str, depth: int) -> Any:
+        """Return the value that a call stands for, UNKNOWN, or RECORD.
+
+        `field(default=…)` and a getenv give their default, `int(…)` and its kin their argument.
+        """
+        keywords = {k.arg: k.value for k in node.keywords if k.arg}
+        if name == "field":
+            inner = keywords.get("default")
+            return UNKNOWN if inner is None else self.value(inner, depth + 1)
+        if name in {"get", "getenv"}:
+            return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
+        if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
+            given = self.value(node.args[0], depth + 1)
+            whole = name in {"int", "round"} and isinstance(given, float) and math.isfinite(given)
+            return int(given) if whole else given
+        if len(node.args) != 1 or keywords:
+            return RECORD
+        only = self.value(node.args[0], depth + 1)
+        if name in LENGTHS and isinstance(only, int | float):
+            return f"{only}{LENGTHS[name]}"
+        return only if isinstance(only, str) and NAMED.search(name) else RECORD
+
     def chained(self, node: ast.Call, depth: int) -> Any:
-        """Return `Config(…).with_callback("saver", Saver(…))` as the record of Config with `saver`
-        below it."""
+        """Return a call on the result of a call as one record.
+
+        `Config(…).with_callback("saver", Saver(…))` is the record of Config with `saver` below it.
+        """
         assert isinstance(node.func, ast.Attribute)
         base = self.value(node.func.value, depth + 1)
         if not isinstance(base, dict):

@@ -1,5 +1,4 @@
-"""From a path to settings: read the text, tell the syntax, tell the framework, bring it to
-canonical units."""
+"""From a path to settings: read the text, recognize syntax and framework, convert the units."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,14 +7,16 @@ from typing import Any
 
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
-from trimtab.configs.derive import Facts, settings_of
+from trimtab.configs.derivation import Derivation
+from trimtab.configs.derive import settings_of
 from trimtab.configs.document import Document, Leaf, squash
-from trimtab.configs.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.configs.frameworks import Framework, detect
+from trimtab.configs.frameworks import frameworks as known_frameworks
 from trimtab.configs.multi_file import joined
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.python_source import FUNCTION_NOTE
 from trimtab.configs.recognize import (
-    Candidate,
+    KeyCandidate,
     accepted,
     left_open,
     named,
@@ -27,7 +28,7 @@ from trimtab.configs.settings import Doubt, Setting, Settings
 from trimtab.configs.sources import SUFFIXES, documents
 from trimtab.configs.typos import misspelt
 from trimtab.configs.unreadable import conflicts, doubtful, exponents, in_doubt
-from trimtab.configs.values import NO
+from trimtab.configs.values import NO, YES
 from trimtab.errors import ReadError
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
@@ -43,8 +44,7 @@ REFERENCES = {
     "deepspeed",
     "deepspeedconfig",
 }
-"""Keys that name another config, as do `config = AutoConfig.from_pretrained("./config.json")` and
-its like."""
+"""Keys that name another config, such as `config = AutoConfig.from_pretrained("./config.json")`."""
 CONFIG_FILE = re.compile(r"[\w./-]+\.(json|ya?ml)")
 
 MAX_BYTES = 8_000_000
@@ -65,7 +65,7 @@ TRAINING = (
 )
 
 
-def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) -> list[Settings]:
+def read_config(path: str | Path, frameworks: Sequence[Framework] | None = None) -> list[Settings]:
     """Read one config file, or every config of a directory, into settings by canonical name.
 
     Command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python config
@@ -76,7 +76,8 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Args:
         path: A file or a directory. In a directory, files without a config's ending, and files that
             cannot be read, are passed over; a file named by itself must be readable.
-        frameworks: Whose own keys and defaults are known; () reads everything by common names.
+        frameworks: Whose own keys and defaults are known; None for all, () reads everything by
+            common names.
 
     Returns:
         One record for each config: mostly one, several for YAML with several documents and for
@@ -90,6 +91,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Cost: O(size of the file), at most 8 MB of it and 100 000 values after aliases.
     """
     path = Path(path)
+    frameworks = known_frameworks() if frameworks is None else frameworks
     if path.is_dir():
         return read_directory(path, frameworks)
     found = [
@@ -133,15 +135,19 @@ def read_directory(path: Path, frameworks: Sequence[Framework]) -> list[Settings
 
 
 def is_config(settings: Settings) -> bool:
-    """Whether a file met in a directory is a config.
+    """Whether a file found in a directory is a config.
 
-    By its framework's own keys, or by how much it says.
+    It is where its framework is known, or where it states at least `MIN_IN_DIRECTORY` settings.
     """
     return settings.framework != "generic" or len(settings.values) >= MIN_IN_DIRECTORY
 
 
-def load(path: Path) -> list[Document]:
+def load(path: Path, *, stored_config: bool = True) -> list[Document]:
     """Return the documents of a file.
+
+    Args:
+        path: The file; at most `MAX_BYTES` of it.
+        stored_config: As for `documents`.
 
     Raises:
         ReadError: It is missing, too large, or not valid.
@@ -164,7 +170,7 @@ def load(path: Path) -> list[Document]:
     if "\0" in text:
         raise ReadError(f"{path}: is binary, not a config; give the text file it was made from")
     try:
-        return list(documents(path.name, text))
+        return list(documents(path.name, text, stored_config=stored_config))
     except ValueError as error:
         raise ReadError(
             f"{path}: {error}; correct the file, or give the command line instead"
@@ -174,23 +180,10 @@ def load(path: Path) -> list[Document]:
 def understood(path: str, document: Document, frameworks: Sequence[Framework]) -> Settings:
     """Return the settings of one document."""
     leaves = document.leaves()
-    framework = detect(document, leaves, frameworks)
     own = runner(document, leaves, frameworks)
-    framework = own or framework
-    stated = {} if framework is None else own_keys(framework, leaves)
-    rest = leaves if framework is None else list(without(framework, leaves))
-    # what the Trainer's own arguments state stands; its DeepSpeed config fills in
-    shares = (
-        [[leaf for leaf in rest if (leaf.path[0] == INNER) == inner] for inner in (False, True)]
-        if own
-        else [rest]
-    )
-    for share in shares:
-        for name, found in recognise(share).items():
-            leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
-            stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
-    stated.update(segment_facts(document.tree))
+    framework = own or detect(document, leaves, frameworks)
     note = list(document.note)
+    stated = stated_facts(document, leaves, framework, fills_in=own is not None)
     if (scaled := own_scaler(document.tree, stated)) is not None:
         if "loss_scale" in stated and scaled.get("loss_scale") != stated["loss_scale"]:
             note.append("the loss is scaled as DeepSpeed's config says, not by --loss-scale")
@@ -198,30 +191,59 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     no_clip = switched_off(leaves, "clip")
     if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
         stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
+    name = framework.name if framework else "generic"
     doubts = (
         *doubtful(document, leaves, framework, stated),
         *conflicts(framework, stated),
         *exponents(document, leaves),
         *misspelt(document, leaves, framework, stated),
-        *mismatches(document.tree, stated, framework.name if framework else ""),
+        *mismatches(document.tree, stated, name),
     )
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
-    facts = Facts(stated, note=note)
+    facts = Derivation(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)
     values = {name: found for name, found in settings_of(facts).items() if name not in refused}
-    name = framework.name if framework else "generic"
     if name.startswith("megatron") and is_script(path, document) and not has_key(leaves, "save"):
         values.setdefault("saves", Setting(NO, "default", "--save"))
     files = tuple(named_files(leaves))
-    doubts += tuple(
-        Doubt("file", "", file, None, "the file itself, given as well", "not-read")
-        for file in dict.fromkeys((*document.missing, *files))
-        if not any(part.endswith(PurePath(file).name) for part in document.parts)
-    )
+    doubts += tuple(unread_files(document, files))
     return Settings(path, name, values, tuple(facts.note), doubts, document.parts, files)
+
+
+def stated_facts(
+    document: Document, leaves: Sequence[Leaf], framework: Framework | None, *, fills_in: bool
+) -> dict[str, Setting]:
+    """Return the facts that a document states: a framework's own keys first, then common names.
+
+    Args:
+        document: The document.
+        leaves: Its values.
+        framework: Whose keys are known.
+        fills_in: The Trainer's own arguments win over its DeepSpeed config, which fills in.
+    """
+    stated = {} if framework is None else own_keys(framework, leaves)
+    rest = leaves if framework is None else list(without(framework, leaves))
+    shares = [rest]
+    if fills_in:
+        shares = [
+            [leaf for leaf in rest if (leaf.path[0] == INNER) is inner] for inner in (NO, YES)
+        ]
+    for share in shares:
+        for name, found in recognise(share).items():
+            leaf = knob(found, leaves) if document.syntax == "python" else found.leaf
+            stated.setdefault(name, Setting(found.value, "stated", leaf.key, leaf.line))
+    stated.update(segment_facts(document.tree))
+    return stated
+
+
+def unread_files(document: Document, files: Iterable[str]) -> Iterable[Doubt]:
+    """Give the files that a document names and that were not read with it."""
+    for file in dict.fromkeys((*document.missing, *files)):
+        if not any(part.endswith(PurePath(file).name) for part in document.parts):
+            yield Doubt("file", "", file, None, "the file itself, given as well", "not-read")
 
 
 def named_files(leaves: Iterable[Leaf]) -> Iterable[str]:
@@ -245,10 +267,7 @@ def has_key(leaves: Iterable[Leaf], key: str) -> bool:
 def runner(
     document: Document, leaves: Sequence[Leaf], frameworks: Sequence[Framework]
 ) -> Framework | None:
-    """Return the framework of a script without the DeepSpeed config that it names.
-
-    Where transformers' Trainer runs it.
-    """
+    """Return the framework of a script whose DeepSpeed config is read by the Trainer, or None."""
     script = [leaf for leaf in leaves if leaf.path[0] != INNER]
     if len(script) == len(leaves):
         return None
@@ -256,9 +275,11 @@ def runner(
     return found if found is not None and found.name in TRAINERS else None
 
 
-def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
-    """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or
-    the call's own key."""
+def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
+    """Return the module-level name that a call takes its value from, or the call's own key.
+
+    `AdamW(lr=LR)` is reported as `LR`.
+    """
     if len(found.leaf.path) == 1:
         return found.leaf
     for leaf in leaves:
@@ -273,9 +294,9 @@ def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
 def defaults_for(
     framework: Framework, stated: Mapping[str, Setting], leaves: Iterable[Leaf]
 ) -> dict[str, Any]:
-    """Return the framework's defaults that hold here.
+    """Return the framework's defaults that apply.
 
-    None for a model part alone, none for what is left open.
+    None for a model description, and none for a key whose value the file leaves open.
     """
     if not any(name in stated for name in TRAINING):
         return {}
@@ -289,10 +310,7 @@ def defaults_for(
 
 
 def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]:
-    """Return the facts that a framework's own keys state.
-
-    The longer path wins over the key alone.
-    """
+    """Return the facts that a framework's own keys state; a longer path wins over the key alone."""
     found: dict[str, tuple[int, Setting]] = {}
     for leaf in leaves:
         parts = [squash(part) for part in leaf.path]
@@ -300,7 +318,10 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
             fact = framework.keys.get(".".join(parts[start:]))
             if fact is None or (start and start < len(parts) - 1):
                 continue
-            if fact in FACTS and (value := accepted(FACTS[fact], leaf.value)) is not None:
+            if (
+                fact in fact_table()
+                and (value := accepted(fact_table()[fact], leaf.value)) is not None
+            ):
                 weight = (len(parts) if start == 0 else 0) * 10 - len(parts)
                 if fact not in found or weight > found[fact][0]:
                     found[fact] = (weight, Setting(value, "stated", leaf.key, leaf.line))
@@ -309,7 +330,7 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
 
 
 def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
-    """Leave out what the framework's table speaks for, and what it says to ignore."""
+    """Yield the values that the framework's table neither names nor ignores."""
     ignored = set(framework.ignore)
     for leaf in leaves:
         parts = [squash(part) for part in leaf.path]
@@ -321,10 +342,10 @@ def without(framework: Framework, leaves: Iterable[Leaf]) -> Iterable[Leaf]:
 
 
 def richest(found: list[Settings]) -> list[Settings]:
-    """Leave out records that say next to nothing beside one that says much.
+    """Leave out records with few settings beside one with many.
 
-    Where a Python file's own level says as much as its best function, its functions only use what
-    it sets.
+    Where the module level of a Python file states as much as its best function, the functions only
+    use what it sets and are left out.
     """
     most = max(len(settings.values) for settings in found)
     if len(found[0].values) >= 0.8 * most:

@@ -1,19 +1,16 @@
-"""Which value states which fact, in a config of no known framework.
-
-By its key, its place and its size.
-"""
+"""Which value states which fact, where the framework is not known: by key, place and size."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from trimtab.configs.document import Leaf, squash
-from trimtab.configs.names import FACTS, Fact
+from trimtab.configs.names import Fact, fact_table
 from trimtab.configs.values import duration, flag, number, pair, precision, unresolved
 
-__all__ = ["Candidate", "accepted", "left_open", "recognise", "switched_off"]
+__all__ = ["KeyCandidate", "accepted", "left_open", "recognise", "switched_off"]
 
 
 def bag(words: str) -> frozenset[str]:
@@ -150,7 +147,7 @@ WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KeyCandidate:
     """One leaf that may state a fact."""
 
     fact: str
@@ -159,7 +156,7 @@ class Candidate:
     score: float
 
 
-def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
+def recognise(leaves: Iterable[Leaf]) -> dict[str, KeyCandidate]:
     """Return the best candidate of each fact; a leaf that fits no fact is left alone.
 
     Score = how well the key is known (squashed key, key without a usual prefix, parent and key
@@ -167,7 +164,7 @@ def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
     part − 7 for evaluation, vision towers, tokenizers, LoRA and the like − 0.1 per level. Values of
     the wrong kind or an impossible size are not candidates. Ties go to the first in the file.
     """
-    best: dict[str, Candidate] = {}
+    best: dict[str, KeyCandidate] = {}
     for leaf in leaves:
         for candidate in candidates(leaf):
             rival = best.get(candidate.fact)
@@ -176,7 +173,7 @@ def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
     return best
 
 
-def candidates(leaf: Leaf) -> list[Candidate]:
+def candidates(leaf: Leaf) -> list[KeyCandidate]:
     """Return what one leaf may state."""
     path = [squash(part) for part in leaf.path]
     while len(path) > 1 and (path[-1] in WRAPPERS or path[-1] == "") and leaf.path[-1] in WRAPPERS:
@@ -188,7 +185,7 @@ def candidates(leaf: Leaf) -> list[Candidate]:
     )
     found = []
     for name, base in named(key, parents[-1] if parents else ""):
-        fact = FACTS[name]
+        fact = fact_table()[name]
         value = accepted(fact, leaf.value)
         if value is None:
             continue
@@ -198,13 +195,15 @@ def candidates(leaf: Leaf) -> list[Candidate]:
             if fact.kind == "text" and not fits:
                 continue
             base = WEAK_FITTING if fits else WEAK if parents else WEAK_ALONE
-        found.append(Candidate(name, leaf, value, base + place))
+        found.append(KeyCandidate(name, leaf, value, base + place))
     return found
 
 
 def left_open(leaves: Iterable[Leaf]) -> set[str]:
-    """Return the facts that a key names but whose value the file does not give (`$LR`, `auto`): no
-    default holds for them."""
+    """Return the facts whose key is there without a value, such as `$LR` or `auto`.
+
+    No default of the framework applies to them.
+    """
     found: set[str] = set()
     for leaf in leaves:
         if unresolved(leaf.value) and leaf.value.strip():
@@ -221,7 +220,10 @@ def switched_off(leaves: Iterable[Leaf], name: str) -> Leaf | None:
             continue
         parents = [squash(part) for part in leaf.path[:-1]]
         sure = dict(named(squash(leaf.path[-1]), parents[-1] if parents else "")).get(name, 0)
-        if sure >= PREFIXED and sure + placed(name, FACTS[name], parents, frozenset()) > ACCEPT:
+        if (
+            sure >= PREFIXED
+            and sure + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
+        ):
             return leaf
     return None
 
@@ -231,9 +233,9 @@ def index() -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]
     """Return squashed key → facts, for strong and for weak keys."""
     strong: dict[str, tuple[str, ...]] = {}
     weak: dict[str, tuple[str, ...]] = {}
-    for name, fact in FACTS.items():
-        for table, keys in ((strong, fact.strong), (weak, fact.weak)):
-            for key in keys.split():
+    for name, fact in fact_table().items():
+        for table, keys in ((strong, fact.keys), (weak, fact.weak)):
+            for key in keys:
                 table[key] = (*table.get(key, ()), name)
     return strong, weak
 
@@ -274,7 +276,7 @@ def words_of(parents: list[str]) -> frozenset[str]:
 
 
 def placed(name: str, fact: Fact, parents: list[str], aside: frozenset[str]) -> float:
-    """Return what the place of a key says for or against it."""
+    """Return the score of a key's place in the config."""
     words = (words_of(parents) | aside) - KEEPS.get(name, frozenset())
     score = -0.1 * len(parents)
     if GROUP_WORDS.get(fact.group, frozenset()) & words:
@@ -290,33 +292,31 @@ def accepted(fact: Fact, value: Any) -> Any:
     """Return the value in the fact's kind, or None where it cannot be it."""
     if value is None or (unresolved(value) and fact.kind != "flag"):
         return None
-    if fact.kind == "flag":
-        return flag(value)
-    if fact.kind == "bool":
-        return value if isinstance(value, bool) else None
-    if fact.kind == "text":
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            value = ",".join(value)
-        return (
-            value
-            if isinstance(value, str) and len(value) < 200 and not PLAIN_NUMBER.fullmatch(value)
-            else None
-        )
-    if fact.kind == "precision":
-        return value if precision(value) else None
-    if fact.kind == "pair":
-        found = pair(value)
-        return found if found and all(0 <= part <= 1 for part in found) else None
-    if fact.kind == "duration":
-        length = None if isinstance(value, bool) else duration(value)
-        return (
-            value
-            if length and (length[1] or fact.low <= length[0] <= fact.high or length[0] <= 0)
-            else None
-        )
-    if fact.kind == "any":
-        return value
-    return measured(fact, value)
+    return KINDS.get(fact.kind, measured)(fact, value)
+
+
+def worded(_: Fact, value: Any) -> str | None:
+    """Return a text, a list of texts as one; numbers and long texts are none."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = ",".join(value)
+    if not isinstance(value, str) or len(value) >= 200 or PLAIN_NUMBER.fullmatch(value):
+        return None
+    return value
+
+
+def paired(_: Fact, value: Any) -> tuple[float, float] | None:
+    """Return two numbers from 0 to 1."""
+    found = pair(value)
+    return found if found and all(0 <= part <= 1 for part in found) else None
+
+
+def lasting(fact: Fact, value: Any) -> Any:
+    """Return a length of training as it is written, if it has a unit or a possible size."""
+    length = None if isinstance(value, bool) else duration(value)
+    if length is None:
+        return None
+    amount, unit = length
+    return value if unit or fact.low <= amount <= fact.high or amount <= 0 else None
 
 
 def measured(fact: Fact, value: Any) -> Any:
@@ -335,3 +335,15 @@ def measured(fact: Fact, value: Any) -> Any:
     if fact.kind == "count":
         return int(found) if float(found).is_integer() else None
     return found
+
+
+KINDS: Mapping[str, Callable[[Fact, Any], Any]] = {
+    "flag": lambda _, value: flag(value),
+    "bool": lambda _, value: value if isinstance(value, bool) else None,
+    "text": worded,
+    "precision": lambda _, value: value if precision(value) else None,
+    "pair": paired,
+    "duration": lasting,
+    "any": lambda _, value: value,
+}
+"""How a value of each kind is accepted; the other kinds are numbers."""

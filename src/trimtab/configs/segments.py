@@ -1,7 +1,4 @@
-"""Learning-rate schedules written as a list of segments.
-
-Warm-up, peak and end are in the segments together.
-"""
+"""Learning-rate schedules written as a list of segments, which hold warm-up, peak and end."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -64,7 +61,7 @@ def lists(
 
 
 def read(item: Mapping[str, Any]) -> tuple[float | None, float | None, float | None] | None:
-    """Return start, end and length of one segment, which may stand under its scheduler's name."""
+    """Return start, end and length of one segment, which may be nested under a scheduler's name."""
     if len(item) == 1 and isinstance(inner := next(iter(item.values())), Mapping):
         item = inner
     named = {squash(str(key)): finite(value) for key, value in item.items()}

@@ -1,6 +1,4 @@
-"""The one record that every config is turned into.
-
-Settings by canonical name, each with its origin.
+"""The record that every config is read into: settings by canonical name, each with its origin.
 
 A setting that a file does not state and its framework does not define is absent: `Settings.get`
 gives None, and no rule speaks of it.
@@ -128,7 +126,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A value under a known key that was not taken as it stands."""
+    """A value under a known key that was not used."""
 
     name: str
     """What the key states, by canonical name where there is one."""
@@ -157,7 +155,7 @@ class Settings:
     note: tuple[str, ...] = ()
     """What was assumed while reading, for people."""
     doubts: tuple[Doubt, ...] = ()
-    """Values that could not be taken; nothing else stands in their place, no default either."""
+    """Values that could not be used; no default replaces them."""
     parts: tuple[str, ...] = ()
     """Other files that were read into it."""
     names_files: tuple[str, ...] = ()

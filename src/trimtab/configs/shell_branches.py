@@ -1,6 +1,6 @@
 """Branches of a launch script: taken, left, or open where the caller decides.
 
-Conditions are compared as text, never run.
+Conditions are compared as text and never run.
 """
 
 import re
@@ -31,8 +31,10 @@ class Branches:
         return "left" if "left" in around else "open" if "open" in around else "taken"
 
     def enter(self, statement: str) -> str:
-        """Take a statement; return what of it stands inside the branch (nothing where it only opens
-        or ends one)."""
+        """Take a statement and return the part of it that is inside the branch.
+
+        Empty where the statement only opens or ends a branch.
+        """
         found = HEAD.match(statement)
         if found is None:
             return re.sub(r"^\s*then\b\s*", "", statement)
@@ -54,7 +56,7 @@ class Branches:
         return rest.strip() if word == "else" else ""
 
     def judge(self, condition: str) -> Verdict:
-        """Return whether a condition holds, as far as the script alone tells."""
+        """Return whether a condition holds; `open` where the script alone does not decide it."""
         text = self.expand(condition).strip().removesuffix("then").strip().rstrip(";").strip()
         if compared := EQUAL.fullmatch(text):
             left, right = (side.strip("\"'") for side in (compared[1], compared[3]))

@@ -57,8 +57,7 @@ class Shell:
 
 
 def read_shell(text: str) -> Document:
-    """Read a launch script, an sbatch file or one command line as the options of its training
-    command.
+    """Read the options of the training command in a launch script, sbatch file or command line.
 
     The command with the most options counts. Branches are followed where their condition compares
     what the script itself sets; a variable set in any other branch is used only where no line
@@ -80,7 +79,7 @@ def read_shell(text: str) -> Document:
 
 
 def assemble(shell: Shell, text: str, heredocs: list[str]) -> Document:
-    """Return the document of the command with the most options, with what stands beside it."""
+    """Return the document of the command with the most options, its launcher and its heredocs."""
     bodies = [words(expand(re.sub(r"\\\s*\n", " ", body), shell.variables)) for body in heredocs]
     candidates = [*shell.commands, *bodies, *(words(value) for value in shell.variables.values())]
     best = max(candidates, key=count_options, default=[])
@@ -212,8 +211,10 @@ def continued(current: list[str]) -> bool:
 
 
 def words(text: str) -> list[str]:
-    """Split into words; quotes are removed, what they held stays together unless it is itself
-    options."""
+    """Split into words and remove quotes.
+
+    A quoted text stays one word, unless it holds options itself.
+    """
     found: list[str] = []
     for raw in re.findall(r"(?:\"(?:\\.|[^\"\\])*\"|'[^']*'|\\.|[^\s\"'])+", text):
         bare = re.sub(

@@ -1,6 +1,4 @@
-"""A run's settings made small.
-
-The same kind of model, optimizer and schedule at a width that trains in a minute.
+"""A small twin of a run: the same kind of model, optimizer and schedule, trained in a minute.
 
 What does not carry over between widths is scaled by what is known to: Adam's rate ∝ 1/width (Tensor
 Programs V, arXiv:2203.03466), init std ∝ 1/√width. So a rate or an init that is too large for its
@@ -63,9 +61,10 @@ class Twin:
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What was scaled, and what is not carried over."""
     caveats: tuple[str, ...] = field(default=(), compare=False)
-    """What a pass does not speak for, since the config does not state it."""
+    """What a pass does not cover, since the config does not state it."""
 
     def __post_init__(self) -> None:
+        """Refuse impossible values."""
         for name in ("hidden", "layers", "heads", "vocab", "context", "batch", "base_hidden"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1")

@@ -5,7 +5,7 @@ from functools import cache
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.recognize import BESIDE_THE_POINT, named
 from trimtab.configs.settings import Doubt, Setting
 from trimtab.configs.values import finite
@@ -66,10 +66,7 @@ def misspelt(
     framework: Framework | None,
     stated: Mapping[str, Setting],
 ) -> Iterator[Doubt]:
-    """Give the keys that nothing reads but that are one letter off a known one.
-
-    And words that Megatron-LM does not know.
-    """
+    """Yield keys one letter off a known one, and options that Megatron-LM does not know."""
     if framework is not None and framework.name == "megatron" and document.syntax == "args":
         for name, option in MEGATRON.items():
             found = stated.get(name)
@@ -129,12 +126,11 @@ def as_written(known: str, key: str) -> str:
 
 @cache
 def nearest(key: str) -> tuple[str, str] | None:
-    """Return the fact and the known key that a key is one letter off, or None where there is none
-    or several facts."""
+    """Return the one fact and known key that differ from a key by one letter, or None."""
     found = {
         name: known
         for name in WATCHED
-        for known in FACTS[name].strong.split()
+        for known in fact_table()[name].keys
         if len(known) >= SHORTEST and is_one_off(key, known)
     }
     return next(iter(found.items())) if len(found) == 1 else None
@@ -144,8 +140,8 @@ def is_one_off(one: str, other: str) -> bool:
     """Whether two words differ by one letter more, one less, one other, or two swapped.
 
     Example:
-        >>> is_one_off("maxnrom", "maxnorm"), is_one_off("wieghtdecay", "weightdecay"), is_one_off("minlr", "maxlr")
-        (True, True, False)
+        >>> is_one_off("maxnrom", "maxnorm"), is_one_off("minlr", "maxlr")
+        (True, False)
     """
     if one == other or abs(len(one) - len(other)) > 1:
         return False

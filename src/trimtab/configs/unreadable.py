@@ -1,8 +1,9 @@
-"""Values under a known key that cannot be read, or cannot be.
+"""Values under a known key that are unreadable or impossible.
 
-Named, and never replaced by a default.
+They are reported and never replaced by a default.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.recognize import ACCEPT, PREFIXED, named, placed
 from trimtab.configs.settings import Doubt, Setting
 from trimtab.configs.values import duration, finite, flag, number, pair, unresolved
@@ -67,11 +68,15 @@ SHARES = frozenset(
 """Frameworks that refuse a warm-up share above 1; elsewhere 5 may be percent."""
 ONE_FORMAT = SHARES - {"axolotl", "open-instruct"} | {"deepspeed"}
 """Frameworks that refuse to start with both fp16 and bf16 on."""
+LENGTHS = ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps")
+"""Facts that may be written as a duration."""
 HAS_DIGIT = re.compile(r"\d")
 WORD = re.compile(r"[a-z]{2,12}")
 PLACEHOLDER = re.compile(r"[$%<>{}@*?|=]|__|\b[a-z_]+\.[a-z_]+|\(")
 SEVERAL = re.compile(
-    r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*|[-+\d.eE]+(\s+[-+\d.eE]+)+|[1-9]\d*(,[1-9]\d{2,})+"
+    r"[\s\[(]*[-+\d.eE]+(\s*[,;:]\s+[-+\d.eE]+|\s*,\s*[-+\d.]*[.eE][-+\d.eE]*)+[\s\])]*"
+    r"|[-+\d.eE]+(\s+[-+\d.eE]+)+"
+    r"|[1-9]\d*(,[1-9]\d{2,})+"
 )
 """Several numbers in one text: a sweep, or one for each group."""
 BARE_EXPONENT = re.compile(r"[-+]?\d+[eE][-+]?\d+|[-+]?\d+\.\d*[eE]\d+")
@@ -84,7 +89,7 @@ def doubtful(
     framework: Framework | None,
     stated: Mapping[str, Setting],
 ) -> tuple[Doubt, ...]:
-    """Return the values that a key surely names and that cannot be taken, one of each fact.
+    """Return the values that are unreadable or impossible under an unambiguous key, one per fact.
 
     Left alone: placeholders, `auto`, flags, lists of several values, -1 (which stands for "not set"
     in many trainers), and facts that another key states.
@@ -126,13 +131,14 @@ def sure_facts(framework: Framework | None, leaf: Leaf) -> list[str]:
     return [
         name
         for name, base in named(parts[-1], parents[-1] if parents else "")
-        if base >= PREFIXED and base + placed(name, FACTS[name], parents, frozenset()) > ACCEPT
+        if base >= PREFIXED
+        and base + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
     ]
 
 
 def judged(name: str, leaf: Leaf, document: Document, framework: Framework | None) -> Kind | None:
     """Return what is wrong with a value, or None."""
-    value, bounds = leaf.value, RANGES[name]
+    value = leaf.value
     if value is None or isinstance(value, bool) or unresolved(value):
         return None
     if name == "betas":
@@ -140,28 +146,34 @@ def judged(name: str, leaf: Leaf, document: Document, framework: Framework | Non
     if isinstance(value, list):
         return None
     amount = number(value)
-    if amount is None and name in ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps"):
-        found = duration(value)
-        amount = found[0] if found else None
+    if amount is None and name in LENGTHS and (found := duration(value)):
+        amount = found[0]
     if amount is None:
         return text_kind(str(value), document, framework)
-    if amount != amount or amount in (float("inf"), float("-inf")):
-        return None  # NaN and Inf are kept, for a rule to speak of
-    strict = framework is not None and framework.name in SHARES
-    if not strict and ((name == "warmup_ratio" and amount > 1) or (name == "lr" and amount == 0)):
-        return None  # percent; a rate that the schedule sets
-    if amount == -1 and name != "lr":
-        return None
-    open_end = amount == 0 and not bounds.zero
-    at_one = amount >= 1 and name in ("beta1", "beta2")
-    impossible = open_end or at_one or not bounds.low <= amount <= bounds.high
+    if amount != amount or abs(amount) == math.inf:  # isfinite refuses integers beyond all floats
+        return None  # NaN and Inf are kept, for a rule to report
     if framework is None and "beta" not in squash(leaf.key) and name != "lr":
         return None  # a word of many meanings
-    return "impossible" if impossible else None
+    strict = framework is not None and framework.name in SHARES
+    return None if is_possible(name, amount, strict=strict) else "impossible"
+
+
+def is_possible(name: str, amount: float, *, strict: bool) -> bool:
+    """Whether a fact can have a value; `strict` where the framework itself refuses the others."""
+    bounds = RANGES[name]
+    if amount == -1 and name != "lr":
+        return True  # "not set" in many trainers
+    if not strict and name == "warmup_ratio" and amount > 1:
+        return True  # percent
+    if amount == 0 and not bounds.zero:
+        return name == "lr" and not strict  # a rate that the schedule sets
+    if amount >= 1 and name in ("beta1", "beta2"):
+        return False
+    return bounds.low <= amount <= bounds.high
 
 
 def text_kind(text: str, document: Document, framework: Framework | None) -> Kind | None:
-    """Return whether a text stands where only a number can."""
+    """Return what is wrong with a text in place of a number, or None."""
     plain = text.strip()
     if not plain or len(plain) > 40 or PLACEHOLDER.search(plain) or SEVERAL.fullmatch(plain):
         return None
@@ -175,10 +187,7 @@ def text_kind(text: str, document: Document, framework: Framework | None) -> Kin
 
 
 def meant(text: str) -> str:
-    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be.
-
-    Empty where that is not plain.
-    """
+    """Return what `3e-4,`, `3e−4`, `1,0` and `O.1` were meant to be; empty where unclear."""
     plain = re.sub(r"[−–—]", "-", text.strip().rstrip(",;"))
     plain = re.sub(r"^[Oo](?=\.)", "0", plain)
     plain = re.sub(r"^(\d{1,2}),(\d{1,3})$", r"\1.\2", plain)
@@ -231,10 +240,7 @@ def conflicts(framework: Framework | None, stated: Mapping[str, Setting]) -> Ite
 
 
 def exponents(document: Document, leaves: Iterable[Leaf]) -> Iterator[Doubt]:
-    """Give the numbers that a YAML file writes as `4e-4`.
-
-    Which PyYAML hands to the trainer as text.
-    """
+    """Yield the numbers that a YAML file writes as `4e-4`, which PyYAML reads as text."""
     if document.syntax != "yaml":
         return
     for leaf in leaves:
@@ -250,7 +256,7 @@ def exponents(document: Document, leaves: Iterable[Leaf]) -> Iterator[Doubt]:
 
 
 def in_doubt(doubts: Iterable[Doubt]) -> set[str]:
-    """Return the settings for which no default may stand."""
+    """Return the settings that must not be filled with a default."""
     names = {doubt.name for doubt in doubts if doubt.kind in ("unreadable", "impossible", "unsure")}
     if "betas" in names:
         names |= {"beta1", "beta2"}

@@ -1,4 +1,4 @@
-"""Values as people write them: numbers as text, durations with a unit, pairs, precisions, flags."""
+"""Parsers of single values: numbers as text, durations with a unit, pairs, precisions, flags."""
 
 import ast
 import math
@@ -51,7 +51,7 @@ CALLS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def number(value: Any) -> float | int | None:
+def number(value: object) -> float | int | None:
     """Return a value as a number, or None. `3e-4`, `1_000`, `.5`, `2e12` as text are numbers."""
     if isinstance(value, bool):
         return None
@@ -77,7 +77,7 @@ def number(value: Any) -> float | int | None:
     return None
 
 
-def finite(value: Any) -> float | int | None:
+def finite(value: object) -> float | int | None:
     """Return a value as a finite number, or None."""
     found = number(value)
     return found if found is not None and math.isfinite(found) else None
@@ -113,31 +113,37 @@ def calculate(
         return -operand if isinstance(node.op, ast.USub) else operand
     if isinstance(node, ast.BinOp):
         left, right = calculate(node.left, names, known), calculate(node.right, names, known)
-        if not all(isinstance(side, int | float) for side in (left, right)):
-            raise ValueError(ast.dump(node))
-        if isinstance(node.op, ast.Pow):
-            if abs(left) > 1e9 or abs(right) > 64:
-                raise ValueError("power too large")
-            return left**right
-        if isinstance(node.op, ast.LShift) and 0 <= right <= 64 and isinstance(left, int):
-            return left << right
-        if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 1e30:
-            raise ValueError("number too large")
-        if type(node.op) in OPERATORS:
-            return OPERATORS[type(node.op)](left, right)
+        return combined(node.op, left, right)
     if isinstance(node, ast.Call) and not node.keywords:
-        name = (
-            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        )
+        function = node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         if name in CALLS and 1 <= len(node.args) <= 8:
             values = [calculate(argument, names, known) for argument in node.args]
-            return CALLS[name](
-                *[number(value) if isinstance(value, str) else value for value in values]
-            )
+            return CALLS[name](*[number(v) if isinstance(v, str) else v for v in values])
     raise ValueError(type(node).__name__)
 
 
-def pair(value: Any) -> tuple[float, float] | None:
+def combined(operation: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of an operation on two numbers.
+
+    Bounded, so that a text of a few characters cannot ask for a number of a million digits.
+    """
+    if not all(isinstance(side, int | float) for side in (left, right)):
+        raise ValueError(f"{left!r:.40} and {right!r:.40} are not two numbers")
+    if isinstance(operation, ast.Pow):
+        if abs(left) > 1e9 or abs(right) > 64:
+            raise ValueError("power too large")
+        return left**right
+    if isinstance(operation, ast.LShift) and 0 <= right <= 64 and isinstance(left, int):
+        return left << right
+    if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 1e30:
+        raise ValueError("number too large")
+    if type(operation) not in OPERATORS:
+        raise ValueError(type(operation).__name__)
+    return OPERATORS[type(operation)](left, right)
+
+
+def pair(value: object) -> tuple[float, float] | None:
     """Return two numbers from `[0.9, 0.95]`, `(0.9,0.98)`, `"0.9 0.95"`, `{"beta1": …}`."""
     if isinstance(value, str):
         value = re.split(r"[\s,;]+", value.strip().strip("()[]").strip())
@@ -149,7 +155,7 @@ def pair(value: Any) -> tuple[float, float] | None:
     return None if first is None or second is None else (float(first), float(second))
 
 
-def duration(value: Any) -> tuple[float, str] | None:
+def duration(value: object) -> tuple[float, str] | None:
     """Return (amount, unit) of a length of training: steps, epochs, ratio, samples, tokens.
 
     `100ba`, `0.01dur`, `375e6tok`, `2e12T`, `3%`; a plain number has the unit "".
@@ -181,7 +187,7 @@ def unit_of(word: str) -> str:
     return "steps" if word.startswith(("it", "update")) else ""
 
 
-def flag(value: Any) -> bool | None:
+def flag(value: object) -> bool | None:
     """Return a value as a flag, or None."""
     if isinstance(value, bool):
         return value
@@ -201,7 +207,7 @@ def flag(value: Any) -> bool | None:
     return None
 
 
-def precision(value: Any) -> str | None:
+def precision(value: object) -> str | None:
     """Return bf16, fp16, fp32 or fp8 from how a framework names its precision; None if unknown."""
     if isinstance(value, bool) or value is None:
         return None
@@ -219,7 +225,7 @@ def precision(value: Any) -> str | None:
     return None
 
 
-def unresolved(value: Any) -> bool:
+def unresolved(value: object) -> bool:
     """Whether a value is a placeholder that the file alone does not fill."""
     if not isinstance(value, str):
         return False

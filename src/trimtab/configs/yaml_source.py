@@ -1,17 +1,15 @@
-"""YAML without its dangers: no object is built, aliases and depth are bounded, unknown tags are
-read as plain values."""
+"""Safe YAML: no objects are built, aliases and depth are bounded, unknown tags are plain values."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
-from trimtab.configs.document import MAX_LEAVES, Document, PathKey
+from trimtab.configs.document import MAX_DEPTH, MAX_LEAVES, Document, PathKey
 
 __all__ = ["read_yaml"]
 
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DEPTH = 60
 
 
 def read_yaml(text: str) -> Iterator[Document]:

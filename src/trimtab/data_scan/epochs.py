@@ -1,4 +1,4 @@
-"""How often a plan goes through the corpus, and at which step each time begins."""
+"""How many epochs a plan takes over the corpus, and the step at which each begins."""
 
 from dataclasses import dataclass
 

@@ -6,7 +6,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, cast
 
-from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
+from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Unit, block_of
 from trimtab.data_scan.read_text import Records, load_json, opened
 from trimtab.errors import ReadError
 
@@ -33,7 +33,7 @@ class TarShard:
         self.notes: list[str] = []
         self._origin = ""
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks of whole samples; the cursor counts samples."""
         docs: list[bytes] = []
         origins: list[str] = []
@@ -56,7 +56,7 @@ class TarShard:
 
     def _block(
         self, docs: list[bytes], next_id: int, bad: int, size: int, origins: list[str]
-    ) -> Block:
+    ) -> DataBlock:
         says = origins if self.records.say_origins else []
         return block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=says)
 
@@ -110,8 +110,7 @@ class TarShard:
                 )
 
     def _text(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:
-        """Return a member's text; empty for one that is no text, None for one that is
-        unreadable."""
+        """Return a member's text; empty where it is not text, None where it is unreadable."""
         lower = member.name.lower()
         if not lower.endswith((*_TEXTS, ".json")):
             return b""
@@ -131,8 +130,7 @@ class TarShard:
 
 
 class _Metered:
-    """A stream that refuses to give more between two members than they and their headers can
-    need."""
+    """A stream that bounds the bytes read between two members of an archive."""
 
     def __init__(self, path: Path, stream: BufferedIOBase) -> None:
         self._path, self._stream = path, stream

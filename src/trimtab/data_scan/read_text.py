@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
+from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Unit, block_of
 from trimtab.data_scan.unpack import open_data
 from trimtab.errors import ReadError
 
@@ -59,7 +59,7 @@ class PlainText:
         self.total = path.stat().st_size
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks; the cursor counts bytes of the unpacked text."""
         step = max(BLOCK_BYTES // self.context, 1) * self.context
         with opened(self.path, cursor) as stream:
@@ -68,7 +68,10 @@ class PlainText:
                 starts = np.append(np.arange(0, len(raw), self.context, dtype=np.int64), len(raw))
                 ids = np.arange(next_id, next_id + len(starts) - 1, dtype=np.int64)
                 next_id += len(ids)
-                yield Block(np.frombuffer(raw, np.uint8), starts, ids, starts, 0, len(raw)), cursor
+                yield (
+                    DataBlock(np.frombuffer(raw, np.uint8), starts, ids, starts, 0, len(raw)),
+                    cursor,
+                )
 
 
 class JsonLines:
@@ -83,7 +86,7 @@ class JsonLines:
         self.total = path.stat().st_size
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks of whole records; the cursor counts bytes of the unpacked text."""
         with opened(self.path, cursor) as stream:
             while True:
@@ -100,10 +103,7 @@ class JsonLines:
                 next_id += len(docs)
 
     def _gather(self, stream: BufferedIOBase) -> tuple[list[bytes], list[str], int, int]:
-        """Return the documents of the next block.
-
-        Where they are from, how many were unreadable, and the bytes read.
-        """
+        """Return documents, origins, number of unreadable records and bytes of the next block."""
         docs: list[bytes] = []
         origins: list[str] = []
         bad = size = 0
@@ -137,10 +137,7 @@ class Records:
         self._looked_for_origin = 0
 
     def read(self, raw: bytes) -> tuple[bytes | None, str]:
-        """Return a record's text, None where it cannot be read.
-
-        And its origin, "" where it does not say.
-        """
+        """Return a record's text, None where unreadable, and its origin, "" where not stated."""
         try:
             record = load_json(raw)
         except (ValueError, RecursionError):
@@ -197,8 +194,11 @@ def load_json(raw: bytes) -> Any:
 
 
 def text_of(record: Any, field: str | None) -> str | None:
-    """Return a record's text: of the named field (`meta.text` goes into objects), else of a usual
-    one, else the longest string."""
+    """Return a record's text, or None.
+
+    From the named field (`meta.text` descends into objects), else from a usual field, else the
+    longest string.
+    """
     if isinstance(record, str):
         return record
     if not isinstance(record, Mapping):

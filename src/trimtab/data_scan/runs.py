@@ -1,5 +1,4 @@
-"""Repeated n-grams: the same 1 to 13 elements again and again, found without looking at every
-element.
+"""Repeated n-grams: runs of the same 1 to 13 elements, found by sampling.
 
 In a run of period s each element equals the one s before it. A run that is long enough has several
 such equalities at every few elements, so it is enough to look there, and to measure exactly only
@@ -35,11 +34,10 @@ class Runs:
 def find_runs(
     data: NDArray[Any], edges: NDArray[np.int64], *, min_length: int = 0, max_span: int = MAX_SPAN
 ) -> Runs:
-    """Return every stretch that repeats a span of 1 to `max_span` elements `MIN_REPEATS` times or
-    more.
+    """Return every run of one n-gram of 1 to `max_span` elements, repeated `MIN_REPEATS` times.
 
     data[i] == data[i - s] for all i in [start + s, end), and the stretch does not cross an edge.
-    Of the spans that describe one stretch the shortest is told. Blind to repeats with variation.
+    The shortest span that describes a run is reported. Blind to repeats with variation.
 
     Args:
         data: integers [n].

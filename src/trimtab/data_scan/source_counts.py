@@ -1,7 +1,4 @@
-"""What is counted of one source while it streams by.
-
-Plain numbers and arrays, so that it can be saved.
-"""
+"""Counts of one source while it is read, as plain numbers and arrays that can be saved."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -10,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import Block, show
+from trimtab.data_scan.block import DataBlock, show
 
-__all__ = ["MAX_EXAMPLES", "Account", "Tally"]
+__all__ = ["MAX_EXAMPLES", "SourceCounts", "Tally"]
 
 MAX_EXAMPLES = 3
 MAX_ORIGINS = 100
@@ -42,7 +39,7 @@ class Tally:
 
 
 @dataclass
-class Account:
+class SourceCounts:
     """One source."""
 
     path: str
@@ -75,7 +72,11 @@ class Account:
     notes: list[str] = field(default_factory=list)
 
     def hit(
-        self, rule: str, block: Block, units: NDArray[np.int64], at: NDArray[np.int64] | None = None
+        self,
+        rule: str,
+        block: DataBlock,
+        units: NDArray[np.int64],
+        at: NDArray[np.int64] | None = None,
     ) -> None:
         """Note units of a block; `at` holds where in the block each is to be shown."""
         if not len(units):
@@ -97,10 +98,7 @@ class Account:
             )
 
     def add_of_origin(self, origin: str, name: str, number: int) -> None:
-        """Add to a named count of an origin.
-
-        Of too many origins, such as addresses, none is kept apart.
-        """
+        """Add to a named count of an origin; beyond `MAX_ORIGINS` origins share one row."""
         if origin not in self.origins and len(self.origins) >= MAX_ORIGINS:
             origin = OTHER_ORIGINS
         counts = self.origins.setdefault(origin, {})
@@ -121,7 +119,7 @@ class Account:
         return state
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Account":
+    def from_state(cls, state: dict[str, Any]) -> "SourceCounts":
         """Return what `state` was taken of."""
         lengths, tallies = state["lengths"], state["tallies"]
         return cls(

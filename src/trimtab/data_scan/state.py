@@ -1,5 +1,4 @@
-"""A half-done scan on disk: one `.npz` of JSON and plain arrays, written beside and renamed into
-place."""
+"""State of an unfinished scan: one `.npz` of JSON and arrays, replaced atomically."""
 
 import json
 import os

@@ -1,10 +1,7 @@
-"""Compressed shards, unpacked to their very end.
+"""Compressed shards, unpacked to their end; truncated and damaged ones are refused.
 
-One that was cut, damaged or has something behind it is refused.
-
-A log may break off, and what came before is worth reading. A shard of training data may not:
-whoever reads it next gets another number of documents, and every id after it means another
-document.
+A truncated log is still worth reading. A truncated shard of training data is not: it has a
+different number of documents, so every id after it refers to another document.
 """
 
 import bz2

@@ -1,6 +1,6 @@
-"""What each parameter of a model is for: embedding, position, norm, bias, output layer and so on.
+"""The role of each parameter of a model: embedding, position, norm, bias, output layer and others.
 
-Told from the type of its module first, from its name second. Names follow the habits of Megatron,
+Recognized by the type of its module first, by its name second. Names follow those of Megatron,
 transformers, torchtitan, OLMo, nanoGPT and metaseq.
 """
 
@@ -34,7 +34,9 @@ _POSITION = re.compile(
     re.IGNORECASE,
 )
 _RESIDUAL = re.compile(
-    r"(?:^|\.)(o_proj|out_proj|c_proj|down_proj|down|fc2|w2|wo|dense_4h_to_h|linear2|linear_fc2|linear_proj|attention\.dense|self_attention\.dense|(?:attn|attention|self_attn|mixer)\.(?:proj|output|out)|mlp\.proj|ff_out|attn_out)$"
+    r"(?:^|\.)(o_proj|out_proj|c_proj|down_proj|down|fc2|w2|wo|dense_4h_to_h|linear2|linear_fc2"
+    r"|linear_proj|attention\.dense|self_attention\.dense"
+    r"|(?:attn|attention|self_attn|mixer)\.(?:proj|output|out)|mlp\.proj|ff_out|attn_out)$"
 )
 _HEAD = re.compile(
     r"(?:^|\.)(lm_head|embed_out|output_layer|output|head|unembed|decoder|to_logits|readout)$"

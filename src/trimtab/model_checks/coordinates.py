@@ -1,5 +1,4 @@
-"""The coordinate check: whether updates move activations as much in wide models as in narrow ones
-(µP)."""
+"""The coordinate check of µP: whether the change of activations depends on the width."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from trimtab.model_checks.gradients import tiny_batch, token_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["Coordinates", "coordinate_check"]
 
@@ -39,7 +38,7 @@ class Coordinates:
     slope: Mapping[str, float]
     """Layer → slope of log(change) on log(width): 0 under µP, NaN where a change is 0 or not
     finite."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
 
     @property
     def passed(self) -> bool:
@@ -73,8 +72,7 @@ def coordinate_check(
     steps: int = 4,
     seeds: int = 2,
 ) -> Coordinates:
-    """Train a few steps at several widths and fit how the change of each activation grows with
-    width.
+    """Train a few steps at several widths and fit the change of each activation over width.
 
     For every layer the mean of |x_after − x_before| over batch and coordinates is taken. Under µP
     it does not depend on the width; in the standard parametrisation with one rate for Adam it grows
@@ -156,7 +154,7 @@ def _activations(
 ) -> dict[str, Tensor]:
     """Return the output of every leaf with a matrix.
 
-    And of the whole model under the name "output".
+    The whole model has the name "output".
     """
     kept: dict[str, Tensor] = {}
 
@@ -194,7 +192,9 @@ def _slope(widths: Sequence[int], values: Sequence[float]) -> float:
     return float(np.polyfit(np.log(widths), np.log(values), 1)[0])
 
 
-def _judge(slope: Mapping[str, float], change: Mapping[str, tuple[float, ...]]) -> list[Finding]:
+def _judge(
+    slope: Mapping[str, float], change: Mapping[str, tuple[float, ...]]
+) -> list[ConfigFinding]:
     wild = [n for n, values in change.items() if not all(map(math.isfinite, values))]
     steep = {n: s for n, s in slope.items() if s > LIMIT}
     if not steep and not wild:

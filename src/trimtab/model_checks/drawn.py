@@ -1,7 +1,4 @@
-"""The init that a model asks for, read off without drawing a number.
-
-On the meta device, at any size.
-"""
+"""The standard deviations of a model's init, read on the meta device without drawing numbers."""
 
 from __future__ import annotations
 
@@ -54,14 +51,15 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
+        """Start without a record."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._stds: dict[int, float] = {}
         self._truncated: Any = None
 
     def __enter__(self) -> AskedStds:
-        """Begin to note; torch leaves truncated normals out on the meta device.
+        """Start recording.
 
-        So they are stood in for.
+        On the meta device torch skips truncated normals, so a plain normal replaces them.
         """
         self._truncated = getattr(nn.init, _TRUNCATED, None)
         if self._truncated is not None:
@@ -126,9 +124,7 @@ def _plain_normal(tensor: Tensor, mean: float, std: float, *_cut: Any, **_named:
 
 
 def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
-    """Return the model of a transformers `config.json` on the meta device.
-
-    And the stds it asks for.
+    """Return the model of a transformers `config.json` on the meta device, and its init stds.
 
     Only classes of the installed transformers are used: nothing that the file names is executed or
     fetched. No memory is taken for weights.

@@ -18,11 +18,11 @@ from trimtab.model_checks.weights import fill_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
 
 __all__ = [
-    "Pass",
+    "GradientPass",
     "as_it_was",
     "judge_loss",
     "judge_touch",
@@ -36,7 +36,7 @@ _ROWS, _TOKENS = 2, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class GradientPass:
     """What one pass showed."""
 
     loss: float | None = None
@@ -81,10 +81,8 @@ def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
 
 def run_once(
     model: nn.Module, anatomy: Anatomy, batch: Any, loss: Callable[[nn.Module, Any], Tensor] | None
-) -> Pass:
-    """Do one pass in train mode and leave the model as it was.
-
-    Weights, gradients, buffers, random state.
+) -> GradientPass:
+    """Do one pass in train mode and restore weights, gradients, buffers and random state.
 
     A weight that is exactly 0 hides the gradient of those before it; for the pass it gets small
     noise.
@@ -92,9 +90,9 @@ def run_once(
     Cost: one forward and backward pass, and the memory of one set of gradients.
     """
     if any(p.parameter.is_meta for p in anatomy.parts):
-        return Pass(failed="weights are on the meta device")
+        return GradientPass(failed="weights are on the meta device")
     if batch is None and anatomy.vocab is None:
-        return Pass(failed="no token embedding was recognised; give batch= and loss=")
+        return GradientPass(failed="no token embedding was recognised; give batch= and loss=")
     device = anatomy.parts[0].parameter.device
     given = tiny_batch(anatomy.vocab or 2, device) if batch is None else batch
     entering: list[float] = []
@@ -103,7 +101,7 @@ def run_once(
             value = (loss or token_loss)(model, given)
             value.backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
-            return Pass(
+            return GradientPass(
                 failed=(
                     f"{type(error).__name__}:"
                     f" {str(error).splitlines()[0][:200] if str(error) else ''}"
@@ -114,7 +112,7 @@ def run_once(
             for p in anatomy.parts
             if p.parameter.grad is not None
         }
-        return Pass(
+        return GradientPass(
             loss=float(value.detach()),
             grad_norm=norms,
             effective_std=entering[0] if entering else None,
@@ -159,7 +157,7 @@ def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> Iterator[None]:
-    """Note the std of what enters the first block, positions taken out where they are added."""
+    """Record the std of the input of the first block, without the share of added positions."""
     tokens = anatomy.of("token embedding")
     if anatomy.blocks_name is None or not tokens:
         yield
@@ -189,10 +187,7 @@ def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> I
 
 
 def _share(embedded: Tensor, entering: Tensor) -> float:
-    """Return the std of a·e, with a the slope of x on e.
-
-    What the embedding contributes to x = a·e + positions.
-    """
+    """Return the std of a·e, the embedding's share of x = a·e + positions."""
     if embedded.shape != entering.shape:
         return float(entering.std())
     e, x = embedded - embedded.mean(), entering - entering.mean()
@@ -200,8 +195,8 @@ def _share(embedded: Tensor, entering: Tensor) -> float:
     return abs(slope) * float(embedded.std())
 
 
-def judge_touch(anatomy: Anatomy, done: Pass) -> Iterator[Finding]:
-    """Tell frozen parameters, those no gradient reaches, and gradients that are not finite."""
+def judge_touch(anatomy: Anatomy, done: GradientPass) -> Iterator[ConfigFinding]:
+    """Yield frozen parameters, parameters without a gradient, and gradients that are not finite."""
     frozen = [
         p for p in anatomy.parts if not p.parameter.requires_grad and p.role != "position embedding"
     ]
@@ -256,7 +251,7 @@ def _is_key_bias(name: str) -> bool:
     return name.endswith("bias") and any(k in name for k in ("k_proj", "key", ".k.", "wk"))
 
 
-def judge_loss(done: Pass, vocab: int | None) -> Iterator[Finding]:
+def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]:
     """Hold the first loss on random tokens against ln V."""
     if done.loss is None or vocab is None:
         return

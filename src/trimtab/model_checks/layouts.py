@@ -1,7 +1,4 @@
-"""One model put on several ranks.
-
-DDP, FSDP2, tensor parallel with and without split sequences, FSDP2 over those.
-"""
+"""One model on several ranks: DDP, FSDP2, tensor and sequence parallel, and FSDP2 over those."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
-__all__ = ["LAYOUTS", "Case", "check_replicas", "part_of", "place", "plain_names", "whole"]
+__all__ = ["LAYOUTS", "LayoutCase", "check_replicas", "part_of", "place", "plain_names", "whole"]
 
 LAYOUTS = ("ddp", "fsdp", "tp", "tp+sp", "fsdp+tp", "fsdp+tp+sp")
 """`sp` splits the sequence over the tensor-parallel ranks; `fsdp+tp` needs a multiple of 2, at
@@ -36,7 +33,7 @@ least 4."""
 
 
 @dataclass(kw_only=True)
-class Case:
+class LayoutCase:
     """What `build` gives: a model and how one step of it is done. Made anew for every layout."""
 
     model: nn.Module
@@ -57,10 +54,8 @@ class Case:
     after_step: Callable[[nn.Module], Any] | None = None
 
 
-def place(case: Case, layout: str) -> tuple[nn.Module, int, int]:
-    """Put a case's model on the ranks.
-
-    Return it, on how many ways the batch is split, and which is ours.
+def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
+    """Put a model on the ranks; return it, the number of batch shards, and our shard.
 
     Raises:
         ConfigError: There is no such layout, no plan for it, or not enough ranks.
@@ -98,11 +93,12 @@ def _shard(model: nn.Module, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _split(case: Case, mesh: Any, *, sequence: bool) -> None:
+def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
-            "no tensor-parallel plan was given; set Case.tensor_plan, or leave these layouts out"
+            "no tensor-parallel plan was given; set LayoutCase.tensor_plan, or leave these layouts"
+            " out"
         )
     parallelize_module(case.model, mesh, dict(plan))
 
@@ -139,8 +135,8 @@ def plain_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def check_replicas(
     model: nn.Module, step: int = 0, *, every_steps: int = 1, group: Any = None
-) -> tuple[Finding, ...]:
-    """Tell parameters that should be the same on several ranks and are not.
+) -> tuple[ConfigFinding, ...]:
+    """Return a finding on parameters that should be equal on several ranks and are not.
 
     A plain tensor is the same on all ranks of the group; a DTensor on those that hold the same
     shard. Compared are the bits, so a NaN equals the same NaN. For a running job: call it in the

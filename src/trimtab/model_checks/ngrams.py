@@ -1,4 +1,4 @@
-"""What a table of counts makes of a text: the losses that a trained model must at least beat."""
+"""Losses of unigram and bigram tables, which a trained model must beat."""
 
 import math
 

@@ -1,7 +1,4 @@
-"""What is in force after a load.
-
-The optimizer's settings, its step count, layers that came later.
-"""
+"""What is in effect after loading a checkpoint: optimizer settings, step count, added layers."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["check_loaded", "check_reload", "judge_added_layers"]
 
@@ -30,7 +27,7 @@ def check_reload(
     wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
     step: int | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
@@ -56,7 +53,7 @@ def check_reload(
         raise ConfigError(
             f"{len(per_group)} mappings for {len(groups)} groups; give one for all, or one each"
         )
-    findings: list[Finding] = []
+    findings: list[ConfigFinding] = []
     for number, (group, fields) in enumerate(zip(groups, per_group, strict=True)):
         for name, value in fields.items():
             has = group.get(name)
@@ -82,7 +79,7 @@ def check_loaded(
     *,
     step: int | None = None,
 ) -> None:
-    """Do what `check_reload` does, and refuse to go on.
+    """Do what `check_reload` does, and raise where something differs.
 
     Raises:
         ConfigError: Names every field that differs.
@@ -104,11 +101,8 @@ def _same(has: Any, value: Any) -> bool:
     return bool(has == value)
 
 
-def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Finding]:
-    """Tell moments without a count of steps, counts that differ.
-
-    And a count other than the run's.
-    """
+def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[ConfigFinding]:
+    """Yield a missing step count of the optimizer's moments, and counts that differ."""
     counts: dict[float, int] = {}
     lost = 0
     for state in optimizer.state.values():
@@ -147,8 +141,8 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Findi
         )
 
 
-def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[Finding]:
-    """Tell layers that the model has and the checkpoint does not; an embedding norm is an error.
+def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[ConfigFinding]:
+    """Yield layers that the model has and the checkpoint has not; an embedding norm is an error.
 
     It has weights of its own and changes every activation, so it is there from step 0 or never.
     """

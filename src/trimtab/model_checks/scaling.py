@@ -1,7 +1,4 @@
-"""Loss scaling: the scaler's own logic, clipping on the right side of it.
-
-And dividing before the sum.
-"""
+"""Loss scaling: the scaler's logic, the order of unscaling and clipping, and gradient averaging."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from trimtab.model_checks.book import found
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["ScalerRules", "check_clip_order", "check_predivide", "check_scaler"]
 
@@ -40,10 +37,10 @@ class ScalerRules:
 
 def check_scaler(
     make: Callable[[], Any], rules: ScalerRules | None = None, *, growth_interval: int | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Play a fixed sequence of steps through a scaler.
 
-    And hold its scale and its skipping against the rules.
+    Its scale and its skipped steps are compared with the rules.
 
     The sequence: an overflow; steps without one until it should grow; one more; an overflow one
     step
@@ -90,8 +87,9 @@ def check_scaler(
                     found(
                         "L25",
                         "error",
-                        f"at step {number} of the sequence"
-                        f" ({'an overflow' if overflows else f'{quiet or interval} without overflow'})"
+                        f"at step {number} of the sequence ("
+                        + ("an overflow" if overflows else f"{quiet or interval} without overflow")
+                        + ")"
                         f" the {what} is {has:g}, it should be {should:g}",
                         values={
                             "step": number,
@@ -108,7 +106,7 @@ def check_scaler(
 
 def check_clip_order(
     step: Callable[[], Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Do one of the user's steps at two loss scales; what reaches the optimizer must not change.
 
     Clipped before it is unscaled, the gradient's norm ends at clip/scale: 1.53e-5 at 65 536 and
@@ -185,7 +183,7 @@ def check_predivide(
     *,
     factor: float,
     reduce: Callable[[Sequence[Tensor], float], Tensor] | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Average the ranks' gradients with and without dividing first.
 
     Both must agree to one in a million.

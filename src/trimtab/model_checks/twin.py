@@ -1,6 +1,4 @@
-"""The small model itself, with the kinds of parts a config asks for.
-
-And how it is split over ranks.
+"""The small twin model, with the kinds of layers of a config, and its tensor-parallel plan.
 
 Shape letters: B batch, T tokens, D width, H heads, K width per head, V vocabulary.
 """
@@ -39,13 +37,14 @@ class TwinModel(nn.Module):
     """
 
     def __init__(self, twin: Twin) -> None:
+        """Build the model and draw its first weights."""
         super().__init__()
         self.twin = twin
         self.embed = _Embedding(twin)
         self.blocks = nn.ModuleList([_Block(twin) for _ in range(twin.layers)])
         self.final_norm = _norm(twin, twin.hidden)
         self.lm_head = nn.Linear(twin.hidden, twin.vocab, bias=False)
-        self._initialise()
+        self.initialize()
         if twin.tied:
             self.lm_head.weight = self.embed.tokens.weight
 
@@ -60,7 +59,8 @@ class TwinModel(nn.Module):
         logits: Tensor = self.lm_head(x_BTD)
         return logits
 
-    def _initialise(self) -> None:
+    def initialize(self) -> None:
+        """Draw the weights from the current generator."""
         twin, depth = self.twin, math.sqrt(2.0 * self.twin.layers)
         narrow = math.sqrt(twin.base_hidden / twin.hidden) if twin.mup else 1.0
         for name, weight in self.named_parameters():
@@ -193,8 +193,7 @@ def _rotate(x_BTHK: Tensor) -> Tensor:
 
 
 def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.AdamW:
-    """Return AdamW with decay on the matrices of the blocks and the output layer, not on embeddings
-    and norms.
+    """Return AdamW with weight decay on matrices only, not on embeddings and norms.
 
     Under µP the rate of the blocks' matrices is divided by width/base, and their decay multiplied
     by it, so that what decays per step stays.

@@ -1,7 +1,4 @@
-"""What a rule is, as data: when it applies, what it checks, why, from where.
-
-And at what price to follow.
-"""
+"""What a rule is: when it applies, what it checks, why, its source, and the price to follow it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +9,17 @@ from trimtab.errors import ConfigError
 from trimtab.plan.remedies import When
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 
-__all__ = ["Check", "Elsewhere", "Rule", "Severity", "Topic", "Verdict", "compact", "tokens"]
+__all__ = [
+    "Check",
+    "Checks",
+    "ConfigRule",
+    "Elsewhere",
+    "RuleVerdict",
+    "Severity",
+    "Topic",
+    "compact",
+    "tokens",
+]
 
 Severity = Literal["error", "warning", "info"]
 Topic = Literal["data", "precision", "init", "shape", "optimizer", "schedule", "operations"]
@@ -21,8 +28,8 @@ Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What a rule says of one config."""
+class RuleVerdict:
+    """What a check found in one config."""
 
     severity: Severity
     message: str
@@ -34,11 +41,15 @@ class Verdict:
     """What to do where it is not a setting, or in addition."""
 
 
-Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
+Check = Callable[[Facts], RuleVerdict | Sequence[RuleVerdict] | None]
+"""Gives None, or nothing, where a rule is satisfied or the settings that it needs are absent."""
+Checks = Mapping[str, tuple[Check, Callable[[Facts], bool] | None]]
+"""By a rule's id: its check, and whether a config says enough to call the rule satisfied where the
+check is silent (None: it always does)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ConfigRule:
     """One thing that went wrong elsewhere, and how to see it in a config."""
 
     id: str
@@ -79,9 +90,9 @@ class Rule:
         return self.check is not None and all(run.has(name) for name in self.needs)
 
     def answered(self, run: Facts) -> bool:
-        """Whether silence of the check means that the rule is satisfied.
+        """Whether a check without a finding means that the rule is satisfied.
 
-        And not that it could not tell.
+        It does not where the config states too little to decide.
         """
         if not self.needs or not self.applies(run):
             return False
@@ -91,7 +102,7 @@ class Rule:
 
 
 def compact(value: float) -> str:
-    """Return a number as people say it.
+    """Return a number in short form.
 
     Example:
         >>> compact(1.75e11), compact(46400), compact(0.00587), compact(3e-4)
@@ -109,7 +120,7 @@ def compact(value: float) -> str:
 
 
 def tokens(value: float) -> str:
-    """Return a number of tokens as people say it.
+    """Return a number of tokens in short form.
 
     Example:
         >>> tokens(4194304)
