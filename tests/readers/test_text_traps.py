@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.keys import meaning
+from trimtab.readers.freetext.reader import TextReader
 from trimtab.record import RunRecord
 
 SOURCE = Path(__file__).read_text()

@@ -19,11 +19,9 @@ import math
 from dataclasses import dataclass
 
 from trimtab.detectors.contract import Finding, Row, changed
+from trimtab.signals.robust import MEAN_DEVIATION_TO_SIGMA
 
 __all__ = ["BatchDetector", "BatchState"]
-
-_MEAN_TO_SIGMA = 1.25
-"""Standard deviation over mean distance, of normal noise."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class BatchDetector:
     def _take(self, i: int, s: Statistic, y: float, row: Row) -> tuple[Statistic, Finding | None]:
         if s.num_rows == 0:
             return Statistic(level=y, num_rows=1), None
-        spread = max(_MEAN_TO_SIGMA * s.distance, self.floor)
+        spread = max(MEAN_DEVIATION_TO_SIGMA * s.distance, self.floor)
         z = abs(y - s.level) / spread
         if s.onset_row >= 0:
             return self._follow(i, s, y, z, row)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Place, Series, medians
+from trimtab.detectors.contract import RowPlace, Series
+from trimtab.signals.robust import medians
 
 __all__ = ["Block", "fold", "joined"]
 
@@ -27,8 +28,8 @@ class Block:
 
 
 def fold(
-    waiting: tuple[float, ...], first: Place, series: Series, size: int
-) -> tuple[list[Block], tuple[float, ...], Place]:
+    waiting: tuple[float, ...], first: RowPlace, series: Series, size: int
+) -> tuple[list[Block], tuple[float, ...], RowPlace]:
     """Return the blocks that a series finishes, the rows that wait for theirs.
 
     And where those began.

@@ -33,12 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, median, series_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed, series_of
 from trimtab.detectors.level import NEGLIGIBLE
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import dependent_blocks_sigma, median
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["CreepDetector", "CreepState", "block_noise"]
+__all__ = ["CreepDetector", "CreepState"]
 
 Floats = NDArray[np.float64]
 
@@ -169,7 +170,7 @@ class CreepDetector:
             series, c = series_of(signal, i, rows), channels[i]
             if not series.y:
                 continue
-            began = Place(c.first_row, c.first_step)
+            began = RowPlace(c.first_row, c.first_step)
             blocks, rest, began = fold(c.rows, began, series, self.block_rows)
             c = changed(c, rows=rest, first_row=began.index, first_step=began.step)
             for block in blocks:
@@ -219,7 +220,10 @@ class CreepDetector:
             if (b.value - expected) / floor <= _ALLOWANCE:  # whatever the noise, which is dear
                 past = joined(s.past, b.value, _NOISE_BLOCKS)
                 return changed(s, past=past, usual=s.usual * _FORGET), ""
-            sigma, before = max(block_noise(s.past), floor), median(s.past[-_BEFORE_BLOCKS:])
+            sigma, before = (
+                max(dependent_blocks_sigma(s.past), floor),
+                median(s.past[-_BEFORE_BLOCKS:]),
+            )
             s = changed(s, expected=expected, sigma=sigma, before=before)
         z = (b.value - s.expected) / s.sigma
         total = max(0.0, s.total + min(z, _CAP) - _ALLOWANCE)
@@ -325,19 +329,6 @@ class CreepDetector:
 
 def _severity(word: str) -> Severity:
     return "critical" if word == "critical" else "warning" if word == "warning" else "info"
-
-
-def block_noise(past: Floats) -> float:
-    """Return the spread of one block if blocks were independent: the larger of two estimates.
-
-    From second differences of neighbours, and from differences of neighbouring means of four.
-    """
-    near = 1.4826 * median(np.abs(past[2:] - 2 * past[1:-1] + past[:-2])) / math.sqrt(6.0)
-    sums = np.concatenate([[0.0], np.cumsum(past)])
-    fours = (sums[4:] - sums[:-4]) / 4
-    steps = fours[4:] - fours[:-4]
-    far = 1.4826 * median(np.abs(steps - median(steps))) * math.sqrt(2.0)
-    return max(near, far)
 
 
 def _higher(s: Sum, b: Block) -> Sum:

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of, median
-from trimtab.detectors.creep import block_noise
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 from trimtab.detectors.level import NEGLIGIBLE
+from trimtab.signals.robust import dependent_blocks_sigma, median
 
 __all__ = ["DropDetector", "DropState"]
 
@@ -96,10 +96,10 @@ class DropDetector:
     def _update(self, s: DropState, rows: Row | Rows) -> tuple[DropState, tuple[Finding, ...]]:
         loss, val, lr = (finite_of(i, rows) for i in range(3))
         findings: list[Finding] = []
-        blocks, rest, began = list[Block](), s.rows, Place(s.first_row, s.first_step)
+        blocks, rest, began = list[Block](), s.rows, RowPlace(s.first_row, s.first_step)
         if loss.y:
             blocks, rest, began = fold(s.rows, began, loss, self.block_rows)
-        events: list[tuple[Place, Block | float]] = list(map(_event, blocks))
+        events: list[tuple[RowPlace, Block | float]] = list(map(_event, blocks))
         events = sorted([*((val.place(k), v) for k, v in enumerate(val.value)), *events], key=_row)
         at = 0
         for place, event in events:  # in one row: the learning rate, the validation, then the block
@@ -114,7 +114,7 @@ class DropDetector:
         s = _follow_lr(s, lr, at, len(lr.value))
         return changed(s, rows=rest, first_row=began.index, first_step=began.step), tuple(findings)
 
-    def _block(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
+    def _block(self, s: DropState, block: float, row: RowPlace) -> tuple[DropState, list[Finding]]:
         start = s.start or abs(block)
         s = changed(s, num_blocks=s.num_blocks + 1, start=start)
         if s.stage == 2:
@@ -145,7 +145,7 @@ class DropDetector:
         s = changed(_lower(s, block, row), stage=2)
         return s, [self._finding(s, row, "open")]
 
-    def _watch(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
+    def _watch(self, s: DropState, block: float, row: RowPlace) -> tuple[DropState, list[Finding]]:
         """Follow a drop that was told, until it came back or a validation is due no more."""
         s = _lower(s, block, row)
         age = row.index - s.onset_row
@@ -157,7 +157,9 @@ class DropDetector:
             return changed(s, past=past), []
         return _settled(changed(s, past=past)), [self._finding(s, row, "lasts")]
 
-    def _validated(self, s: DropState, val: float, row: Place) -> tuple[DropState, list[Finding]]:
+    def _validated(
+        self, s: DropState, val: float, row: RowPlace
+    ) -> tuple[DropState, list[Finding]]:
         """Take a validation loss; the first one after a drop says what the drop was."""
         if s.stage != 2 or not math.isfinite(s.val):
             return changed(s, val=val), []
@@ -174,11 +176,13 @@ class DropDetector:
         expected = late + slope * half / 2
         jump = float(np.abs(np.diff(s.past[-4:])).max())
         noise = max(
-            block_noise(s.past), jump / 3, _FLOOR * max(abs(expected), NEGLIGIBLE * s.start)
+            dependent_blocks_sigma(s.past),
+            jump / 3,
+            _FLOOR * max(abs(expected), NEGLIGIBLE * s.start),
         )
         return expected, noise
 
-    def _finding(self, s: DropState, row: Place, how: str) -> Finding:
+    def _finding(self, s: DropState, row: RowPlace, how: str) -> Finding:
         kind = "grokking" if how == "understood" else "too-good"
         note = how in ("understood", "back") or s.excused
         tail = {
@@ -213,11 +217,11 @@ class DropDetector:
         )
 
 
-def _event(block: Block) -> tuple[Place, Block | float]:
-    return Place(block.row, block.step), block
+def _event(block: Block) -> tuple[RowPlace, Block | float]:
+    return RowPlace(block.row, block.step), block
 
 
-def _row(event: tuple[Place, Block | float]) -> int:
+def _row(event: tuple[RowPlace, Block | float]) -> int:
     return event[0].index
 
 
@@ -236,7 +240,7 @@ def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
     return changed(s, lr=high, lr_row=row)
 
 
-def _lower(s: DropState, block: float, row: Place) -> DropState:
+def _lower(s: DropState, block: float, row: RowPlace) -> DropState:
     if block >= s.low:
         return s
     return changed(s, low=block, low_row=row.index, low_step=row.step)

@@ -18,6 +18,7 @@ import numpy as np
 
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["MAX_ROWS", "excerpt_findings"]
 
@@ -68,7 +69,8 @@ def _spike(
     low = int(np.argmin(loss[:peak]))
     before = float(loss[low])
     rise = float(loss[peak]) - before
-    noise = float(np.median(np.abs(np.diff(loss[: low + 1])))) if low >= 4 else 0.0
+    # the median step itself, not a sigma: that is what NOISE_FACTOR counts in
+    noise = median(np.abs(np.diff(loss[: low + 1]))) if low >= 4 else 0.0
     if rise < MIN_RISE * before or rise < NOISE_FACTOR * noise:
         return None
     onset = low + 1
@@ -110,7 +112,7 @@ def _start(
     y = np.log(loss + NEGLIGIBLE_SHARE * float(loss[:8].max()))
     y[1:-1] = np.median(np.stack([y[:-2], y[1:-1], y[2:]]), axis=0)
     head = np.log(loss[:START_ROWS])
-    noise = 1.4826 * float(np.median(np.abs(np.diff(head)))) / math.sqrt(2)
+    noise = difference_sigma(np.diff(head))
     least = max(math.log(START_RATIO), START_SIGMA * noise)
     found: list[Finding] = []
     begin, stop = 0, min(START_ROWS, len(y))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 from trimtab.vocabulary import Severity
 
 __all__ = ["Frozen", "FrozenDetector", "FrozenState"]
@@ -73,7 +73,7 @@ class FrozenDetector:
                     i, s, Series((row.index,), (row.step,), (value,), (value,)), 0, 1
                 )
             else:
-                signals[i], found = self._move(i, s, value, Place(row.index, row.step))
+                signals[i], found = self._move(i, s, value, RowPlace(row.index, row.step))
             findings += found
         return FrozenState(tuple(signals)), tuple(findings)
 
@@ -137,7 +137,9 @@ class FrozenDetector:
         told = changed(s, num_rows=s.num_rows + until)
         return after, [self._finding(i, told, series.place(first + until - 1), closed=False)]
 
-    def _move(self, i: int, s: Frozen, value: float, place: Place) -> tuple[Frozen, list[Finding]]:
+    def _move(
+        self, i: int, s: Frozen, value: float, place: RowPlace
+    ) -> tuple[Frozen, list[Finding]]:
         """Take another value; what stood still is told as over."""
         over = s.num_rows >= self._bar(i, s)
         found = [self._finding(i, s, place, closed=True)] if over else []
@@ -171,7 +173,7 @@ class FrozenDetector:
         small = abs(s.value) <= self.digits * s.least
         return small and abs(s.before - s.value) <= self.digits * s.least
 
-    def _finding(self, i: int, s: Frozen, row: Place, *, closed: bool) -> Finding:
+    def _finding(self, i: int, s: Frozen, row: RowPlace, *, closed: bool) -> Finding:
         signal = self.signals[i]
         since = "from the first row on" if math.isinf(s.least) else "repeated digit for digit"
         meaning = "" if signal == "loss" else "; do not rely on it"

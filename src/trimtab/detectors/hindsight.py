@@ -28,11 +28,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma, running_median
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["hindsight_findings"]
@@ -201,20 +201,10 @@ def _joint(
     )
 
 
-def _level(y: Floats) -> Floats:
-    """Return the median of the rows around each row; fewer at the ends."""
-    padded = np.concatenate([np.full(HALF_WINDOW, np.nan), y, np.full(HALF_WINDOW, np.nan)])
-    windows = sliding_window_view(padded, 2 * HALF_WINDOW + 1)
-    level = np.median(windows, axis=1)  # NaN at the ends
-    for i in (*range(min(HALF_WINDOW, len(y))), *range(max(0, len(y) - HALF_WINDOW), len(y))):
-        level[i] = np.median(y[max(0, i - HALF_WINDOW) : i + HALF_WINDOW + 1])
-    return np.asarray(level)
-
-
 def _noise(residual: Floats) -> Floats:
     """Return the robust spread around each row: the median over five blocks."""
     num = max(1, len(residual) // NOISE_BLOCK)
-    blocks = [1.4826 * float(np.median(np.abs(b))) for b in np.array_split(residual, num)]
+    blocks = [mad_sigma(b, center=0.0) for b in np.array_split(residual, num)]
     spread = [float(np.median(blocks[max(0, i - 2) : i + 3])) for i in range(num)]
     lengths = [len(b) for b in np.array_split(residual, num)]
     return np.repeat(np.array(spread), lengths)
@@ -222,7 +212,7 @@ def _noise(residual: Floats) -> Floats:
 
 def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     """Return what stands out of one signal, alarm or not."""
-    level = _level(y)
+    level = running_median(y, 2 * HALF_WINDOW + 1)
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)
     high = z > bar * OVER_SIGMA

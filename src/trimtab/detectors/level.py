@@ -27,16 +27,15 @@ from numpy.typing import NDArray
 from trimtab.detectors.blocks import joined
 from trimtab.detectors.contract import (
     Finding,
-    Place,
     Row,
+    RowPlace,
     Rows,
     Series,
     changed,
-    median,
-    medians,
     series_of,
 )
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import difference_sigma, median, medians
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["LevelDetector", "LevelState", "Scale"]
@@ -171,7 +170,7 @@ class LevelDetector:
         scales, findings, start = list(c.scales), list[Finding](), c.start
         for k, block in enumerate(medians(blocks)):
             begin = k * size - waiting
-            first = Place(c.first_row, c.first_step) if begin < 0 else series.place(begin)
+            first = RowPlace(c.first_row, c.first_step) if begin < 0 else series.place(begin)
             last = series.place(begin + size - 1)
             start = start or abs(block)
             least = NEGLIGIBLE * start
@@ -179,7 +178,7 @@ class LevelDetector:
             findings += found
         rows = blocks[-1].copy()
         rows[:rest] = y[full * size :]
-        first = series.place(len(series.y) - rest) if rest else Place(0, 0.0)
+        first = series.place(len(series.y) - rest) if rest else RowPlace(0, 0.0)
         return Channel(rows, rest, first.index, first.step, tuple(scales), start), findings
 
     def _fold(
@@ -189,7 +188,7 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Place,
+        row: RowPlace,
         least: float,
     ) -> tuple[list[Scale], list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
@@ -226,7 +225,7 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Place,
+        row: RowPlace,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
         """Hold one block against the past of its size; the last value says whether it was calm."""
@@ -286,14 +285,15 @@ class LevelDetector:
             ref += 2.5 * trend if sign * trend > 0 else 0.0
         if s.onset_row >= 0:
             ref = s.ref
-        noise = 1.4826 * median(np.abs(steps[1:] - steps[:-1])) / math.sqrt(3.0)
+        # a block is held against another noisy block, hence the noise of a difference
+        noise = difference_sigma(steps[1:] - steps[:-1], order=2, of="difference")
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)
         share = change if signal.scale == "log" else change / max(abs(ref), least, 1e-12)
         return change / max(noise, floor, 1e-12), ref, share
 
     def _finding(
-        self, i: int, k: int, s: Scale, row: Place, how: str, first_row: int, first_step: float
+        self, i: int, k: int, s: Scale, row: RowPlace, how: str, first_row: int, first_step: float
     ) -> Finding:
         signal = SIGNAL_BY_NAME[self.signals[i]]
         log = signal.scale == "log"

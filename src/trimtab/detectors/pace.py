@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import joined
-from trimtab.detectors.contract import Finding, Row, Rows, changed, median
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import difference_sigma, median
 from trimtab.vocabulary import Severity
 
 __all__ = ["Pace", "PaceDetector", "PaceState"]
@@ -241,8 +242,8 @@ class PaceDetector:
         ref = p.ref if p.onset_row >= 0 else p.level
         if p.onset_row < 0 and block - ref <= math.log1p(self.slow_share):
             return self._calm(p, block, high), []
-        moves = np.abs(np.diff(p.past))
-        spread = 1.4826 * median(moves) / math.sqrt(2.0) if len(moves) else 0.0
+        moves = np.diff(p.past)
+        spread = difference_sigma(moves) if len(moves) else 0.0
         shift = block - ref
         z = shift / max(spread, self.floor)
         slow = shift > math.log1p(self.slow_share) and z > self.threshold_sigma

@@ -26,8 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
-from trimtab.detectors.creep import block_noise
 from trimtab.record import Attempt, RunRecord
+from trimtab.signals.robust import (
+    dependent_blocks_sigma,
+    difference_sigma,
+    theil_sen_slope,
+)
 
 __all__ = ["plateau_findings"]
 
@@ -103,7 +107,7 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
     loss = record.columns["loss"].values[rows]
     levels, edges = _blocks(loss, NUM_BLOCKS)
     total = float(levels[0] - levels.min())
-    noise = block_noise(levels)
+    noise = dependent_blocks_sigma(levels)
     best: tuple[int, int] | None = None
     for first in range(NUM_BLOCKS - FLAT_BLOCKS):
         for last in range(first + FLAT_BLOCKS, NUM_BLOCKS - LATER_BLOCKS):
@@ -125,7 +129,7 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
 
 def _still_part(levels: Floats, first: int, last: int) -> tuple[int, int] | None:
     """Return a flat stretch without its sloping ends; None where too little of it stands still."""
-    noise = 1.4826 * float(np.median(np.abs(np.diff(levels[first : last + 1])))) / math.sqrt(2)
+    noise = difference_sigma(np.diff(levels[first : last + 1]))
     while last - first >= FLAT_BLOCKS:
         middle = float(np.median(levels[first : last + 1]))
         away = np.abs(levels[[first, last]] - middle)
@@ -231,9 +235,8 @@ def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
     levels, _ = _blocks(here, STALL_BLOCKS)
     middle = (edges[:-1] + edges[1:]) / 2 + (age - len(before))
     x = np.log(middle + 1)
-    i, j = np.triu_indices(num, 1)
-    slope = float(np.median((past[j] - past[i]) / (x[j] - x[i])))  # a spike before bends no median
-    noise = block_noise(past - slope * x)
+    slope = theil_sen_slope(x, past)  # a spike before the stretch must not bend the expectation
+    noise = dependent_blocks_sigma(past - slope * x)
     expected = -slope * math.log((age + len(here)) / max(age, 1))
     fall = -float(np.polyfit(np.arange(STALL_BLOCKS), levels, 1)[0]) * STALL_BLOCKS
     # spread of the fall of a line through n blocks with independent noise

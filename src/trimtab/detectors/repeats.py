@@ -29,17 +29,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, median
+from trimtab.detectors.contract import Finding
 from trimtab.detectors.resumes import (
     BLOCK_ROWS,
     FLOOR_SHARE,
     MIN_SHARE,
     MIN_SIGMA,
     Resume,
-    block_noise,
     resumes_of,
 )
 from trimtab.record import RunRecord
+from trimtab.signals.robust import block_median_sigma, mad_sigma, median
 
 __all__ = ["best_repeat", "repeat_findings"]
 
@@ -103,7 +103,7 @@ def _steps(loss: Floats) -> Floats:
     """Return differences from row to row, centred and clipped at three robust sigmas."""
     steps = np.diff(loss)
     steps = steps - median(steps)
-    sigma = 1.4826 * median(np.abs(steps))
+    sigma = mad_sigma(steps, center=0.0)
     return np.asarray(np.clip(steps, -3 * sigma, 3 * sigma))
 
 
@@ -150,7 +150,7 @@ def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list
     if len(after) < BLOCK_ROWS // 2 or len(before) < BLOCK_ROWS:
         return []
     level, value = median(before), median(after)
-    sigma = max(block_noise(loss[rows[:end]], BLOCK_ROWS), FLOOR_SHARE * abs(level))
+    sigma = max(block_median_sigma(loss[rows[:end]], BLOCK_ROWS), FLOOR_SHARE * abs(level))
     if value - level < max(MIN_SIGMA * sigma, MIN_SHARE * abs(level)):
         return []
     text = (

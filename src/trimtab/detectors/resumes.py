@@ -26,12 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, median
+from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
+from trimtab.signals.robust import block_median_sigma, median
 from trimtab.vocabulary import Severity
 
-__all__ = ["Resume", "block_noise", "resume_findings", "resumes_of"]
+__all__ = ["Resume", "resume_findings", "resumes_of"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -121,7 +122,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     size = min(BLOCK_ROWS, len(after))
     level = median(before[-size:])
     first = median(after[:size])
-    noise = max(block_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
+    noise = max(block_median_sigma(before, size), FLOOR_SHARE * abs(level), 1e-12)
     z, d = (first - level) / noise, first - level
     changed = _changed_settings(record, resume)
     jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
@@ -185,16 +186,6 @@ def _anew(record: RunRecord, resume: Resume, rows: Rows) -> Finding:
 def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
     column = record.columns[name]
     return rows[column.present[rows] & np.isfinite(column.values[rows])]
-
-
-def block_noise(before: Floats, size: int) -> float:
-    """Return the spread between blocks of `size` rows, the last of them at the seam."""
-    num = len(before) // size
-    if num < 4:
-        spread = 1.4826 * median(np.abs(np.diff(before))) / math.sqrt(2.0)
-        return 2.0 * spread / math.sqrt(size)
-    blocks = np.median(before[len(before) - num * size :].reshape(num, size), axis=1)
-    return 1.4826 * median(np.abs(np.diff(blocks))) / math.sqrt(2.0)
 
 
 def _lasts(after: Floats, size: int, level: float, d: float) -> bool:

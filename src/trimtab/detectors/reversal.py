@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, series_of
-from trimtab.detectors.creep import block_noise
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed, series_of
+from trimtab.signals.robust import dependent_blocks_sigma
 
 __all__ = ["ReversalDetector", "ReversalState"]
 
@@ -80,7 +80,7 @@ class ReversalDetector:
         if not series.y:
             return s, ()
         findings: list[Finding] = []
-        began = Place(s.first_row, s.first_step)
+        began = RowPlace(s.first_row, s.first_step)
         blocks, rest, began = fold(s.rows, began, series, self.block_rows)
         for block in blocks:
             s, found = self._block(s, block)
@@ -94,7 +94,7 @@ class ReversalDetector:
         if block >= s.highest:
             return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
         if block < s.lowest:
-            noise = block_noise(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
+            noise = dependent_blocks_sigma(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
             return (
                 changed(
                     s,

@@ -35,7 +35,7 @@ References:
 import math
 from dataclasses import dataclass
 
-from trimtab.detectors.contract import Finding, Place, Row, changed
+from trimtab.detectors.contract import Finding, Row, RowPlace, changed
 
 __all__ = ["SaturationDetector", "SaturationState"]
 
@@ -116,7 +116,7 @@ class SaturationDetector:
         )
         if len(s.entropies) < n:
             return s, ()
-        level, here = _middle(s.entropies), Place(row.index, row.step)
+        level, here = _middle(s.entropies), RowPlace(row.index, row.step)
         if s.stage == 1:
             return self._follow(s, level, here)
         s = self._mark(changed(s, top=max(s.top, level)), level)
@@ -141,7 +141,7 @@ class SaturationDetector:
         )
 
     def _judge(
-        self, s: SaturationState, level: float, row: Place
+        self, s: SaturationState, level: float, row: RowPlace
     ) -> tuple[SaturationState, tuple[Finding, ...]]:
         if s.stage == 2:
             return s, ()
@@ -164,7 +164,7 @@ class SaturationDetector:
         )
         return s, (self._finding(s, row, "open"),)
 
-    def _agree(self, s: SaturationState, mark: int, level: float, row: Place) -> bool:
+    def _agree(self, s: SaturationState, mark: int, level: float, row: RowPlace) -> bool:
         """Whether all three signals went far enough since a mark that is not too old."""
         since, height = row.step - s.mark_steps[mark], self.onset_share**mark * s.top
         kept = _middle(s.hidden) / s.mark_hidden[mark] if s.mark_hidden[mark] > 0 else math.inf
@@ -174,7 +174,7 @@ class SaturationDetector:
             for share, most, within in self.told
         )
 
-    def _lingered(self, s: SaturationState, mark: int, row: Place) -> bool:
+    def _lingered(self, s: SaturationState, mark: int, row: RowPlace) -> bool:
         """Whether entropy and norm stayed above the next mark.
 
         And the fall that was told came after it.
@@ -184,7 +184,7 @@ class SaturationDetector:
         return stayed and since > self.lingering * rest
 
     def _follow(
-        self, s: SaturationState, level: float, row: Place
+        self, s: SaturationState, level: float, row: RowPlace
     ) -> tuple[SaturationState, tuple[Finding, ...]]:
         s = changed(s, age=s.age + 1)
         if level < s.lowest:
@@ -195,7 +195,7 @@ class SaturationDetector:
             return changed(s, stage=2), (self._finding(s, row, "lasting"),)
         return s, ()
 
-    def _finding(self, s: SaturationState, row: Place, how: str) -> Finding:
+    def _finding(self, s: SaturationState, row: RowPlace, how: str) -> Finding:
         ended = how == "back"
         share = s.lowest / s.top
         return Finding(

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 
 __all__ = ["ScaleDriftDetector", "ScaleDriftState"]
 
@@ -99,7 +99,7 @@ class ScaleDriftDetector:
             return s, ()
         series.y = [math.log2(v) for v in series.value]
         findings: list[Finding] = []
-        began, at = Place(s.first_row, s.first_step), 0
+        began, at = RowPlace(s.first_row, s.first_step), 0
         num_waiting = len(s.rows)
         blocks, rest, began = fold(s.rows, began, series, self.block_rows)
         for block in blocks:

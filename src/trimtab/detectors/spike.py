@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, median, series_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, series_of
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import mad_sigma, median
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
@@ -169,7 +170,7 @@ class SpikeDetector:
             level += self.smoothing * move
             n += 1
             if n % 8 == 0 or n <= self.min_rows:
-                sigma = 1.4826 * median(np.abs(residuals[:n]))
+                sigma = mad_sigma(residuals[:n], center=0.0)
         calm = changed(calm, level=level, sigma=sigma, tail=tail, num_rows=n, residuals=residuals)
         return calm, len(y)
 
@@ -199,7 +200,7 @@ class SpikeDetector:
         return max(self.threshold_sigma, 0.5 * calm.tail)
 
     def _observe(
-        self, e: Episode, row: Place, value: float, y: float, z: float, bar: float
+        self, e: Episode, row: RowPlace, value: float, y: float, z: float, bar: float
     ) -> Episode:
         """Take a row of an episode into its counts and its peak."""
         over = z > bar
@@ -224,7 +225,7 @@ class SpikeDetector:
         )
 
     def _follow(
-        self, i: int, calm: Calm, e: Episode, row: Place
+        self, i: int, calm: Calm, e: Episode, row: RowPlace
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
@@ -242,7 +243,7 @@ class SpikeDetector:
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
 
-    def _finding(self, i: int, calm: Calm, e: Episode, row: Place, how: str) -> Finding:
+    def _finding(self, i: int, calm: Calm, e: Episode, row: RowPlace, how: str) -> Finding:
         signal = self.signals[i]
         expected = math.exp(calm.level) if SIGNAL_BY_NAME[signal].scale == "log" else calm.level
         width = e.last_over_row - e.onset_row + 1

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 
 __all__ = ["CauseEntry"]
 
@@ -18,7 +18,7 @@ class CauseEntry:
     """Failure modes that it covers."""
     prior: float
     """Share of incidents before anything is known."""
-    rules: tuple[Rule, ...]
+    rules: tuple[EvidenceRule, ...]
     look_alikes: tuple[str, ...]
     """Causes that look the same in a loss curve."""
     test: str

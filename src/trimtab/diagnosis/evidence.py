@@ -13,7 +13,7 @@ from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.history import warm_up_label
 from trimtab.kinds import KINDS
 
-__all__ = ["Rule"]
+__all__ = ["EvidenceRule"]
 
 MALIGNANT = frozenset({"unrecovered-spike", "divergence", "non-finite"})
 STATE_KINDS = frozenset(
@@ -42,7 +42,7 @@ SHORT_ROWS = 50
 
 
 @dataclass(frozen=True)
-class Rule:
+class EvidenceRule:
     """One piece of evidence."""
 
     name: str

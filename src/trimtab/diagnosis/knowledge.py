@@ -6,11 +6,11 @@ The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs stand in
 
 from dataclasses import dataclass
 
-__all__ = ["KindNote", "LookAlike", "Seen"]
+__all__ = ["KindNote", "LookAlike", "PublicRun"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class PublicRun:
     """One public run in which it happened."""
 
     run: str
@@ -32,7 +32,7 @@ class KindNote:
     looks: str
     first: str
     """What moves first, and how long before; empty where nothing is known to."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[PublicRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 
 __all__ = ["plain_signs"]
 
@@ -118,7 +119,7 @@ def _uniform_classes(
     if "loss" not in incident.signals or len(loss) < 8:
         return None
     level = float(np.median(loss))
-    spread = 1.4826 * float(np.median(np.abs(loss - level)))
+    spread = mad_sigma(loss, center=level)
     if not 0.5 < level < 20 or spread > _FLAT_SHARE * level:
         return None
     stated = next((record.facts[k] for k in _VOCABULARIES if record.facts.get(k)), None)

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.plan.changes import change_set
-from trimtab.plan.labels import ChangeLabel, Stretch, label_change
+from trimtab.plan.labels import ChangeLabel, StepWindow, label_change
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 
 __all__ = ["Toggle", "knob_ledger"]
 
@@ -84,7 +85,7 @@ def _said(value: str | None) -> str:
     return "not stated" if value is None else value
 
 
-def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> Stretch:
+def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> StepWindow:
     columns = {
         name: record.columns[name].values[rows]
         for name in ("loss", "grad_norm")
@@ -92,9 +93,10 @@ def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> Stretch:
     }
     nothing = np.full(len(rows), np.nan)
     losses = columns.get("loss", nothing)
-    stretch = Stretch()
+    stretch = StepWindow()
     level = np.nanmedian(losses) if np.isfinite(losses).any() else np.nan
-    spread = 1.4826 * np.nanmedian(np.abs(losses - level)) if np.isfinite(level) else np.nan
+    known = losses[~np.isnan(losses)]  # an infinite loss counts as far away, a NaN as not logged
+    spread = mad_sigma(known, center=float(level)) if np.isfinite(level) else np.nan
     for loss, norm in zip(losses, columns.get("grad_norm", nothing), strict=True):
         odd = not np.isfinite(loss) or abs(loss - level) > max(8 * spread, 0.05 * abs(level))
         stretch.add(float(loss), float(norm), alarms=int(odd))

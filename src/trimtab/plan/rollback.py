@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "Candidate",
     "CheckpointInfo",
     "Grade",
+    "RollbackCandidate",
     "RollbackChoice",
     "choose_target",
     "parse_candidate",
@@ -43,7 +43,7 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class RollbackCandidate:
     """One checkpoint with its score."""
 
     checkpoint: CheckpointInfo
@@ -56,7 +56,7 @@ class Candidate:
 class RollbackChoice:
     """Where to go back to."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RollbackCandidate, ...]
     """Best first."""
     before: float
     """The first sign; no target lies after it."""
@@ -151,18 +151,18 @@ def _score(
     at_most: float,
     tried: float | None,
     margin: int,
-) -> Candidate:
+) -> RollbackCandidate:
     step = checkpoint.step
     if checkpoint.grade == "poisoned":
-        return Candidate(checkpoint=checkpoint, score=0.0, reason="poisoned")
+        return RollbackCandidate(checkpoint=checkpoint, score=0.0, reason="poisoned")
     if step > first_sign - margin:
         text = f"after the first sign at {first_sign:g}"
         if step < first_sign:
             text = f"within {margin} steps of the first sign at {first_sign:g}"
-        return Candidate(checkpoint=checkpoint, score=0.05, reason=text)
+        return RollbackCandidate(checkpoint=checkpoint, score=0.05, reason=text)
     if tried is not None and step >= tried:
         text = f"not further back than {tried:g}, which failed"
-        return Candidate(checkpoint=checkpoint, score=0.1, reason=text)
+        return RollbackCandidate(checkpoint=checkpoint, score=0.1, reason=text)
     lost = f"gives up {first_sign - step:g} steps before the first sign at {first_sign:g}"
     score = 1.0
     if step > at_most:
@@ -174,4 +174,4 @@ def _score(
     if checkpoint.grade == "suspect":
         score *= 0.5
         lost += "; suspect"
-    return Candidate(checkpoint=checkpoint, score=round(score, 4), reason=lost)
+    return RollbackCandidate(checkpoint=checkpoint, score=round(score, 4), reason=lost)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from trimtab.plan.effects import Effect
 from trimtab.plan.trials import ARM_BY_ID
 
-__all__ = ["Cells", "Readout", "Repeat", "Row", "read_out"]
+__all__ = ["Cells", "Readout", "Repeat", "TrialRow", "read_out"]
 
 Repeat = Literal["", "bit-equal", "rounding", "different"]
 """How an unchanged replay compares with the record, up to where the trouble was seen."""
@@ -19,7 +19,7 @@ Suspect = Literal["bad data", "state", "both together", "transient", "inconclusi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TrialRow:
     """One branch."""
 
     name: str
@@ -117,7 +117,7 @@ class Cells:
 class Readout:
     """The whole table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrialRow, ...]
     """The control first, then those that held, cheapest first, then the others by effect."""
     cells: Cells
     repeat: Repeat
@@ -180,7 +180,7 @@ class Readout:
 
 
 def read_out(
-    rows: Sequence[Row], *, recorded: Row, repeat: Repeat = "", low_precision: str = ""
+    rows: Sequence[TrialRow], *, recorded: TrialRow, repeat: Repeat = "", low_precision: str = ""
 ) -> Readout:
     """Return what the branches say.
 
@@ -191,12 +191,12 @@ def read_out(
         low_precision: What the forward pass runs in, where below fp32.
 
     Example:
-        >>> failed = Row(name="no change", arms=("replay",), held=False, loss=9.0, expected=2.0, steps=20, recorded=True)
-        >>> skip = Row(name="without", arms=("other-data",), held=True, loss=2.0, expected=2.0, steps=48)
+        >>> failed = TrialRow(name="no change", arms=("replay",), held=False, loss=9.0, expected=2.0, steps=20, recorded=True)
+        >>> skip = TrialRow(name="without", arms=("other-data",), held=True, loss=2.0, expected=2.0, steps=48)
         >>> read_out([skip], recorded=failed).cells.suspect
         'inconclusive'
     """
-    by_arms: dict[tuple[str, ...], Row] = {}
+    by_arms: dict[tuple[str, ...], TrialRow] = {}
     for row in rows:
         by_arms.setdefault(row.arms, row)
     run = by_arms.get(("replay",))
@@ -223,12 +223,12 @@ def read_out(
 _NUMERICS = ("softmax", "attention", "loss scale")
 
 
-def _held(rows: Mapping[tuple[str, ...], Row], arm: str) -> bool | None:
+def _held(rows: Mapping[tuple[str, ...], TrialRow], arm: str) -> bool | None:
     row = rows.get((arm,))
     return None if row is None else row.held
 
 
-def _rank(row: Row) -> tuple[bool, float, float]:
+def _rank(row: TrialRow) -> tuple[bool, float, float]:
     size = row.effect.size if row.effect is not None and row.effect.size == row.effect.size else 0.0
     return (not row.held, row.cost if row.held else 0.0, size)
 

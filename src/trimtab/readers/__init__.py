@@ -16,8 +16,8 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.formats import TEXT_FORMATS
+from trimtab.readers.freetext.reader import TextReader
 from trimtab.readers.hf_stdout import HfStdoutReader
 from trimtab.readers.json_document import JsonDocumentReader
 from trimtab.readers.jsonl import JsonlReader

@@ -13,7 +13,7 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
@@ -62,7 +62,7 @@ class CsvReader:
             ReadError: A row is broken, there are no rows, or no column is known.
         """
         lines = TextLines(path)
-        table = Table(str(path), self.name)
+        table = LogTable(str(path), self.name)
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)

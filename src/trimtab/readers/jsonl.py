@@ -14,7 +14,7 @@ import orjson
 
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
@@ -101,7 +101,7 @@ class JsonlReader:
         Raises:
             ReadError: A line is broken, or no key is known.
         """
-        table = Table(str(path), self.name)
+        table = LogTable(str(path), self.name)
         lines = TextLines(path)
         broken: list[tuple[int, str]] = []
         long_form: LongForm | None = None

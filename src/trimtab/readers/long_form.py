@@ -14,13 +14,13 @@ from typing import Any
 
 from trimtab.readers.freetext.keys import is_held_out
 from trimtab.readers.numbers import BadNumberError, parse_step
-from trimtab.readers.table import Table
+from trimtab.readers.table import LogTable
 from trimtab.readers.tags import might_be_loss, signal_of_tag
 from trimtab.vocabulary import normalise
 
 __all__ = ["LongForm", "fill_series", "series_of"]
 
-Series = Sequence[tuple[float, Any]]
+StepValues = Sequence[tuple[float, Any]]
 """(step, value) in the order of the file."""
 
 _NAME_KEYS = ("metric", "metric name", "metricname", "key", "tag", "variable", "name", "measure")
@@ -69,7 +69,7 @@ class LongForm:
             mine.append((step, value))
 
 
-def series_of(part: object) -> Series | None:
+def series_of(part: object) -> StepValues | None:
     """Return the (step, value) pairs that a part of a JSON document is, None for another part.
 
     Pairs `[step, value]`; triples `[time, step, value]` as TensorBoard exports them; or two lists
@@ -97,7 +97,7 @@ def series_of(part: object) -> Series | None:
     return result
 
 
-def fill_series(table: Table, series: Mapping[str, Series]) -> None:
+def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
     """Put series into a table, row by row."""
     wanted = {k: v for k, v in series.items() if len(v) and table.role(k) != "nothing"}
     if not wanted:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
-from trimtab.readers.megatron_units import Layout, settle_units
+from trimtab.readers.megatron_units import MegatronFork, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.sections import Sections
 from trimtab.record import RecordBuilder, RunRecord
@@ -95,7 +95,7 @@ class _Parse:
     """The state of reading one log."""
 
     builder: RecordBuilder
-    layout: Layout = field(default_factory=Layout)
+    layout: MegatronFork = field(default_factory=MegatronFork)
     has_last_key: bool = False
     """Whether the lines so far end with the counter of NaN iterations, as nearly all do."""
     num_torn: int = 0
@@ -234,7 +234,7 @@ class _Parse:
             self.num_rank_repeats += 1
             return
         if self.builder.num_rows == 0:
-            self.layout = Layout.of_line(line)
+            self.layout = MegatronFork.of_line(line)
         if self.builder.num_rows == 0 or self.sections.pending:
             self.builder.facts["total_steps"] = float(match[2])
         if self.sections.pending:

@@ -14,7 +14,7 @@ from typing import Any
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.jsonl import flatten, parse_object
-from trimtab.readers.table import Table
+from trimtab.readers.table import LogTable
 from trimtab.record import RunRecord
 from trimtab.vocabulary import canonical, normalise
 
@@ -48,7 +48,7 @@ class MllogReader:
             ReadError: No line holds a loss.
         """
         lines = TextLines(path)
-        parse = _Parse(Table(str(path), self.name))
+        parse = _Parse(LogTable(str(path), self.name))
         for number, line in enumerate(lines, 1):
             match = _LINE.search(line) if ":::MLL" in line else None
             event = parse_object(match[1]) if match is not None else None
@@ -63,7 +63,7 @@ class MllogReader:
 
 @dataclass
 class _Parse:
-    table: Table
+    table: LogTable
     batch_size: float = 0.0
     benchmark: str = ""
     counts_samples: bool = False

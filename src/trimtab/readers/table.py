@@ -31,7 +31,7 @@ from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["BadValue", "Table", "is_known_key", "is_step_key"]
+__all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
 _SPLIT_KEYS = frozenset(
     {
@@ -132,7 +132,7 @@ def _role(key: str) -> str:
     return "nothing"
 
 
-class Table:
+class LogTable:
     """Collects rows, then becomes a record."""
 
     def __init__(self, source: str, format_name: str) -> None:

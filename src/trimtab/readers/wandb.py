@@ -18,7 +18,7 @@ from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
 from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
-from trimtab.readers.protobuf import BYTES, VARINT, Field, WireError, fields, signed
+from trimtab.readers.protobuf import BYTES, VARINT, WireError, WireField, fields, signed
 from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
@@ -152,7 +152,7 @@ def _history_row(record: bytes) -> list[tuple[str, object]]:
     return row
 
 
-def _item(record: bytes, item: Field) -> Iterator[tuple[str, object]]:
+def _item(record: bytes, item: WireField) -> Iterator[tuple[str, object]]:
     path: list[str] = []
     text = b""
     for part in fields(record, item.start, item.end):

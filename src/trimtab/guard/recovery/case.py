@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.guard.state.decisions import lr_factor
+from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.branch import InForce
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.incidents import Incident
-    from trimtab.plan.trial_results import Repeat, Row
+    from trimtab.plan.trial_results import Repeat, TrialRow
     from trimtab.plan.trials import Trial
     from trimtab.record import RunRecord
 
@@ -107,7 +108,7 @@ class Case:
     """States at the end of the last two trials that held, by name: to go on from, if one is kept.
     """
     trial: Trial | None = None
-    rows: list[Row] = field(default_factory=list)
+    rows: list[TrialRow] = field(default_factory=list)
     """One for each trial that ended, from this restore point."""
     control: dict[int, float] = field(default_factory=dict)
     """Losses by step of what changed nothing, from this restore point: as recorded, or replayed."""
@@ -169,11 +170,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
         x for first, _, x in case.probe_samples if first < onset_sample(case) and math.isfinite(x)
     ]
     centre = float(np.median(trained)) if len(trained) >= 5 else case.level
-    spread = (
-        1.4826 * float(np.median(np.abs(np.array(trained) - centre)))
-        if len(trained) >= 5
-        else case.sigma
-    )
+    spread = mad_sigma(np.array(trained), center=centre) if len(trained) >= 5 else case.sigma
     noise, least = max(spread, case.sigma), 0.04 * centre
     far = [abs(x - centre) for x in losses]
     alone = [not math.isfinite(x) or x > max(6 * noise, least) for x in far]

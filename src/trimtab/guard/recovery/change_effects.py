@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trimtab.plan.labels import Stretch, label_change
+from trimtab.plan.labels import StepWindow, label_change
 
 if TYPE_CHECKING:
     from trimtab.guard.step.engine import Engine
@@ -22,8 +22,8 @@ class _Change:
     remedy: str
     step: int
     until: int
-    before: Stretch
-    after: Stretch = field(default_factory=Stretch)
+    before: StepWindow
+    after: StepWindow = field(default_factory=StepWindow)
 
 
 class Labeller:
@@ -46,7 +46,7 @@ class Labeller:
             by_hand: Journal its label by itself; else it goes into the outcome of the verification.
         """
         step = self._engine.counters.step
-        before = Stretch()
+        before = StepWindow()
         recent = list(self._recent)
         if by_hand and remedy.startswith("roll-back"):
             recent = []  # of later steps: an earlier one has a higher loss whatever was done

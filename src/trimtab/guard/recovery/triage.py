@@ -10,6 +10,7 @@ import numpy as np
 from trimtab.incidents import group_findings
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.readers.rundir import read_run_directory
+from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -142,5 +143,5 @@ def loss_level(
     if not len(losses):
         return math.nan, math.nan
     level = float(losses.mean())
-    spread = 1.4826 * float(np.median(np.abs(losses - np.median(losses))))
+    spread = mad_sigma(losses)
     return level, max(spread, 2e-3 * abs(level))

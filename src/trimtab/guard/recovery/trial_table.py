@@ -8,7 +8,7 @@ import numpy as np
 
 from trimtab.guard.recovery.curves import as_curve, repeats
 from trimtab.plan.effects import effect_of
-from trimtab.plan.trial_results import Readout, Row, read_out
+from trimtab.plan.trial_results import Readout, TrialRow, read_out
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.probes import TrialResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["read_case", "row_of"]
 
 
-def row_of(case: Case, trial: Trial, result: TrialResult) -> Row:
+def row_of(case: Case, trial: Trial, result: TrialResult) -> TrialRow:
     """Return the row of the trial that has just ended; an unchanged one becomes the control.
 
     The effect is counted from the onset on: before it, all branches are alike.
@@ -32,7 +32,7 @@ def row_of(case: Case, trial: Trial, result: TrialResult) -> Row:
     elif not trial.older_state:
         onset = min(case.incident.onset, case.seen_step)
         effect = effect_of(curve, {t: x for t, x in case.control.items() if t >= onset})
-    return Row(
+    return TrialRow(
         name=trial.name,
         arms=trial.arms,
         held=result.held,
@@ -47,7 +47,7 @@ def read_case(case: Case) -> Readout:
     """Return what the trials of a case's restore point say together."""
     losses = list(case.control.values())
     end = float(np.mean(losses[-8:])) if losses else np.nan
-    recorded = Row(
+    recorded = TrialRow(
         name="no change",
         arms=("replay",),
         held=False,

@@ -3,8 +3,8 @@
 All are read by the same mechanism as text of unknown trainers; a name saves the guess and its note.
 """
 
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.keys import Meaning
+from trimtab.readers.freetext.reader import TextReader
 
 __all__ = ["TEXT_FORMATS"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
-from trimtab.readers.freetext.axis import Position, find_axis
+from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
-from trimtab.readers.freetext.rows import Rows, choose_main, gather, one_rank
+from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
@@ -77,12 +77,12 @@ def settle(
 class _Draft:
     """The main rows, where they stand, and what else is said of them."""
 
-    def __init__(self, key: str, name: str, rows: Rows, others: Sequence[Shape]) -> None:
+    def __init__(self, key: str, name: str, rows: TextRows, others: Sequence[Shape]) -> None:
         self.key = key
         self.name = name
         self.rows = rows
         self.others = others
-        self.position: Position = find_axis(rows, others)
+        self.position: RowAxis = find_axis(rows, others)
         self.signals: dict[str, Column] = {}
         self.keys: dict[str, str] = {}
         self.notes: list[str] = list(rows.notes)
@@ -170,7 +170,7 @@ class _Draft:
         self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
         return []
 
-    def _own_step(self, side: Rows) -> NDArray[np.float64] | None:
+    def _own_step(self, side: TextRows) -> NDArray[np.float64] | None:
         wanted = ("step", self.position.key) if self.position.axis == "step" else ("epoch", "epoch")
         column = side.columns.get(wanted)
         if column is None and self.position.axis == "step":
@@ -183,7 +183,7 @@ class _Draft:
 
     def _validation(
         self,
-        side: Rows,
+        side: TextRows,
         column: Column,
         at: NDArray[np.intp],
         where: NDArray[np.intp],
