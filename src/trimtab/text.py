@@ -54,11 +54,10 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the
-    characters to `keep`.
+    r"""Return text with control, reordering and invisible characters written as escapes.
 
-    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must
-    see what is in them.
+    Unlike `plain` it loses nothing: for names of files and samples of data, whose content people
+    must be able to see. Characters in `keep` stay as they are.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")

@@ -216,9 +216,9 @@ def _first_line(path: Path) -> bytes:
 
 
 def bring_back(run: RunDirectory, copy_to: Path) -> bool:
-    """Bring the records of a run that is lost back from the second place; return whether it did.
+    """Restore the records of a lost run from the copy; return whether it did.
 
-    Its checkpoints are read where they lie. A run that is there is left alone.
+    Checkpoints stay in the copy and are read from there. A run that still exists is left alone.
 
     Raises:
         OSError: They cannot be read or written.

@@ -14,10 +14,7 @@ __all__ = ["Block", "fold", "joined"]
 
 @dataclass(slots=True)
 class Block:
-    """A finished block: its median, where it began, the row that finished it.
-
-    And its rows [size].
-    """
+    """A finished block: its median, its rows [size], where it began, and which row finished it."""
 
     value: float
     first_row: int
@@ -30,9 +27,7 @@ class Block:
 def fold(
     waiting: tuple[float, ...], first: RowPlace, series: Series, size: int
 ) -> tuple[list[Block], tuple[float, ...], RowPlace]:
-    """Return the blocks that a series finishes, the rows that wait for theirs.
-
-    And where those began.
+    """Return the finished blocks, the rows of the unfinished one, and where that one began.
 
     Args:
         waiting: Values of the block under way.

@@ -34,8 +34,10 @@ _NORM_RISE = math.log(1.5)
 
 @dataclass(frozen=True)
 class _Side:
-    """One sum; `clips`, `rows` and `norms` (sum of log grad norms) count from where it left
-    zero."""
+    """One sum.
+
+    `clips`, `rows` and `norms` (sum of log grad norms) count from the row where it left zero.
+    """
 
     total: float = 0.0
     first_row: int = 0
@@ -96,7 +98,7 @@ class ClipPhaseDetector:
     ) -> tuple[ClipPhaseState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        Unclipped ones in a phase of few are passed.
+        Rows without clipping, in a phase with few clipped rows, need no work.
         """
         shares = rows.values[:, 0]
         usable = np.flatnonzero((shares >= 0.0) & (shares <= 1.0))  # absent ones are NaN
@@ -146,8 +148,10 @@ class ClipPhaseDetector:
 
 
 def _add(side: _Side, logged: tuple[float, float], share: float, other: float, row: Row) -> _Side:
-    """Return the sum with one row (clip share, log norm) more, at zero where it speaks for the
-    phase so far."""
+    """Return the sum with one more row (clip share, log norm).
+
+    It stays at zero where the row agrees with the phase so far.
+    """
     x, norm = logged
     gain = x * math.log(other / share) + (1 - x) * math.log((1 - other) / (1 - share))
     total = side.total + gain

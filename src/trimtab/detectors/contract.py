@@ -81,7 +81,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """Where a value stands."""
+    """Row and step of a value."""
 
     index: int
     step: float

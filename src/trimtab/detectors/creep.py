@@ -209,10 +209,7 @@ class CreepDetector:
         return changed(c, sums=tuple(sums), start=start), findings
 
     def _add(self, i: int, s: Sum, b: Block, least: float) -> tuple[Sum, str]:
-        """Add one block to the sum; also returns what is to be told.
-
-        Open, back, accepted or nothing.
-        """
+        """Add one block to the sum; also return what to report: open, back, accepted or nothing."""
         if len(s.past) < _MIN_BLOCKS:
             return changed(s, past=joined(s.past, b.value, _NOISE_BLOCKS)), ""
         if s.total == 0.0:
@@ -344,7 +341,7 @@ def _longer(held: Floats, b: Block) -> Floats:
 def _dated(s: Sum) -> Sum:
     """Date the onset: the first held block that shows a quarter of the rise.
 
-    So not a chance before a jump.
+    An earlier block may have left zero by chance.
     """
     rise = median(s.held[-3:, 0]) - s.expected
     first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))

@@ -226,8 +226,7 @@ def _row(event: tuple[RowPlace, Block | float]) -> int:
 
 
 def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
-    """Note the row at which the learning rate fell to two thirds of what it was of late, or
-    less."""
+    """Note the row at which the learning rate fell to two thirds of its recent value or less."""
     high, row = s.lr, s.lr_row
     for k in range(at, end):
         lr = rates.value[k]

@@ -82,7 +82,7 @@ class FrozenDetector:
     ) -> tuple[FrozenState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        Values that do not stand still are passed.
+        Rows whose value changes need no work.
         """
         signals, findings = list(state.signals), list[Finding]()
         for i in range(len(self.signals)):

@@ -68,7 +68,7 @@ DETECTORS: tuple[Detector[Any], ...] = (
 """The built-in detectors with their default settings."""
 
 _MAX_PATTERNS = 256
-"""Sets of logged names that are remembered; a log with more of them is read anew."""
+"""Sets of logged names whose masks are cached; beyond that the cache is emptied."""
 
 
 @dataclass(frozen=True)

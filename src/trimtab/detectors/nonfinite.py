@@ -21,10 +21,7 @@ LASTING_ROWS = 3
 
 @dataclass(frozen=True)
 class NonFiniteRun:
-    """First and last row and step of a run of non-finite rows of one signal (-1.
-
-    None under way).
-    """
+    """First and last row and step of a run of non-finite rows of one signal; -1 without one."""
 
     since_row: int = -1
     since: float = 0.0

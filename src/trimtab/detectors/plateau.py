@@ -1,12 +1,12 @@
-"""Plateaus: the loss stands still although it should fall. Seen in hindsight only.
+"""Plateaus: the loss stays flat although it should fall. Seen in hindsight only.
 
-That a loss falls no more is a fault only where it had reason to fall, which three things show:
+A flat loss is a fault only where it had reason to fall, which three things show:
 
 * it fell again later, and steeply: a flat stretch of a sixth of the attempt or more that covers
   less than a twelfth of the whole fall, and behind it a rate at least four times its own. Where the
   validation loss fell meanwhile (by a twentieth), the run was learning: no plateau. A fall within a
-  few rows is a step of another kind. The span told is that over which the level stands still,
-  without its ends that still fall or fall again;
+  few rows is a step of another kind. The reported span is the one over which the level is constant,
+  without the ends that still fall or fall again;
 * it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted
   against the logarithm of the row, had it falling, and the learning rate is above a tenth of its
   peak;
@@ -14,8 +14,12 @@ That a loss falls no more is a fault only where it had reason to fall, which thr
   test, with the rows of the parent before the resume as the rows before.
 
 Flat means less than a quarter of the expected fall, and short of it by four times what noise
-explains (block medians, autocorrelation priced in). Needs 200 rows of the loss in the attempt for
+explains (block medians, autocorrelation included). Needs 200 rows of the loss in the attempt for
 the first rule, 64 in the flat stretch for the others. Cost: milliseconds for 100,000 rows.
+
+The first rule was chosen on the first 73 labelled public logs. The late stall follows the wording
+of a request (slope near 0 over the last 5 % at more than 10 % of the peak rate) and was tried on
+generated curves only; a loss that still falls by a quarter of what was expected is not found.
 """
 
 import math

@@ -108,10 +108,7 @@ def _steps(loss: Floats) -> Floats:
 
 
 def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Finding]:
-    """Judge the losses after a resume by the losses before it.
-
-    Then the place where a repeat ends.
-    """
+    """Compare the losses after a resume with those before it; find where a repeat ends."""
     loss = record.columns["loss"].values if "loss" in record.columns else np.zeros(0)
     if not len(loss):
         return []
@@ -136,7 +133,7 @@ def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Find
 
 
 def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list[Finding]:
-    """Tell of a jump of the loss between the last repeated row and the first that is new."""
+    """Report a jump of the loss between the last repeated row and the first new one."""
     loss = record.columns["loss"].values
     most = min(len(rows), len(stretch))
     while n < most and _follows(loss[rows[:most]], loss[stretch[:most]], n):
@@ -180,8 +177,7 @@ def _follows(child: Floats, stretch: Floats, n: int) -> bool:
 
 
 def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:
-    """Whether the rows before the seam repeat what came before the stretch, at the same
-    distance."""
+    """Whether the rows before the resume repeat what came before the stretch, equally far apart."""
     before = min(n, at, len(past) - n - at)
     if before < MIN_ROWS // 2:
         return False

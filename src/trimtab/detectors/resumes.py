@@ -1,6 +1,4 @@
-"""Resumes: does an attempt go on where it resumed? Offline only.
-
-Of a resume a log tells afterwards.
+"""Resumes: does the loss continue at the level at which it was saved? Offline only.
 
 The first rows of an attempt are held against the rows before its first step on its lineage:
 
@@ -10,13 +8,13 @@ with `noise` the spread between blocks of 16 rows before (1.4826 median |differe
 that autocorrelated noise is priced in. z > 6 and d > 2 % of the loss is a jump. One that lasts
 through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
 lower than before, which data seen already or a lower learning rate explain. A learning rate or
-batch size that differs from what the schedule had there is named, and noted if the loss did not
-mind.
+batch size that differs from what the schedule had there is named; it is a note if the loss did
+not change.
 
-An attempt that begins where its parent began started over: a note. One that goes on at its level
-says nothing, unless the attempt before stood far above it at the same steps: then that one had
-other data, or what happened there is not in the weights that were saved. Which of the two is told
-by whether their losses go up and down together, and is worth a note.
+An attempt that begins where its parent began started over: a note. One that continues at its level
+gives no finding, unless the loss of its parent was far higher at the same steps: then the parent
+had other data, or its damage is not in the saved weights. Whether the two losses rise and fall
+together tells which; that is a note.
 """
 
 import math
@@ -69,10 +67,7 @@ class Resume:
 
 
 def resumes_of(record: RunRecord) -> Iterator[Resume]:
-    """Yield the resumes of a record, in order.
-
-    None where it has too many attempts to be one run.
-    """
+    """Yield the resumes of a record, in order; none where it has too many attempts for one run."""
     if not 1 < len(record.attempts) <= MAX_ATTEMPTS:
         return
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
@@ -104,7 +99,7 @@ def resumes_of(record: RunRecord) -> Iterator[Resume]:
 
 
 def resume_findings(record: RunRecord) -> tuple[Finding, ...]:
-    """Return what is to be said of the resumes: one finding at most for each."""
+    """Return at most one finding for each resume."""
     if "loss" not in record.columns:
         return ()
     found = (_judge(record, resume) for resume in resumes_of(record))
@@ -140,10 +135,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
 def _quiet(
     record: RunRecord, resume: Resume, rows: Rows, seam: tuple[float, float, float], changed: str
 ) -> Finding | None:
-    """Tell of a resume at its level.
-
-    Changed settings, or a parent that left it at the same steps.
-    """
+    """Report a resume at its level: changed settings, or a parent that left the level meanwhile."""
     level, first, _ = seam
     again = _finite(record, "loss", resume.again)
     loss = record.columns["loss"].values
@@ -189,8 +181,7 @@ def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
 
 
 def _lasts(after: Floats, size: int, level: float, d: float) -> bool:
-    """Whether no later block of the first rows is back, nearer to the old level than to the
-    jump."""
+    """Whether no later block of the first rows is closer to the old level than to the jump."""
     starts = range(0, len(after) - size + 1, size)
     return all((median(after[i : i + size]) - level) / d > 0.5 for i in starts)
 

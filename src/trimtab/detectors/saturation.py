@@ -175,10 +175,7 @@ class SaturationDetector:
         )
 
     def _lingered(self, s: SaturationState, mark: int, row: RowPlace) -> bool:
-        """Whether entropy and norm stayed above the next mark.
-
-        And the fall that was told came after it.
-        """
+        """Whether entropy and norm stayed above the next mark, before the reported fall."""
         since, rest = s.mark_steps[mark + 1] - s.mark_steps[mark], row.step - s.mark_steps[mark + 1]
         stayed = s.mark_hidden[mark + 1] > self.stayed_share * s.mark_hidden[mark]
         return stayed and since > self.lingering * rest

@@ -22,8 +22,7 @@ _BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped",
 
 
 def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
-    """Return the share of samples that are missing, of a signal seen at these rows (int [n >= 2],
-    rising).
+    """Return the share of missing samples of a signal seen at these rows, int [n >= 2], rising.
 
     Example:
         >>> share_missing(np.array([0, 2, 4, 10, 12]), 14)

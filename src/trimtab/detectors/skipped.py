@@ -86,7 +86,7 @@ class SkippedDetector:
     ) -> tuple[SkippedState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        With nothing skipped of late, they are passed.
+        Rows without skipped steps, after a window without any, need no work.
         """
         share = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(share))  # absent ones are NaN

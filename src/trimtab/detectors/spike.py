@@ -146,10 +146,9 @@ class SpikeDetector:
         return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
 
     def _learn(self, i: int, calm: Calm, y: Sequence[float], first: int) -> tuple[Calm, int]:
-        """Take rows into level, spread and tail, from y[first] to before the first that leaves
-        them.
+        """Update level, spread and tail, from y[first] to before the first row that leaves them.
 
-        Returns what is known then, and the place of that row, or of the end.
+        Returns the new state and the position of that row, or of the end.
         """
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         sigma, tail, n = calm.sigma, calm.tail, calm.num_rows

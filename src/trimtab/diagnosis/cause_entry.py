@@ -22,7 +22,7 @@ class CauseEntry:
     look_alikes: tuple[str, ...]
     """Causes that look the same in a loss curve."""
     test: str
-    """Cheapest test that would tell."""
+    """Cheapest test that would confirm or exclude it."""
     remedies: tuple[str, ...]
     """Ids in the table of remedies, in the order to try them."""
     go_back: Literal["by kind", "always", "never"] = "by kind"

@@ -2,7 +2,7 @@
 
 Each cause of the table starts from its prior; every rule that speaks moves its log-odds; a softmax
 makes shares that add up to 1. A log alone seldom separates causes, so without an experiment no
-cause gets more than 0.75; what lies above that, or below 0.01, goes to "unknown".
+cause gets more than 0.75; the share above that, or below 0.01, goes to "unknown".
 """
 
 import math
@@ -37,11 +37,11 @@ class Cause:
     confidence: float
     """Share of belief; the causes of one diagnosis sum to 1."""
     evidence: tuple[str, ...]
-    """What speaks for it, one clause each, with this run's numbers."""
+    """Evidence for it, one clause each, with this run's numbers."""
     against: tuple[str, ...] = ()
-    """What speaks against it."""
+    """Evidence against it, one clause each."""
     test: str = ""
-    """Cheapest test that would tell."""
+    """Cheapest test that would confirm or exclude it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Diagnosis:
     next_test: str = ""
     """Cheapest test that separates the top two."""
     experiment: str = ""
-    """Its id in the table of experiments; empty where it is not in it."""
+    """Its id in the table of experiments; empty where the table lacks it."""
 
     @property
     def top(self) -> Cause:
@@ -133,7 +133,7 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
 
 
 def _settled(shares: list[float], cap: float) -> list[float]:
-    """Return the shares with what is above the cap or below 1 % given to "unknown"."""
+    """Return the shares; whatever exceeds the cap or is below 1 % goes to "unknown"."""
     unknown = next(i for i, entry in enumerate(CAUSES) if entry.id == UNKNOWN)
     kept = [min(s, cap) if s >= _LEAST_SHARE else 0.0 for s in shares]
     kept[unknown] = 0.0

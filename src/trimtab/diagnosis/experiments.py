@@ -37,7 +37,7 @@ class Experiment:
     """Kinds of incident that it makes sense for; empty: all."""
 
     def told(self, before: float) -> str:
-        """Return what to do, with the step to start before written out."""
+        """Return the instructions, with the step to start before filled in."""
         return self.text.format(before=step_text(before))
 
     def separates(self, one: str, other: str) -> bool:

@@ -410,9 +410,9 @@ def _shape(
 def _gnorm_lead(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], level: float
 ) -> int | None:
-    """Rows from the first grad norm above 3 times its level to the onset of the loss.
+    """Return the rows from the first grad norm above 3 times its level to the onset of the loss.
 
-    None: never.
+    None where the norm never exceeds that.
     """
     column = record.columns["grad_norm"]
     rows = np.concatenate([before[-16:], during[:64]])

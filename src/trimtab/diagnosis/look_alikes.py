@@ -1,4 +1,4 @@
-"""What looks alike, and what separates it, the cheapest evidence first."""
+"""Pairs that look alike in a loss curve, and the evidence that separates them, cheapest first."""
 
 from trimtab.diagnosis.knowledge import LookAlike
 

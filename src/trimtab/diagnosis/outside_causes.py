@@ -1,7 +1,7 @@
-"""Causes that lie outside the dynamics of the loss: the clock, the order of data, what is logged.
+"""Causes outside the dynamics of the loss: throughput, order of data, logging.
 
-Each speaks only on the kinds of incident that it can explain; on all others it is as good as
-ruled out, so that it takes nothing from the causes of a spike.
+Each has evidence only for the kinds of incident that it can explain. For all others it is
+practically excluded, so it takes no share from the causes of a spike.
 """
 
 from trimtab.diagnosis import evidence as e

@@ -1,7 +1,7 @@
-"""Names of the shapes that loss curves are told in, as ML-engineering texts name them.
+"""Name the shape of a loss curve as texts on ML engineering name it.
 
-An incident's kind says what a detector saw; its pattern says what people call the picture, with
-what stands around it: the start of an attempt, the losses of single datasets, the validation loss.
+An incident's kind says what a detector saw. Its pattern is the common name of the whole picture,
+with its surroundings: the start of an attempt, the losses of single datasets, the validation loss.
 Losses of single datasets are columns called `loss/NAME`.
 
 Source: S. Bekman, Machine Learning Engineering, "Understanding training loss patterns".

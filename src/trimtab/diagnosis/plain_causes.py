@@ -1,4 +1,4 @@
-"""Causes that one plain sign gives away; without the sign they are as good as ruled out."""
+"""Causes with one unmistakable sign; without the sign they are practically excluded."""
 
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis.cause_entry import CauseEntry

@@ -1,8 +1,7 @@
-"""Plain signs: what a log shows that points to one cause and hardly to another.
+"""Unmistakable signs: facts in a log that point to one cause and rarely to another.
 
-A loss that never was finite, data that a resume fed again, a loss that stands still at the
-logarithm of the number of classes. Each is read off the record; what it means stands in
-`plain_causes`.
+A loss that was never finite, data that a resume fed again, a loss constant at the logarithm of the
+number of classes. Each is computed from the record; `plain_causes` says what it means.
 """
 
 import math
@@ -73,8 +72,7 @@ def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
 def _never_finite(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
 ) -> bool:
-    """Tell whether a not finite loss or norm is all that was logged up to the end of the
-    incident."""
+    """Tell whether no finite loss or norm was logged up to the end of the incident."""
     if "non-finite" not in (incident.kind, *incident.also):
         return False
     rows = np.concatenate([before, during])

@@ -1,4 +1,4 @@
-"""What the sources disagree on, as data: who says what, and how trimtab reads it."""
+"""Contradictions between published sources, as data: the claims, and how trimtab reads them."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ __all__ = ["CONFLICTS", "Conflict", "SourceClaim"]
 
 @dataclass(frozen=True)
 class SourceClaim:
-    """What one source says."""
+    """The claim of one source."""
 
     source: str
     says: str

@@ -1,4 +1,4 @@
-"""How much a branch changed: its loss against the control's, step by step, with an interval."""
+"""Effect of a branch: its loss minus the control's, step by step, with a confidence interval."""
 
 import math
 from collections.abc import Mapping

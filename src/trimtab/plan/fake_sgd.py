@@ -1,7 +1,4 @@
-"""Adam made to act like SGD (beta1 0, a large eps, the rate scaled by it).
-
-Is it one, and is it in force?
-"""
+"""Adam configured to act like SGD (beta1 0, a large eps): does it, and with which rate?"""
 
 import math
 from collections.abc import Mapping

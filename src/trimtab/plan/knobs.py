@@ -1,7 +1,4 @@
-"""The ledger of knobs: every setting that one attempt changed alone.
-
-With its effect on four metrics.
-"""
+"""Effect of settings: every change that one attempt made alone, judged by four metrics."""
 
 from dataclasses import dataclass
 
@@ -18,7 +15,7 @@ __all__ = ["Toggle", "knob_ledger"]
 
 @dataclass(frozen=True, kw_only=True)
 class Toggle:
-    """One change and what followed."""
+    """One change of settings and its effect."""
 
     attempt: str
     parent: str

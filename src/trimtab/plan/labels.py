@@ -1,4 +1,4 @@
-"""Better, worse or unclear: what a change did to stability, by four metrics before and after it."""
+"""Label the effect of a change on stability: better, worse or unclear, by four metrics."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""The guard's next step after it has gone back: which short branch to try, which one to keep.
+"""The guard's next step after a rollback: which short branch to try, which one to keep.
 
-One pure function of a `Situation`. The order is `Policy.arms`, what worked in an incident of the
-same kind first. The replay that changes nothing comes where neither the data nor the rate is
-suspected; then it tells whether there is anything to cure. A branch is kept once it held, and no
-dearer one is tried then, except stronger cuts of the rate, as long as they are clearly better, and
-bf16 where fp32 held. A rate is never raised.
+One pure function of a `Situation`. The order is `Policy.arms`, with what worked in an incident of
+the same kind first. The unchanged replay comes first where neither the data nor the rate is
+suspected: it shows whether there is anything to fix. A branch that holds is kept, and no more
+costly one is tried after it, except stronger cuts of the rate, as long as they are clearly better,
+and bf16 where fp32 held. A rate is never raised.
 """
 
 import math
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """Go on from the restore point with what this trial changed."""
+    """Continue from the restore point with the changes of this trial."""
 
     trial: Trial
     reason: str
@@ -37,7 +37,7 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True)
 class GoBack:
-    """Nothing held here: go further back, probe again and start the trials over."""
+    """No trial held here: go further back, probe again and start the trials over."""
 
     times: int
     """Multiple of the first rollback distance to go back from the first sign."""
@@ -54,7 +54,7 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """Leave the run as it is and only advise from here on."""
+    """Leave the run as it is and only advise from now on."""
 
     reason: str
 
@@ -208,7 +208,7 @@ def _blocked(s: Situation) -> NextStep | None:
 
 
 def _too_much_data(s: Situation) -> GiveUp | None:
-    """Return why data that stood out is not left out; a branch through it would tell nothing."""
+    """Return why outlying data is not skipped; a branch through it would show nothing."""
     p = s.probe
     if not _outliers(s) or s.recurrences or s.policy.bisect == "always":
         return None
@@ -251,7 +251,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
 
 
 def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial]:
-    """Yield the branches that separate causes; none after a replay in which all went well."""
+    """Yield the branches that separate causes; none after an unchanged replay that held."""
     control = Trial(name="as it was")
     arms = in_order(s.policy.arms, first=("replay",))
     if "replay" in arms:
@@ -267,7 +267,7 @@ _CHEAP = ("replay", "other-data", "lower-lr")
 
 
 def _unexplained(s: Situation) -> bool:
-    """Tell whether nothing speaks for the data or for the rate."""
+    """Tell whether there is no evidence against the data or the rate."""
     if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
         return False
     looked = s.probe is not None and s.policy.bisect != "never"

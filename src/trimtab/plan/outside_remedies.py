@@ -1,7 +1,4 @@
-"""Remedies for what lies outside the dynamics of the loss.
-
-Input, order of data, logging, updates.
-"""
+"""Remedies outside the dynamics of the loss: input, order of data, logging, updates."""
 
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy

@@ -129,10 +129,7 @@ def make_plan(
 
 
 def _one_rank(record: RunRecord) -> bool:
-    """Whether the run says of itself that it is one process.
-
-    There is no other node to go on with.
-    """
+    """Whether the run states that it is one process, so there is no other node to move to."""
     sizes = (a.settings.get("world_size") for a in record.attempts)
     return {size for size in sizes if size is not None} == {"1"}
 
@@ -154,17 +151,17 @@ def _rollback(
 def _first_sign(diagnosis: Diagnosis, incident: Incident, f: Features) -> float:
     """Return the step to go back before.
 
-    Of weights spoilt by an earlier incident, its first sign.
+    Where an earlier incident damaged the weights, that is its first sign.
     """
     spoilt = CAUSE_BY_ID[diagnosis.top.cause].go_back == "always"
     return f.blow_up if spoilt and f.blow_up is not None else incident.first_step
 
 
 def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
-    """Return ids of remedies: the leading cause's in full, of the others the first that is new.
+    """Return the ids of remedies: all of the leading cause, the first new one of each other.
 
-    Going back comes first where the leading cause does not say otherwise, and last where the run
-    itself has shown that it heals.
+    Rollback comes first unless the leading cause says otherwise, and last where the run has
+    recovered by itself.
     """
     top = CAUSE_BY_ID[diagnosis.top.cause]
     pace = pace_alone(f) > 0
@@ -191,7 +188,7 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
 
 
 def _healed(f: Features) -> bool:
-    """Tell whether the loss came back soon and as many rows as a spike may last followed."""
+    """Tell whether the loss came back soon, with enough rows after it to be sure."""
     return short_and_over(f) > 0 and (f.rows_after or 0) >= SHORT_ROWS
 
 

@@ -34,7 +34,7 @@ _LOST_WEIGHT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointInfo:
-    """A checkpoint that could be gone back to."""
+    """A checkpoint that the run could roll back to."""
 
     step: int
     grade: Grade = "healthy"
@@ -54,7 +54,7 @@ class RollbackCandidate:
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackChoice:
-    """Where to go back to."""
+    """Where to roll back to."""
 
     candidates: tuple[RollbackCandidate, ...]
     """Best first."""

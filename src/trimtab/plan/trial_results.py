@@ -1,6 +1,6 @@
-"""What the branches from one restore point say together: a ranked table, and data against state.
+"""Results of the branches from one restore point: a ranked table, and data against state.
 
-The row that changes nothing is always there: where it was not run again, it is the run as recorded.
+The unchanged row is always there: where it was not run again, it is the run as recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,15 +129,12 @@ class Readout:
 
     @property
     def verdict(self) -> str:
-        """What it says as a whole, in a line."""
+        """The overall result in one line."""
         return self._together(self.cells.text())
 
     @property
     def news(self) -> str:
-        """The same for people: without a table that says nothing yet.
-
-        Empty where nothing is known.
-        """
+        """The verdict for people; empty while the table shows nothing yet."""
         return self._together(self.cells.text() if self.cells.asked else "")
 
     def _together(self, table: str) -> str:
@@ -182,7 +179,7 @@ class Readout:
 def read_out(
     rows: Sequence[TrialRow], *, recorded: TrialRow, repeat: Repeat = "", low_precision: str = ""
 ) -> Readout:
-    """Return what the branches say.
+    """Summarize the results of the branches.
 
     Args:
         rows: Those that were run, in order.

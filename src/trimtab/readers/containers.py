@@ -1,7 +1,7 @@
-"""Files that hold logs without being one: archives, notebooks, pages with tables, NumPy arrays.
+"""Files that contain logs: archives, notebooks, HTML pages with tables, NumPy arrays.
 
-What is inside is unpacked as text, never run, and read as any file is. Archives are bounded: a
-member or a sum of them beyond the limits is left out.
+The content is unpacked as text, never executed, and read like any file. Archives are bounded:
+members beyond the size limits are left out.
 """
 
 import io

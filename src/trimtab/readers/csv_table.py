@@ -1,8 +1,8 @@
-"""Tables with a header: CSV, TSV and their kin, by their content.
+"""Tables with a header: CSV, TSV and similar, recognized by content.
 
-An empty cell is missing. What `nan` means is settled per column (`nan_policy`). Comment lines
-before the header, a header repeated where a run was resumed, and decimal commas beside `;` are
-understood.
+An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
+before the header, a header repeated where a run was resumed, and decimal commas with `;` are
+handled.
 """
 
 import csv

@@ -1,4 +1,4 @@
-"""One JSON document per file: rows, columns, or values by step, wherever in it they stand.
+"""One JSON document per file: rows, columns, or values by step, at any depth.
 
     {"log_history": [{"step": 1, "loss": 2.0}, ...], ...}               rows (HF's trainer_state)
     [{"step": 1, "loss": 2.0}, ...]                                     rows

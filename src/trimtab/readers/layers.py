@@ -1,8 +1,8 @@
-"""What a run measured block by block: signals/layers/ATTEMPT.jsonl of a run directory.
+"""Per-block measurements of a run: signals/layers/ATTEMPT.jsonl of a run directory.
 
 One line per reading: {"step": 40, "grad_norm": [0.1, 0.2, ...], ...}, a list with one value for
 each block of the model, first block first. It is read apart from the record, whose signals are one
-value per step, and a fault in it never costs the record: what cannot be read is left out and told.
+value per step. A fault in it never costs the record: unreadable lines are left out and counted.
 """
 
 import math

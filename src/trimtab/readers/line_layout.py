@@ -1,10 +1,10 @@
-"""Lines that differ in nothing but the digits of their numbers, read as columns.
+"""Lines that differ only in the digits of their numbers, read as columns.
 
-A program prints most lines of a log by one format, and whole stretches of them have every number
-at the same place. From one such line, its layout is learnt: which bytes are digits of a number and
-which must stay as they are. It is then laid over all lines of the same length at once. A number is
-its digits as an integer times or over a power of ten: below 2^53 and up to 10^22 both are exact,
-so that one rounding gives what `float` gives, to the last bit. Anything else is left to the caller.
+A program prints most lines of a log with one format, and long stretches of them have every number
+in the same place. From one such line the layout is learned: which bytes are digits of a number, and
+which must stay as they are. It is then applied to all lines of the same length at once. A number is
+its digits as an integer times or over a power of ten: below 2^53 and up to 10^22 both are exact, so
+one rounding gives what `float` gives, to the last bit. Anything else is left to the caller.
 """
 
 import re

@@ -1,9 +1,8 @@
-"""Series of values, each with a name and steps of its own -> rows.
+"""Series of values, each with its own name and steps -> rows.
 
 Trackers export one line per value (`step,metric,value`), or one list per metric (`{"loss": [[1,
-2.5], ...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss;
-what the others say at the same step joins them, and what they say between two rows gets a row of
-its own.
+2.5], ...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss.
+Values of other series at the same step join them; values between two rows get a row of their own.
 """
 
 from bisect import bisect_right

@@ -1,8 +1,8 @@
-"""Is the grad norm that a log prints still multiplied by the fp16 loss scale?
+"""Decide whether a printed grad norm is still multiplied by the fp16 loss scale.
 
 Megatron-DeepSpeed prints DeepSpeed's norm of the scaled gradients (seen in the public logs of
 bigscience-workshop/bigscience: dividing makes every line consistent); Megatron-LM unscales first.
-The lines look alike, so the figures have to tell.
+The lines look alike, so the values have to decide.
 """
 
 from dataclasses import dataclass

@@ -1,5 +1,4 @@
-"""Text that Megatron-LM and Megatron-DeepSpeed print, also inside Markdown and behind rank
-prefixes.
+"""Text of Megatron-LM and Megatron-DeepSpeed, also inside Markdown and behind rank prefixes.
 
     iteration  7000/ 159576 | consumed samples: 260912 | elapsed time per iteration (ms): 18706.1 |
     learning rate: 6.000E-05 | ... | lm loss: 6.444662E+00 | loss scale: 2048.0 | grad norm: ... |

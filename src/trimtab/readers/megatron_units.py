@@ -60,10 +60,7 @@ class _Draft:
 
 
 def settle_units(record: RunRecord, layout: MegatronFork) -> RunRecord:
-    """Return the record with every signal in the unit of the vocabulary.
-
-    And notes on what was done.
-    """
+    """Return the record with every signal in the unit of the vocabulary, and notes on changes."""
     draft = _Draft(
         record,
         dict(record.columns),

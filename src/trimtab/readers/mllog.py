@@ -1,8 +1,8 @@
-"""MLPerf's logging: `:::MLLOG {json}` lines, between whatever else the trainer prints.
+"""MLPerf's logging: `:::MLLOG {json}` lines among the trainer's other output.
 
-A training loss stands in `tracked_stats` (a mapping) or under a key such as `train_loss`; the step
-is in the line's metadata, as `step` or `step_num`; where it says `samples_count` alone, rows are
-counted by that, and a note says so. Other ranks repeat the lines of the first.
+A training loss is in `tracked_stats` (a mapping) or under a key such as `train_loss`; the step is
+in the line's metadata, as `step` or `step_num`. Where it has only `samples_count`, rows are counted
+by that, and a note says so. Other ranks repeat the lines of the first.
 """
 
 import re

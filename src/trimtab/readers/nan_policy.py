@@ -1,4 +1,4 @@
-"""Does `nan` in a columnar file mean that the run logged NaN, or that nothing was recorded?
+"""Decide whether `nan` in a columnar file is a logged NaN or a value that was not recorded.
 
 CSV writers fill cells with `nan` that were never measured: a norm computed every tenth row, the
 first row before there is a gradient. A divergence also writes `nan`. The pattern tells them apart.

@@ -1,4 +1,7 @@
-"""The protobuf wire format, as far as logs need it: the fields of a message with their places."""
+"""The protobuf wire format, as far as logs need it: the fields of a message with their offsets.
+
+TensorBoard's events and W&B's records are both built of it; what a field means is for them to say.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple

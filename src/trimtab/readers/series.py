@@ -1,8 +1,8 @@
-"""One series per tag, each with its own steps -> RunRecord, as TensorBoard and MLflow keep them.
+"""One series per tag, each with its own steps -> RunRecord, as TensorBoard and MLflow store them.
 
-The training loss leads: an attempt ends where its step falls back or where the store says that a
-new one starts. The other series follow it; between the last loss of one attempt and the first of
-the next they are parted where their own step falls.
+The training loss decides where attempts end: where its step falls back, or where the store says
+that a new one starts. The other series follow it; between the last loss of one attempt and the
+first of the next they are split where their own step falls.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Skipped steps as DeepSpeed prints them: how many so far, where the vocabulary wants a share."""
+"""Turn DeepSpeed's running count of skipped steps into the share per row of the vocabulary."""
 
 from dataclasses import replace
 

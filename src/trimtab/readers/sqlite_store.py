@@ -1,6 +1,6 @@
 """SQLite stores of experiment trackers: MLflow, trackio, and tables of the same kinds.
 
-Told by their columns, not their names:
+Recognized by their columns, not their names:
 
 - a value per row (`key`, `value`, `step`, a run): MLflow's `metrics`;
 - a JSON object per row (`metrics`, `step`, a run): trackio's `metrics`;

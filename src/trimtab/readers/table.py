@@ -1,8 +1,8 @@
-"""Rows of named values, in whatever names and units a logger chose -> RunRecord.
+"""Rows of named values, with any logger's names and units -> RunRecord.
 
-JSONL and CSV share this. The keys are settled over the whole file, not line by line: which key
-counts the steps, which of several keys that mean the same signal is the fullest, and, in columnar
-files, whether `nan` means "not recorded" (`nan_policy`).
+JSONL and CSV share this. The keys are decided over the whole file, not line by line: which key
+counts the steps, which of several keys with one meaning has most values, and, in columnar files,
+whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
@@ -362,9 +362,9 @@ class LogTable:
 
 
 def _extend(builder: RecordBuilder, step: NDArray[np.float64], signals: dict[str, Column]) -> None:
-    """Add all rows; a step logged again with another loss begins an attempt.
+    """Add all rows.
 
-    As a fallen one does.
+    An attempt begins where a step falls back, or is logged again with another loss.
     """
     cuts = [0, *_again(step, signals), len(step)]
     for first, end in pairwise(cuts):

@@ -1,8 +1,8 @@
-"""TensorBoard event files: one file, or all that stand in one directory, which are one run.
+"""TensorBoard event files: one file, or all files of one directory, which are one run.
 
 Each launch of a trainer opens a new file, so a later file with a training loss is a new attempt,
-whether it goes on where the last one ended or begins further back. A file that was written at the
-same time as another and says the same steps is another rank's, and is left out.
+whether it continues where the last one ended or begins further back. A file written at the same
+time as another, with the same steps, is another rank's and is left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -105,10 +105,7 @@ class _File:
 
 
 def _parse(data: bytes, path: Path) -> EventFile:
-    """Return what a file holds; below `eval/`.
-
-    As TensorFlow writes it, tags are said to be that.
-    """
+    """Return the content of a file; tags in a directory such as `eval/` get that prefix."""
     folder = path.resolve().parent.name
     if not is_validation_word(folder):
         return parse_events(data, is_wanted_tag)

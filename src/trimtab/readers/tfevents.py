@@ -1,9 +1,9 @@
 """TensorBoard event files: records of scalars -> one series per tag, thousands of events at once.
 
-Events are sorted by length; of each length the layout of the first event (`tfevents_layout`) is
-laid over all, those that fit are read as columns, and the first that does not fit gives the next
-layout. Rare lengths are read one by one. The checksum of every event that is used is checked; by
-the linearity of the CRC that costs a look-up per byte that differs.
+Events are grouped by length. For each length the layout of the first event (`tfevents_layout`) is
+applied to all; those that fit are read as columns, and the first that does not fit gives the next
+layout. Rare lengths are read one by one. The checksum of every event used is checked; by the
+linearity of the CRC that costs a look-up per byte that differs.
 """
 
 from collections.abc import Callable

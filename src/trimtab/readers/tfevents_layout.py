@@ -1,6 +1,4 @@
-"""One TensorBoard event as a layout.
-
-Which bytes are the time, the step, the values, and which are fixed.
+"""The byte layout of one TensorBoard event: which bytes are time, step, values, and which fixed.
 
 Events of one tag differ only in those bytes, so the layout of one of them reads thousands at once.
 Both forms of a scalar are known: `simple_value`, and a tensor with one element (TF2, tensorboardX,

@@ -1,8 +1,8 @@
 """W&B's offline transaction log, `run-ID.wandb`: LevelDB's log framing around protobuf records.
 
-Of the records only the history is read, whose items are JSON texts by key; NaN is the bare word
-that JSON does not have. Rows are counted by W&B's own `_step`, as its pages do; where the trainer
-logs a step of its own, a note says how the two go together.
+Only the history records are read; their items are JSON texts by key, and NaN is written as a bare
+word, which JSON does not allow. Rows are counted by W&B's own `_step`, as its pages do; where the
+trainer logs a step of its own, a note says how the two are related.
 """
 
 import json

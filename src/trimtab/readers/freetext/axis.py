@@ -1,4 +1,4 @@
-"""What counts the rows of a text: a step on the line, one on a line nearby, an epoch, the row."""
+"""What counts the rows of a text: a step on the line or near it, an epoch, or the row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MIN_FALLS = 2
 
 @dataclass(frozen=True)
 class RowAxis:
-    """Where each row stands."""
+    """The axis of the rows, and how it was found."""
 
     axis: Axis
     place: NDArray[np.float64]
@@ -257,10 +257,7 @@ def _carried_epoch(rows: TextRows, others: Sequence[Shape]) -> tuple[str, Column
 def _nearby(
     lines: NDArray[np.int64], at: NDArray[np.int64], values: NDArray[np.float64]
 ) -> list[tuple[NDArray[np.float64], float]]:
-    """Return the values on the last line before and on the first after.
-
-    With their usual distance.
-    """
+    """Return the values on the line before and on the line after, with their usual distances."""
     before = np.searchsorted(at, lines, side="right") - 1
     after = np.searchsorted(at, lines, side="left")
     result = []

@@ -1,6 +1,7 @@
-"""Text formats with a name: how each is told, and which of its keys mean something else.
+"""Trainers whose text is recognized by name, and their keys that have another meaning there.
 
-All are read by the same mechanism as text of unknown trainers; a name saves the guess and its note.
+All are read by the same mechanism as text of unknown trainers; a name avoids the guess and its
+note.
 """
 
 from trimtab.readers.freetext.keys import Meaning

@@ -1,4 +1,4 @@
-r"""Which numbers of a line of text are values, and of what.
+r"""Which numbers of a line of text are values, and what each is a value of.
 
 A line is split into numbers and the text between them. The text in front of a number names it:
 
@@ -307,10 +307,7 @@ class _LineParse:
 
 
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
-    """Return the key in front of a number, "" if there is none.
-
-    And whether a sign parts the two.
-    """
+    """Return the key in front of a number ("" for none), and whether a sign separates them."""
     text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
     separator = _SEPARATOR.search(text)
     cell = _CELL.search(text) if first and not text.endswith(BAR) else None

@@ -1,8 +1,8 @@
-"""What a key in free text means: a loss, another signal, a step, an epoch, a rank.
+"""The meaning of a key in free text: a loss, another signal, a step, an epoch, a rank.
 
-Keys of unknown trainers are seldom in the vocabulary as they stand: `completed step`, `Train
-Epoch`, `cls_loss`. The words in front are dropped one by one until the rest is known; each dropped
-or guessed word makes the meaning less sure (`doubt`).
+Keys of unknown trainers are seldom in the vocabulary as they are: `completed step`, `Train Epoch`,
+`cls_loss`. Leading words are dropped one by one until the rest is known; each dropped or guessed
+word makes the meaning less sure (`doubt`).
 """
 
 import re

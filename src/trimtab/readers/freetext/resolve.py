@@ -1,7 +1,4 @@
-"""Shapes of a text -> RunRecord.
-
-Which key is the loss, what counts the rows, what belongs to them.
-"""
+"""Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what joins them."""
 
 from collections.abc import Sequence
 from itertools import pairwise

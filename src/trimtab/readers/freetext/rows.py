@@ -1,4 +1,4 @@
-"""The rows of the training loss among the shapes of a text, and what stands around them."""
+"""The rows of the training loss among the shapes of a text, and the lines around them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,9 +1,8 @@
-"""The shapes that the lines of a text have, and the numbers of the lines of each shape.
+"""The shapes of the lines of a text, and the numbers of the lines of each shape.
 
-What is left of a line when its numbers are taken out is its skeleton. Lines of one skeleton hold
-the same fields, so a line is parsed once per skeleton, and then read by position. Skeletons with
-the same fields are one `Shape`. Lines without fields, such as prose or source code, cost little and
-give none.
+A line without its numbers is its skeleton. Lines with one skeleton hold the same fields, so a line
+is parsed once per skeleton and then read by position. Skeletons with the same fields are one
+`Shape`. Lines without fields, such as prose or source code, cost little and give none.
 """
 
 import re
