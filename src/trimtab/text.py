@@ -27,7 +27,8 @@ _ESCAPE = re.compile(
 )
 
 _SIGNAL_NAME = re.compile(
-    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b"
+    r"|\battention_logit_max\b"
 )
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
 
@@ -160,7 +161,8 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
-        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        >>> skipped = {"samples": [4000, 4015], "num": 1}
+        >>> deed_words(251, {"remedy": "skip-update", "values": skipped})
         'update of step 251 skipped (samples 4000-4015)'
         >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'

@@ -25,9 +25,9 @@ CONFIDENCE: Mapping[str, tuple[tuple[float, float], ...]] = {
 _CERTAIN = 0.99
 """NaN is NaN."""
 _UNFITTED = 0.85
-"""Rules that no simulated run exercises, such as plateaus and resumes. Set by hand, not fitted: on the
-first 73 labelled logs, on which rules were chosen, 93 % of the alarms that state 0.8 to 0.9 are
-right; it was not checked on logs that were kept apart."""
+"""Rules that no simulated run exercises, such as plateaus and resumes. Set by hand, not fitted: on
+the first 73 labelled logs, on which rules were chosen, 93 % of the alarms that state 0.8 to 0.9
+are right; it was not checked on logs that were kept apart."""
 
 
 def rule_group(detector: str) -> str:

@@ -19,6 +19,7 @@ import math
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 
@@ -82,19 +83,16 @@ def _spike(
     end = int(rows[-1])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((before, float(loss[peak]), last)))
     steps = int(record.step[rows[peak]] - record.step[rows[low]])
-    return Finding(
+    return finding_at(
+        record,
         detector="excerpt",
         kind="spike" if back else "unrecovered-spike",
         signal="loss",
         severity="warning" if back else "critical",
         row=end,
-        step=float(record.step[end]),
         onset_row=int(rows[onset]),
-        onset=float(record.step[rows[onset]]),
         peak_row=int(rows[peak]),
-        peak=float(record.step[rows[peak]]),
         end_row=end if back else None,
-        end=float(record.step[end]) if back else None,
         value=float(loss[peak]),
         expected=before,
         score=score,
@@ -151,19 +149,16 @@ def _start_finding(
     kind = "spike" if end is not None else "divergence" if rising else "unrecovered-spike"
     last = float(loss[-1 if end is None else end])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((loss[low], loss[peak], last)))
-    return Finding(
+    return finding_at(
+        record,
         detector="start",
         kind=kind,
         signal="loss",
         severity="warning" if end is not None else "critical",
         row=seen,
-        step=float(record.step[seen]),
         onset_row=int(rows[onset]),
-        onset=float(record.step[rows[onset]]),
         peak_row=int(rows[peak]),
-        peak=float(record.step[rows[peak]]),
         end_row=None if end is None else seen,
-        end=None if end is None else float(record.step[seen]),
         value=float(loss[peak]),
         expected=float(loss[low]),
         score=min(99.0, math.log(loss[peak] / loss[low]) / max(noise, 0.01)),
@@ -188,17 +183,15 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
     first, last = int(rows[0]), int(rows[-1])
     worst = int(rows[column.present[rows]][int(np.argmax(norms))])
     return [
-        Finding(
+        finding_at(
+            record,
             detector="excerpt",
             kind="grad-explosion",
             signal="grad_norm",
             severity="info",
             row=last,
-            step=float(record.step[last]),
             onset_row=first,
-            onset=float(record.step[first]),
             peak_row=worst,
-            peak=float(record.step[worst]),
             value=float(norms.max()),
             expected=clip,
             score=float(np.median(ratios)),

@@ -12,8 +12,8 @@ Rows with z > 5 that stand close together are one burst. A burst is an alarm
 
 * if it lasts: three rows or more, and either z > 8 at the peak or far up by ratio. Rows of
   heavy-tailed data noise stand alone;
-* if it towers: a norm 30 times, a loss 3 times its level. Where rows around did the like, such rows are
-  usual for the run: a tower must be twice as high as the fourth highest within 1000 rows;
+* if it towers: a norm 30 times, a loss 3 times its level. Where rows around are as high, such rows
+  are usual for the run: a tower must be twice as high as the fourth highest within 1000 rows;
 * if loss and norm burst together, three rows of them at least and one to ten times its level: a
   single odd batch moves both a little;
 
@@ -41,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, running_median
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -250,19 +251,16 @@ def _finding(
     around = values[rows[max(0, b.peak - HALF_WINDOW) : b.peak + HALF_WINDOW + 1]]
     value, expected = float(values[peak]), float(np.median(around))
     width = f"{b.last - b.first + 1} rows" if b.last > b.first else "one row"
-    return Finding(
+    return finding_at(
+        record,
         detector="hindsight",
         kind=kind,
         signal=signal,
         severity="warning",
         row=seen,
-        step=float(record.step[seen]),
         onset_row=onset,
-        onset=float(record.step[onset]),
         peak_row=peak,
-        peak=float(record.step[peak]),
         end_row=end,
-        end=float(record.step[end]),
         value=value,
         expected=expected,
         score=b.z,

@@ -75,9 +75,9 @@ _MAX_PATTERNS = 256
 class JudgeState:
     """The states of all detectors, in the order of `Judge.detectors`."""
 
-    states: tuple[Any, ...]
+    states: tuple[object, ...]
 
-    def to_json(self, judge: "Judge") -> dict[str, Any]:
+    def to_json(self, judge: "Judge") -> dict[str, object]:
         """Return the state as JSON values, by detector name."""
         return {d.name: state_to_json(s) for d, s in zip(judge.detectors, self.states, strict=True)}
 
@@ -162,7 +162,7 @@ class Judge:
         Cost: about 10 microseconds a row with all signals present, a sixth of what `update` takes;
             a detector that is no `WholeDetector` is fed row by row, which costs 3 to 15 each.
         """
-        states: list[Any] = []
+        states: list[object] = []
         found: list[Finding] = []
         for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
             mine = rows.present[:, places].any(axis=1)
@@ -178,7 +178,7 @@ class Judge:
             found += findings
         return JudgeState(tuple(states)), tuple(sorted(found, key=lambda f: f.row))
 
-    def state_from_json(self, data: Mapping[str, Any]) -> JudgeState:
+    def state_from_json(self, data: Mapping[str, object]) -> JudgeState:
         """Return the state that `JudgeState.to_json` gave.
 
         Raises:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["memorised_findings"]
@@ -61,17 +62,15 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     later = checks[checks >= onset]
     said = int(later[0]) if len(later) else int(rows[-1])
     lowest = began + int(np.argmin(loss[began : max(began + 1, int((rows <= said).sum()))]))
-    return Finding(
+    return finding_at(
+        record,
         detector="memorised",
         kind="too-good",
         signal="loss",
         severity="warning",
         row=said,
-        step=float(record.step[said]),
         onset_row=onset,
-        onset=float(record.step[onset]),
         peak_row=int(rows[lowest]),
-        peak=float(record.step[rows[lowest]]),
         value=end_level,
         expected=last,
         score=min(99.0, last / max(end_level, 1e-12)),

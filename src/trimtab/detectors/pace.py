@@ -110,7 +110,7 @@ class PaceDetector:
         return PaceState((Pace(np.zeros(self.block_rows), none, none, none),) * 2)
 
     def update(self, state: PaceState, row: Row) -> tuple[PaceState, tuple[Finding, ...]]:
-        """Judge one row; missing, non-finite and non-positive values leave their signal unchanged."""
+        """Judge one row; missing, non-finite and non-positive values change nothing."""
         values = row.values.tolist()
         batch = state.batch
         if row.present[2] and math.isfinite(values[2]) and values[2] > 0:

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import Attempt, RunRecord
 from trimtab.signals.robust import (
     dependent_blocks_sigma,
@@ -273,19 +274,15 @@ def _finding(
     *,
     ended: bool,
 ) -> Finding:
-    return Finding(
+    return finding_at(
+        record,
         detector="plateau",
         kind="plateau",
         signal="loss",
         severity="warning",
         row=last,
-        step=float(record.step[last]),
         onset_row=onset,
-        onset=float(record.step[onset]),
-        peak_row=onset,
-        peak=float(record.step[onset]),
         end_row=last if ended else None,
-        end=float(record.step[last]) if ended else None,
         value=value,
         expected=expected,
         score=score,

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.resumes import (
     BLOCK_ROWS,
     FLOOR_SHARE,
@@ -247,19 +248,15 @@ def _finding(
     value: float,
     expected: float,
 ) -> Finding:
-    return Finding(
+    return finding_at(
+        record,
         detector="repeats",
         kind="repeated-data",
         signal=signal,
         severity="warning",
         row=int(said),
-        step=float(record.step[said]),
         onset_row=int(onset),
-        onset=float(record.step[onset]),
-        peak_row=int(onset),
-        peak=float(record.step[onset]),
         end_row=int(said),
-        end=float(record.step[said]),
         value=value,
         expected=expected,
         score=9.0,

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
 from trimtab.signals.robust import block_median_sigma, median
@@ -234,19 +235,15 @@ def _finding(
 ) -> Finding:
     level, first, z = seam
     onset, said = int(rows[0]), int(rows[min(num_rows, len(rows)) - 1])
-    return Finding(
+    return finding_at(
+        record,
         detector="resume",
         kind="resume-jump",
         signal="loss",
         severity=severity,
         row=said,
-        step=float(record.step[said]),
         onset_row=onset,
-        onset=float(record.step[onset]),
-        peak_row=onset,
-        peak=float(record.step[onset]),
         end_row=onset if severity == "info" else None,
-        end=float(record.step[onset]) if severity == "info" else None,
         value=first,
         expected=level,
         score=abs(z),

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["sensor_findings", "share_missing"]
@@ -60,17 +61,14 @@ def _finding(
     record: RunRecord, name: str, rows: NDArray[np.intp], last: int, missing: float
 ) -> Finding:
     onset = int(rows[0])
-    return Finding(
+    return finding_at(
+        record,
         detector="sensors",
         kind="frozen-signal",
         signal=name,
         severity="info",
         row=last,
-        step=float(record.step[last]),
         onset_row=onset,
-        onset=float(record.step[onset]),
-        peak_row=onset,
-        peak=float(record.step[onset]),
         value=missing,
         expected=0.0,
         score=6.0 * missing / MAX_MISSING,

@@ -12,6 +12,7 @@ A log that ends in silence has no row to say so; whether its run is alive is for
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["silence_findings"]
@@ -47,19 +48,16 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
             " then it went on"
         )
         findings.append(
-            Finding(
+            finding_at(
+                record,
                 detector="silence",
                 kind="hang",
                 signal="wall_time_s",
                 severity="warning",
                 row=after,
-                step=float(record.step[after]),
                 onset_row=before,
-                onset=float(record.step[before]),
                 peak_row=after,
-                peak=float(record.step[after]),
                 end_row=after,
-                end=float(record.step[after]),
                 value=longest,
                 expected=usual,
                 score=longest / usual,

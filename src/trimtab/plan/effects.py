@@ -59,7 +59,8 @@ def effect_of(branch: Mapping[int, float], control: Mapping[int, float]) -> Effe
         size ±Inf; steps at which neither is are left out. Under 4 common steps: NaN, inconclusive.
 
     Example:
-        >>> effect_of({t: 2.0 + 0.01 * (t % 2) for t in range(16)}, {t: 3.0 for t in range(16)}).label
+        >>> branch = {t: 2.0 + 0.01 * (t % 2) for t in range(16)}
+        >>> effect_of(branch, {t: 3.0 for t in range(16)}).label
         'better'
         >>> str(effect_of({1: 2.0}, {1: 2.5}))
         'inconclusive: 1 steps to compare'

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from trimtab.plan.plan import Plan
 from trimtab.plan.trials import Trial
@@ -28,13 +27,14 @@ def remedy_of(trial: Trial) -> str:
     """Return what keeping a trial is called.
 
     Example:
-        >>> remedy_of(Trial(name="x", skip=(0, 7), lr_factor=0.5)), remedy_of(Trial(name="as it was"))
+        >>> trial = Trial(name="x", skip=(0, 7), lr_factor=0.5)
+        >>> remedy_of(trial), remedy_of(Trial(name="as it was"))
         ('roll-back+skip-data+lower-lr', 'roll-back')
     """
     return "+".join(["roll-back", *(ARM_REMEDIES[a] for a in trial.arms if a in ARM_REMEDIES)])
 
 
-def what_worked(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+def what_worked(events: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, tuple[str, ...]]:
     """Return the arms that worked, by kind of incident, the latest first.
 
     An arm counts from the outcome that verified it until it fails in a later incident of the same

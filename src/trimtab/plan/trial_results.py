@@ -5,7 +5,7 @@ The unchanged row is always there: where it was not run again, it is the run as 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.plan.effects import Effect
 from trimtab.plan.trials import ARM_BY_ID
@@ -143,7 +143,7 @@ class Readout:
             parts.append(f"no need to look at {', '.join(self.pruned)}")
         return "; ".join(p for p in parts if p)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return it for the journal."""
         return {
             "repeat": self.repeat,
@@ -188,8 +188,9 @@ def read_out(
         low_precision: What the forward pass runs in, where below fp32.
 
     Example:
-        >>> failed = TrialRow(name="no change", arms=("replay",), held=False, loss=9.0, expected=2.0, steps=20, recorded=True)
-        >>> skip = TrialRow(name="without", arms=("other-data",), held=True, loss=2.0, expected=2.0, steps=48)
+        >>> at = {"expected": 2.0, "steps": 20}
+        >>> failed = TrialRow(name="no change", arms=("replay",), held=False, loss=9.0, **at)
+        >>> skip = TrialRow(name="without", arms=("other-data",), held=True, loss=2.0, **at)
         >>> read_out([skip], recorded=failed).cells.suspect
         'inconclusive'
     """

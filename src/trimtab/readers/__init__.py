@@ -5,17 +5,18 @@
 
 To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads what:
 
-| on disk                     | modules                                                          |
-| --------------------------- | ---------------------------------------------------------------- |
-| any text with a loss in it  | `freetext`                                                       |
-| Megatron text               | `megatron`, `megatron_units`, `loss_scaling`, `line_layout`, `sections` |
-| JSON lines, CSV, HF stdout  | `jsonl`, `csv_table`, `hf_stdout`, `mllog`, over `table`, `table_axis`  |
-| one JSON document           | `json_document`, `long_form`                                     |
-| TensorBoard event files     | `tensorboard` over `tfevents`, `tfevents_layout`, `tfrecord`, `crc32c`  |
-| W&B offline runs            | `wandb` over `leveldb_log`                                       |
-| MLflow, trackio             | `mlflow`, `sqlite_store`                                         |
-| archives, notebooks, pages  | `containers`                                                     |
-| trimtab's own run directory | `rundir`, `layers`                                               |
+| on disk                    | modules                                                     |
+| -------------------------- | ----------------------------------------------------------- |
+| any text with a loss in it | `freetext`                                                  |
+| Megatron text              | `megatron`, `megatron_units`, `loss_scaling`, `line_layout` |
+| JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
+| HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
+| one JSON document          | `json_document`, `long_form`                                |
+| TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
+| W&B offline runs           | `wandb` over `leveldb_log`                                  |
+| MLflow, trackio            | `mlflow`, `sqlite_store`                                    |
+| archives, notebooks, pages | `containers`                                                |
+| trimtab's own directory    | `rundir`, `layers`                                          |
 
 `protobuf` decodes the wire format that both TensorBoard and W&B use, and knows neither. `series`
 builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`, `skip_counter` and

@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -23,7 +22,7 @@ _MAX_DEPTH = 16
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
-def parse_object(line: str) -> dict[str, Any] | None:
+def parse_object(line: str) -> dict[str, object] | None:
     """Return the JSON object on a line, None where there is none."""
     try:
         data = orjson.loads(line)
@@ -32,7 +31,7 @@ def parse_object(line: str) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _parse_loosely(line: str) -> Any:
+def _parse_loosely(line: str) -> object:
     """Parse JSON with NaN and Infinity, which the standard forbids and loggers write."""
     if not line.lstrip().startswith("{"):
         return None
@@ -54,7 +53,7 @@ def _spell(match: re.Match[str]) -> str:
 
 
 def flatten(
-    data: dict[str, Any], prefix: str = "", *, depth: int = 0
+    data: dict[str, object], prefix: str = "", *, depth: int = 0
 ) -> Iterator[tuple[str, object]]:
     """Yield (key, value) of all scalars of nested objects, keys joined with `/`.
 

@@ -9,7 +9,6 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +71,7 @@ def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]
     return tuple(found), tuple(notes)
 
 
-def _reading(row: dict[str, Any] | None) -> tuple[float, list[tuple[str, list[float]]]] | None:
+def _reading(row: dict[str, object] | None) -> tuple[float, list[tuple[str, list[float]]]] | None:
     """Return (step, lists by name) of one line; None if it is none."""
     step = None if row is None else row.get("step")
     if row is None or isinstance(step, bool) or not isinstance(step, int | float):

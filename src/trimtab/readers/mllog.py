@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
@@ -77,7 +76,7 @@ class _Parse:
         size = f"; {self.batch_size:g} samples make a step" if self.batch_size else ""
         return [f"rows are counted by samples{size}"]
 
-    def see(self, event: dict[str, Any], number: int) -> None:
+    def see(self, event: dict[str, object], number: int) -> None:
         key, value = event.get("key"), event.get("value")
         if key == "global_batch_size" and isinstance(value, int | float) and value > 0:
             self.batch_size = float(value)
@@ -97,7 +96,7 @@ class _Parse:
                 self.table.put(name, cell, number)
         self.table.end_row()
 
-    def _values(self, key: str, value: Any) -> Iterator[tuple[str, object]]:
+    def _values(self, key: str, value: object) -> Iterator[tuple[str, object]]:
         """Yield what an event says of signals."""
         if isinstance(value, dict):
             for name, cell in flatten(value):
@@ -110,7 +109,7 @@ class _Parse:
             elif canonical(key) is not None or "loss" in normalise(key).split():
                 yield key, value
 
-    def _place(self, metadata: dict[str, Any]) -> list[tuple[str, object]]:
+    def _place(self, metadata: dict[str, object]) -> list[tuple[str, object]]:
         for names, kind in (
             (_STEP_KEYS, "step"),
             (_SAMPLE_KEYS, "samples"),

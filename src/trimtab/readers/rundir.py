@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import TextLines
@@ -110,7 +109,7 @@ def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:
         )
 
 
-def _branch(number: str, event: Mapping[str, Any]) -> _Branch:
+def _branch(number: str, event: Mapping[str, object]) -> _Branch:
     settings = event.get("settings")
     parent = _text(event.get("parent"))
     try:
@@ -140,7 +139,7 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
+def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, object]]:
     if not journal.is_file():
         notes.append("there is no journal.jsonl; how the attempts descend is not known")
         return
@@ -181,7 +180,7 @@ def _read_samples(file: Path, builder: RecordBuilder) -> int:
 
 
 def _known(
-    data: dict[str, Any], file: Path, line: int, builder: RecordBuilder
+    data: dict[str, object], file: Path, line: int, builder: RecordBuilder
 ) -> Iterator[tuple[str, float | None]]:
     for key, value in flatten(data):
         name = canonical(key)

@@ -8,7 +8,6 @@ trainer logs a step of its own, a note says how the two are related.
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -168,7 +167,7 @@ def _item(record: bytes, item: WireField) -> Iterator[tuple[str, object]]:
         yield key, value
 
 
-def _value(text: bytes) -> Any:
+def _value(text: bytes) -> object:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -81,7 +81,10 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
     TextReader(
         name="step-dict",
         looks_for="a step, then a dict (`Step 10: {'loss': 2.5}`)",
-        pattern=rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}\{\s*['\"][^\n]{0,400}?loss['\"]:",
+        pattern=(
+            rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}"
+            rb"\{\s*['\"][^\n]{0,400}?loss['\"]:"
+        ),
         sureness=0.905,
     ),
     TextReader(

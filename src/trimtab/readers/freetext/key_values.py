@@ -51,7 +51,8 @@ _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
-    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
+    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*"
+    r"(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
 _WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
 """What a key in quotes is said to be: `"type": "test_epoch"`."""
