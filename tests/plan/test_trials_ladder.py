@@ -267,11 +267,8 @@ def test_data_and_state_make_four_cells(
 
 def test_what_data_and_state_say_is_a_plain_sentence() -> None:
     found = read_out([row(("other-data",), held=True)], recorded=row(("replay",), held=False))
-    assert (
-        found.verdict
-        == "without this data it goes well, as it was, it fails: bad data; whether the state"
-        " matters was not asked"
-    )
+    assert "without this data it goes well" in found.verdict
+    assert "bad data; whether the state matters" in found.verdict  # the part that is open
     assert found.as_json()["suspect"] == "inconclusive"
 
 

@@ -26,7 +26,7 @@ _CERTAIN = 0.99
 """NaN is NaN."""
 _UNFITTED = 0.85
 """Rules that no simulated run exercises, such as plateaus and resumes. Set by hand, not fitted: on
-the first 73 labelled logs, on which rules were chosen, 93 % of the alarms that state 0.8 to 0.9
+the first 73 labeled logs, on which rules were chosen, 93 % of the alarms that state 0.8 to 0.9
 are right; it was not checked on logs that were kept apart."""
 
 

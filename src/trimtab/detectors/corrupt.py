@@ -93,11 +93,9 @@ class CorruptDetector:
 
     def _finding(self, i: int, s: Largest, row: Row, *, closed: bool) -> Finding:
         signal = self.signals[i]
-        what = f"{signal} {s.highest:.3g} → {s.value:.3g}: no update does that"
+        what = f"{signal} {s.highest:.3g} → {s.value:.3g}: no update can do that"
         if signal == _COUNT:
-            what = (
-                f"Adam's state makes no sense in {s.value:.0f} tensor{'s' if s.value > 1 else ''}"
-            )
+            what = f"Adam's state makes no sense in {s.value:.0f} tensor{'s' if s.value > 1 else ''}"
         return Finding(
             detector=self.name,
             kind="shift",

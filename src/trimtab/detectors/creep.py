@@ -1,11 +1,11 @@
 """Small lasting changes and slow rises: a cumulative sum over blocks, against the recent trend.
 
-`level` compares neighbours and misses what climbs by less than its noise from block to block. Here
+`level` compares neighbors and misses what climbs by less than its noise from block to block. Here
 the excess of each block over what was expected is added up until it is too much for chance:
 
     expected = median of the last 24 blocks, moved to their end by 0.7 of their downward trend,
                no lower than the lowest of them
-    sigma    = spread of means of four blocks (times 2) or of neighbours, whichever is larger,
+    sigma    = spread of means of four blocks (times 2) or of neighbors, whichever is larger,
                over the last 96 blocks, trend taken out: autocorrelated noise is priced in
     S        = max(0, S + min((block - expected) / sigma, 6) - 1.25)
 

@@ -189,9 +189,9 @@ class DropDetector:
             "open": "",
             "back": ", back",
             "lasts": ", lasting",
-            "understood": ", and the validation loss fell with it",
+            "understood": ", and the validation loss fell too",
         }[how]
-        why = ", the learning rate had stepped down" if s.excused else ""
+        why = ", the learning rate had just been lowered" if s.excused else ""
         return Finding(
             detector=self.name,
             kind=kind,

@@ -6,7 +6,7 @@ stands well above the lowest value seen before it is a spike, and unrecovered un
 are back; a true grad norm far above the clip in every row is a first sign. The rule looks ahead
 (at the end of the excerpt) and every finding of it says so.
 
-The bars were chosen on the excerpts among the first 73 labelled public logs, a handful of files.
+The bars were chosen on the excerpts among the first 73 labeled public logs, a handful of files.
 
 The start rule does the same for the first `START_ROWS` rows of a longer attempt, where a blow-up in
 warm-up comes before any streaming detector has a past. Losses are medians of three rows on a log

@@ -4,8 +4,8 @@ Training noise never prints the same loss hundreds of times in a row. One value 
 (and for four times longer than this log ever repeated one before: trackers fill gaps with the last
 value) is told once, when it is reached, and again when the signal moves on.
 
-A frozen loss means that nothing is learnt, or that the number is none: a sentinel printed by a rank
-that does not know the loss, a broken reduction. It is a warning. A norm that stands still (0.000:
+A frozen loss means that nothing is learned, or that the value is no loss: a sentinel printed by a
+rank that does not know it, a broken reduction. It is a warning. A norm that stays constant (0.000:
 not wired) blinds those who rely on it and does the run no harm: a note. So is a loss that came down
 into its last printed digit, which is told from a jump by the smallest change printed before.
 """

@@ -23,12 +23,12 @@ warnings at most.
 Blind to a change that lasts more than about 25 rows: see `level`. Nothing here is seen online, and
 every finding says that it was seen in hindsight.
 
-The bars below were chosen on the first 73 labelled public logs (`benchmarks`, collection 1), not on
+The bars below were chosen on the first 73 labeled public logs (`benchmarks`, collection 1), not on
 simulated noise: each stands near its best value on them. Figures on those logs are no evidence that
 the rule carries over; logs added later are.
 
 
-The bars below were chosen on the first 73 labelled public logs (`benchmarks`, collection 1), not on
+The bars below were chosen on the first 73 labeled public logs (`benchmarks`, collection 1), not on
 simulated noise: each stands near its best value on them. Figures on those logs are no evidence that
 the rule carries over; logs added later are.
 

@@ -1,7 +1,7 @@
 """Too good: the training loss is a small fraction of the validation loss, which no longer falls.
 
 Learning shows on both losses. A training loss that comes to a twentieth of the validation loss and
-stays there to the end, while the validation loss is above its lowest, is a set learnt by heart, a
+stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
 told. It dates from when both hold; the validation loss turned somewhere between its lowest and the
@@ -24,7 +24,7 @@ RATIO = 20.0
 REBOUND = 1.05
 """Validation loss at the end over its lowest."""
 NEGLIGIBLE_SHARE = 0.02
-"""Of the first training losses: a validation loss below this is a task learnt."""
+"""Of the first training losses: a validation loss below this is a task learned."""
 WINDOW_ROWS = 11
 MIN_ROWS = 30
 MIN_VALIDATIONS = 3
@@ -77,7 +77,7 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         direction="down",
         closed=True,
         text=(
-            f"training loss {end_level:.3g} while validation stands at {last:.3g},"
+            f"training loss {end_level:.3g} while validation is at {last:.3g},"
             f" {last / validation.min():.2f} times its lowest (in hindsight)"
         ),
     )

@@ -313,7 +313,7 @@ class PaceDetector:
             closed=True,
             text=(
                 f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
-                f"slow{', then it went on' if hang else ''}"
+                f"slow{', then the run continued' if hang else ''}"
             ),
         )
 

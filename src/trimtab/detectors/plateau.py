@@ -17,7 +17,7 @@ Flat means less than a quarter of the expected fall, and short of it by four tim
 explains (block medians, autocorrelation included). Needs 200 rows of the loss in the attempt for
 the first rule, 64 in the flat stretch for the others. Cost: milliseconds for 100,000 rows.
 
-The first rule was chosen on the first 73 labelled public logs. The late stall follows the wording
+The first rule was chosen on the first 73 labeled public logs. The late stall follows the wording
 of a request (slope near 0 over the last 5 % at more than 10 % of the peak rate) and was tried on
 generated curves only; a loss that still falls by a quarter of what was expected is not found.
 """

@@ -16,7 +16,7 @@ an epoch repeats, and the resume is not to blame (unless those rows were fed aga
 
 Where the repeat ends, data comes that the run has not had. If the loss jumps there, by more than
 six times the spread between blocks, it shows what it always was on unseen data: the low losses
-before were those of data learnt by heart. That is a jump of the resume's making, wherever the rows
+before were those of data learned by heart. That is a jump of the resume's making, wherever the rows
 of the repeat end.
 
 Blind to data that is repeated in another order.
@@ -101,7 +101,7 @@ def best_repeat(child: Floats, past: Floats) -> tuple[int, float]:
 
 
 def _steps(loss: Floats) -> Floats:
-    """Return differences from row to row, centred and clipped at three robust sigmas."""
+    """Return differences from row to row, centered and clipped at three robust sigmas."""
     steps = np.diff(loss)
     steps = steps - median(steps)
     sigma = mad_sigma(steps, center=0.0)
@@ -153,7 +153,7 @@ def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list
         return []
     text = (
         f"loss {level:.4g} → {value:.4g} where the data that was fed again ends, {end} rows after"
-        " the resume: what it had learnt by heart does not help with new data (in hindsight)"
+        " the resume: memorized batches do not help on new data (in hindsight)"
     )
     said = rows[min(end + BLOCK_ROWS, len(rows)) - 1]
     told = _finding(record, "loss", rows[end], said, text, value=value, expected=level)

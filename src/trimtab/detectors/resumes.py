@@ -147,7 +147,7 @@ def _quiet(
         if median(others) > median(ours) * (1 + 5 * MIN_SHARE) > 0:
             together = spearman(np.diff(ours), np.diff(others)) > 0.5
             text += (
-                f"; attempt {record.attempts[record.attempt[again[0]]].number} stood at "
+                f"; attempt {record.attempts[record.attempt[again[0]]].number} was at "
                 f"{median(others):.4g} at the same steps, this one at {median(ours):.4g}: "
             )
             text += _SAME_DATA if together else _OTHER_DATA

@@ -2,7 +2,7 @@
 
 A dynamic scaler halves once in a while and doubles after some hundred clean steps; what is not
 normal is a fall by `warn_halvings` within `window_rows` rows, or a scale that came down to the
-floor and stays there: every step is skipped or loses its small gradients, and nothing is learnt.
+floor and stays there: every step is skipped or loses its small gradients, and nothing is learned.
 The calibration of the first rows, where a scaler comes down from a very high start, is no
 collapse. A lower scale that holds for `timeout_rows` is accepted, which is said once.
 
@@ -64,7 +64,7 @@ class ScaleCollapseDetector:
     floor_scale: float = 1.0
     """Scale below which scalers do not go: Megatron's --min-loss-scale default."""
     floor_rows: int = 50
-    """Rows at the floor after which it is said that nothing is learnt."""
+    """Rows at the floor after which it is said that nothing is learned."""
 
     def start(self) -> ScaleCollapseState:
         """Return the state before any row."""

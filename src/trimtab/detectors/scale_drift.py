@@ -154,7 +154,7 @@ class ScaleDriftDetector:
             return calm, (self._finding(s, row, "back"),)
         if s.age < self.accept_blocks:
             return s, ()
-        # the old level is forgotten; the new one has to be learnt
+        # the old level is forgotten; the new one has to be learned
         return changed(calm, past=s.recent), (self._finding(s, row, "accepted"),)
 
     def _finding(self, s: ScaleDriftState, row: Block, how: str) -> Finding:

@@ -45,7 +45,7 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
         before, after = int(rows[at]), int(rows[at + 1])
         text = (
             f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s;"
-            " then it went on"
+            " then the log continues"
         )
         findings.append(
             finding_at(

@@ -33,7 +33,7 @@ _RECENT = 16
 
 @dataclass(frozen=True)
 class Calm:
-    """What is known of one signal's normal behaviour."""
+    """What is known of one signal's normal behavior."""
 
     level: float
     sigma: float

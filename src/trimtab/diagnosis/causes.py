@@ -25,7 +25,7 @@ _NOT_LOSS = EvidenceRule(
 CAUSES: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="learning-rate-too-high",
-        title="learning rate, or initialisation, too high for this width",
+        title="learning rate, or initialization, too high for this width",
         modes=("F04", "F05", "F07", "F12", "F13", "F23", "F24", "F27"),
         prior=0.144,
         rules=(
@@ -121,7 +121,7 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "outlier",
                 e.of_kind("batch-outlier"),
                 0.8,
-                "a single batch stood out of its neighbours",
+                "a single batch stood out of its neighbors",
             ),
             EvidenceRule(
                 "batch-odd",

@@ -101,7 +101,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
             PublicRun("OPT-175B run 2", _OPT, "loss flat after weight decay went from 0.01 to 0.1"),
             PublicRun("tr8-104B", _TR8, "loss 6.3 at about 6 000 steps where 13B had had 4.5"),
             PublicRun(
-                "IDEFICS-80B", "IDEFICS-80B chronicles", "nothing learnt over the last steps"
+                "IDEFICS-80B", "IDEFICS-80B chronicles", "nothing learned over the last steps"
             ),
         ),
     ),
@@ -131,13 +131,13 @@ KIND_NOTES: tuple[KindNote, ...] = (
         kind="scale-collapse",
         looks=(
             "the fp16 loss scale halves again and again, steps are skipped, and at the floor the"
-            " run goes on without learning"
+            " run continues without learning"
         ),
         first="the scale itself: 30 steps in one run, 1 300 to 2 200 in another",
         seen=(
             PublicRun("tr8b-104B", "BigScience tr8b chronicles", "1 048 576 to 32 768 in 7 steps"),
             PublicRun("GLM-130B", _GLM, "scale fell at 33 710, loss exploded at 33 740"),
-            PublicRun("OPT-175B", _TALK, "2 to 4 when healthy, towards 0 in each crash"),
+            PublicRun("OPT-175B", _TALK, "2 to 4 when healthy, toward 0 in each crash"),
         ),
     ),
     KindNote(
@@ -154,7 +154,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="grad-explosion",
-        looks="the grad norm stands at tens of times its level and every step is clipped hard",
+        looks="the grad norm is at tens of times its level and every step is clipped hard",
         first="it leads the loss",
         seen=(
             PublicRun("OPT-175B 11.x", _OPT, "a few hundred updates after each restart"),
@@ -171,7 +171,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
         kind="grad-drift",
         looks="the grad norm rises slowly at a flat or falling learning rate",
         first="weeks before anything else",
-        seen=(PublicRun("OPT-66B", _TALK, "0.20 to 0.25 towards the end"),),
+        seen=(PublicRun("OPT-66B", _TALK, "0.20 to 0.25 toward the end"),),
     ),
     KindNote(
         kind="activation-reversal",

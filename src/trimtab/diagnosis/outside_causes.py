@@ -31,13 +31,13 @@ OUTSIDE: tuple[CauseEntry, ...] = (
                 "calm",
                 e.clock_alone,
                 0.7,
-                "the loss and the gradients show nothing, so the work itself was sound",
+                "the loss and the gradients are normal, so the training itself is sound",
             ),
             EvidenceRule(
                 "non-finite",
                 e.of_kind("non-finite", "unrecovered-spike", "divergence"),
                 -1.5,
-                "the loss went wrong with it, which a wait does not explain",
+                "the loss went wrong too, which a wait does not explain",
             ),
             _only_for("slowdown", "stall", "hang"),
         ),
@@ -99,7 +99,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
                 "not-low",
                 e.other_kind("repeated-data", "too-good", "resume-jump"),
                 -1.5,
-                "nothing says that the loss was too low",
+                "there is no sign that the loss was too low",
             ),
         ),
         look_alikes=("code-or-resume-change", "bad-data-window"),
@@ -112,7 +112,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F06", "F11", "F25", "F36"),
         prior=0.025,
         rules=(
-            EvidenceRule("plateau", e.of_kind("plateau"), 2.2, "the loss stands still"),
+            EvidenceRule("plateau", e.of_kind("plateau"), 2.2, "the loss is flat"),
             EvidenceRule(
                 "skipped",
                 e.of_kind("skipped-steps", "scale-collapse"),
@@ -132,7 +132,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         look_alikes=("learning-rate-too-high", "code-or-resume-change", "fp16-range"),
         test=(
             "log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0"
-            " means nothing is learnt"
+            " means nothing is learned"
         ),
         remedies=("weight-decay", "bf16", "loss-scaler-reset", "adam-eps", "roll-back"),
     ),
@@ -175,7 +175,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         look_alikes=("learning-rate-too-high",),
         test=(
             "compare the grad norm with sqrt(2 x weight decay / learning rate) x the weight norm"
-            " under the schedule: what follows it is the schedule's doing"
+            " under the schedule: what follows that curve is caused by the schedule"
         ),
         remedies=("patience", "lower-lr"),
     ),

@@ -9,7 +9,7 @@ __all__ = ["PLAIN"]
 PLAIN: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="never-finite",
-        title="never finite: number format, initialisation, first batch or a kernel",
+        title="never finite: number format, initialization, first batch or a kernel",
         modes=("F06", "F18", "F30"),
         prior=0.002,
         rules=(
@@ -62,8 +62,8 @@ PLAIN: tuple[CauseEntry, ...] = (
                 "uniform",
                 e.uniform,
                 12.0,
-                "the loss stands still at {f.uniform_loss:.4g} = ln {f.uniform_over}: all classes "
-                "are given the same probability, so nothing of the input arrives at the output",
+                "the loss is constant at {f.uniform_loss:.4g} = ln {f.uniform_over}: all classes "
+                "get the same probability, so nothing of the input reaches the output",
             ),
             EvidenceRule(
                 "no-sign", e.not_uniform, -8.0, "the loss is not that of a uniform distribution"

@@ -47,7 +47,7 @@ def effect_of(branch: Mapping[int, float], control: Mapping[int, float]) -> Effe
     """Return the mean difference of two loss curves over the steps that both have.
 
     d[t] = branch[t] - control[t]; the interval is mean(d) ± t s / sqrt(n) over the means of up to 8
-    blocks of neighbouring steps, since neighbours are not independent. Blind to a change that comes
+    blocks of neighboring steps, since neighbors are not independent. Blind to a change that comes
     and goes within a block, and to all before the first common step.
 
     Args:

@@ -52,7 +52,7 @@ def check_fake_sgd(
         'eps is 1e-08 in force and not 100: not effective, loading a checkpoint brought the old one
         back'
     """
-    for side, values in (("asked for", wanted), ("in force", in_force)):
+    for side, values in (("requested", wanted), ("in force", in_force)):
         missing = [k for k in ("beta1", "eps", "lr") if k not in values]
         if missing:
             raise ConfigError(f"settings {side}: no {', '.join(missing)}")

@@ -357,8 +357,8 @@ def _restore_order(case: _Case) -> Built:
         return None
     why = (
         f"resume once more from the checkpoint that the resume at {step_text(resumed)} loaded, with"
-        " the sampler's position restored, or go on with data that was not fed yet; the loss"
-        " before the rise was that of data learnt by heart, so the rise itself needs no cure"
+        " the sampler's position restored, or continue with data that was not fed yet; the loss"
+        " before the rise was that of memorized data, so the rise itself needs no cure"
     )
     return "restore-data-order", {}, why
 

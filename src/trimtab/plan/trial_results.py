@@ -109,7 +109,7 @@ class Cells:
             reading = "bad data"
         elif self.other_state and self.other_data is None:
             reading = "state"
-        rest = f"; whether {' or '.join(open_)} matters was not asked" if open_ else ""
+        rest = f"; whether {' or '.join(open_)} matters was not tested" if open_ else ""
         return f"{', '.join([*tried, control])}: {reading}{rest}"
 
 

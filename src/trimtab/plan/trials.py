@@ -112,7 +112,7 @@ ARMS: tuple[Arm, ...] = (
         title="moments reset, rate warmed up again",
         cost=0.5,
         prior=0.05,
-        question="are the moments spoilt?",
+        question="are the moments spoiled?",
         evidence="relapses are known",
     ),
 )

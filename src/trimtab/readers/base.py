@@ -57,7 +57,7 @@ class Reader(Protocol):
 
     @property
     def looks_for(self) -> str:
-        """What it recognises its format by, as a clause for an error message."""
+        """What it recognizes its format by, as a clause for an error message."""
         ...
 
     def sniff(self, sample: "Sample") -> float:

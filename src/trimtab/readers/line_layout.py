@@ -22,7 +22,7 @@ _NUMBER = re.compile(rb"\s*([-+]?)(\d+)(?:\.(\d*))?(?:[eE]([-+])(\d+))?\s*")
 _CLOCK = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _MAX_DIGITS = 15
 _FEW_LINES = 8
-"""Lines of one length, left over, for which no layout is learnt."""
+"""Lines of one length, left over, for which no layout is learned."""
 _MAX_TRIES = 24
 """Layouts laid over lines of one length, in one block."""
 _POWERS = 10.0 ** np.arange(23)
@@ -134,7 +134,7 @@ class RecordLayout:
     lines: LineLayout
     factors: tuple[float, ...]
     constants: tuple[tuple[str, float], ...]
-    """Values that are spelt otherwise (`nan`), and so are the same in every such line."""
+    """Values that are spelled otherwise (`nan`), and so are the same in every such line."""
     rank: str
     closed: bool
 

@@ -248,9 +248,9 @@ class _Draft:
     def _how(self) -> str:
         sure = "high" if self.doubt <= 1 else "medium" if self.doubt <= 4 else "low"
         return (
-            f"a format without a name, learnt from its lines: {self.name} is {self.key!r}, rows are"
-            f" counted {self.position.how}; {counted(self.rows.num, 'record')}, the first on line"
-            f" {int(self.rows.lines[0])}; confidence {sure}"
+            f"a format without a name, learned from its lines: {self.name} is {self.key!r}, rows"
+            f" are counted {self.position.how}; {counted(self.rows.num, 'record')}, the first on"
+            f" line {int(self.rows.lines[0])}; confidence {sure}"
         )
 
 
