@@ -181,7 +181,7 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
 
 
 def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
-    """Return the verdict of an outcome and what is said about it, each thing once.
+    """Return the verdict of an outcome and what is reported about it, each thing once.
 
     Example:
         >>> verdict_text({"verdict": "did not", "text": "trial failed"})

@@ -1,7 +1,7 @@
 """Phases of gradient clipping: the share of clipped steps changes from one row to the next.
 
 Whether a step was clipped is a coin whose bias is the clip share. Two sums of log-likelihood
-ratios, one for a higher and one for a lower share, are held against the share of the phase so far:
+ratios, one for a higher and one for a lower share, are compared with the share of the phase so far:
 
     S = max(0, S + log P(row | other share) - log P(row | share so far))
 
@@ -11,8 +11,8 @@ ratios, one for a higher and one for a lower share, are held against the share o
 S above 13 for 16 rows or more is a new phase, dated to the row where S left zero; the phase before
 must have 100 rows. A rise to a quarter of the steps or more is a warning, if the grad norm rose
 with it by half or is not logged: where a norm that hardly moves crosses the clip, nothing happened.
-The rest are notes, and a rise that stays below a quarter is told at S above 52 only. Rows that log
-a share over an interval count as that share of one coin.
+The rest are notes, and a rise that stays below a quarter is reported at S above 52 only. Rows that
+log a share over an interval count as that share of one coin.
 """
 
 import math

@@ -108,7 +108,7 @@ _NONE = Series((), (), (), ())
 class Finding:
     """One detector's claim.
 
-    A lasting condition is told when it opens, once more if it turns worse, and when it closes
+    A lasting condition is reported when it opens, once more if it turns worse, and when it closes
     (`closed`); all tellings share `key`, and the later one replaces the earlier.
     """
 
@@ -117,7 +117,7 @@ class Finding:
     signal: str
     severity: Severity
     row: int
-    """Row at which this was said; nothing after it was looked at."""
+    """Row at which this was reported; nothing after it was looked at."""
     step: float
     onset_row: int
     onset: float

@@ -6,16 +6,16 @@ the excess of each block over what was expected is added up until it is too much
     expected = median of the last 24 blocks, moved to their end by 0.7 of their downward trend,
                no lower than the lowest of them
     sigma    = spread of means of four blocks (times 2) or of neighbors, whichever is larger,
-               over the last 96 blocks, trend taken out: autocorrelated noise is priced in
+               over the last 96 blocks, trend taken out: autocorrelated noise is included
     S        = max(0, S + min((block - expected) / sigma, 6) - 1.25)
 
 Blocks are medians of 16 rows, then means of four of those (64, 256, 1024 rows). From the block at
 which S leaves 0 the expectation is frozen; that block dates the onset. S beyond the threshold is
 told, if the level also rose against the last four blocks before, by more than `min_share` and by
 `min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
-run: waves that a run has all the time are no news.
+run: waves that a run has all the time are not reported.
 
-Eight blocks later the change is told to the end: it is still rising (drift, or divergence where
+Eight blocks later the change is reported to the end: it is still rising (drift, or divergence where
 the loss rose by 2 % and more), it has settled (shift), or it went back. Then the new level is
 accepted; a rise below 5 % that went back is a note. S that neither grows beyond the threshold nor
 returns within 64 blocks is forgotten. A norm that doubled since its lowest level is a warning, a
@@ -89,7 +89,7 @@ class Sum:
     before: float = 0.0
     """Median of the last four blocks before the onset."""
     told_at: int = 0
-    """Number of held blocks when it was told; 0: not told."""
+    """Number of held blocks when it was reported; 0: not yet."""
     peak: float = 0.0
     peak_row: int = 0
     peak_step: float = 0.0
@@ -108,7 +108,7 @@ class Creeping:
     start: float = 0.0
     """Size of the first finished block."""
     lowest: float = math.inf
-    """Lowest level that a change was told from, since the last warning."""
+    """Lowest level that a change was reported from, since the last warning."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class CreepDetector:
         return rise > self.min_share * max(abs(s.expected), least, 1e-12)
 
     def _settle(self, s: Sum, b: Block, z: float) -> tuple[Sum, str]:
-        """Follow a change that was told, until it went back or eight blocks have passed."""
+        """Follow a change that was reported, until it went back or eight blocks have passed."""
         s = _higher(replace(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
             if s.back_row >= 0:
@@ -349,7 +349,7 @@ def _dated(s: Sum) -> Sum:
 
 
 def _still_moving(s: Sum) -> bool:
-    """Whether the level rose on after it was told, by a fifth of what it had risen until then."""
+    """Whether the level rose by another fifth after it was reported."""
     then, now = median(s.held[s.told_at : s.told_at + 3, 0]), median(s.held[-3:, 0])
     return now - then > max(_MOVING_SHARE * (then - s.expected), s.sigma)
 

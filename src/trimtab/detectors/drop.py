@@ -2,14 +2,14 @@
 
 Rows are folded into blocks of eight (medians). A block is too low if it lies below its recent trend
 by 8 times the noise from block to block, and below the lowest block of the run by 10 %. Two such
-blocks in a row are told: repeated data, a leak of labels into the input, a broken loss, a step at
-an epoch boundary. The rows of a run's first 24 blocks say nothing, and a loss that learning brings
-down over many blocks is no drop: before it, the blocks must have kept to their trend.
+blocks in a row are reported: repeated data, a leak of labels into the input, a broken loss, a step
+at an epoch boundary. The rows of a run's first 24 blocks say nothing, and a loss that learning
+brings down over many blocks is no drop: before it, the blocks must have kept to their trend.
 
 A step down of the learning rate (to two thirds or less within the last 64 rows) explains a drop:
-told as a note. A validation loss that falls by half as much of itself explains it too: then it
+reported as a note. A validation loss that falls by half as much of itself explains it too: then it
 is grokking, and a note; the first validation within 1024 rows decides. Without one it stays a
-warning. A loss that comes back within 64 rows is told as over.
+warning. A loss that comes back within 64 rows is reported as over.
 """
 
 import math
@@ -42,7 +42,7 @@ _FLOOR = 2e-3
 
 @dataclass(frozen=True)
 class DropState:
-    """What is known of the loss, and the drop under way; `stage` 0: none, 1: candidate, 2: told."""
+    """State of the loss and of a drop under way; `stage` 0: none, 1: candidate, 2: reported."""
 
     past: Floats
     """float64 [<= 32], blocks at the level in force, oldest first."""
@@ -55,7 +55,7 @@ class DropState:
     val: float = math.nan
     """Last validation loss before the drop."""
     lr: float = 0.0
-    """Highest learning rate of late."""
+    """Highest recent learning rate."""
     lr_row: int = -1_000_000
     """Row at which the learning rate last stepped down."""
     stage: int = 0
@@ -146,7 +146,7 @@ class DropDetector:
         return s, [self._finding(s, row, "open")]
 
     def _watch(self, s: DropState, block: float, row: RowPlace) -> tuple[DropState, list[Finding]]:
-        """Follow a drop that was told, until it came back or a validation is due no more."""
+        """Follow a drop that was reported, until it came back or no validation is due any more."""
         s = _lower(s, block, row)
         age = row.index - s.onset_row
         if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:

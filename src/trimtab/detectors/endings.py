@@ -1,7 +1,8 @@
 """How an episode stands when its record ends: what a detector left open, or gave up waiting for.
 
-A spike that is still open is told at its present height, and as unrecovered once it is old enough;
-one that outlasted the patience of its detector is told as recovered where the loss came back.
+A spike that is still open is reported at its present height, and as unrecovered once it is old
+enough; one that outlasted the patience of its detector is reported as recovered where the loss came
+back.
 """
 
 from dataclasses import replace

@@ -2,12 +2,13 @@
 
 Training noise never prints the same loss hundreds of times in a row. One value for `min_rows` rows
 (and for four times longer than this log ever repeated one before: trackers fill gaps with the last
-value) is told once, when it is reached, and again when the signal moves on.
+value) is reported once, when it is reached, and again when the signal moves on.
 
 A frozen loss means that nothing is learned, or that the value is no loss: a sentinel printed by a
 rank that does not know it, a broken reduction. It is a warning. A norm that stays constant (0.000:
 not wired) blinds those who rely on it and does the run no harm: a note. So is a loss that came down
-into its last printed digit, which is told from a jump by the smallest change printed before.
+into its last printed digit, which is distinguished from a jump by the smallest change printed
+before.
 """
 
 import math
@@ -103,7 +104,7 @@ class FrozenDetector:
         s, findings = self._repeat(i, s, series, 0, int(starts[0]) if len(starts) else len(values))
         at, least = 0, min(self.min_rows, self.min_loss_rows)
         for k in (*np.flatnonzero(lengths >= least).tolist(), len(starts)):
-            if k > at:  # runs of which nothing is said; the one before them may be told as over
+            if k > at:  # runs too short to report; the one before them may be over
                 first, last = int(starts[at]), int(starts[k - 1])
                 s, found = self._move(i, s, series.value[first], series.place(first))
                 findings += found
@@ -129,7 +130,7 @@ class FrozenDetector:
     def _repeat(
         self, i: int, s: Frozen, series: Series, first: int, end: int
     ) -> tuple[Frozen, list[Finding]]:
-        """Take the value once more, or many times: told when the bar is reached."""
+        """Take the value once more, or many times: reported when the bar is reached."""
         until = self._bar(i, s) - s.num_rows
         after = changed(s, num_rows=s.num_rows + end - first)
         if not 0 < until <= end - first:
@@ -140,7 +141,7 @@ class FrozenDetector:
     def _move(
         self, i: int, s: Frozen, value: float, place: RowPlace
     ) -> tuple[Frozen, list[Finding]]:
-        """Take another value; what stood still is told as over."""
+        """Take another value; what stood still is reported as over."""
         over = s.num_rows >= self._bar(i, s)
         found = [self._finding(i, s, place, closed=True)] if over else []
         step = abs(value - s.value)

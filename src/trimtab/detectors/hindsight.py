@@ -1,11 +1,11 @@
 """Bursts in hindsight: what a signal did against its own level before *and* after.
 
 A streaming rule has no past at the start of a log, lags behind a level that falls, and cannot know
-whether an outlier will stay alone. Once the rows are there, each is held against the median of the
+whether an outlier will stay alone. Once the rows are there, each is compared with the median of the
 rows around it, on a log scale (ratios, so no unit matters):
 
     r[t]  = y[t] - median y[t-30 .. t+30]
-    sigma = 1.4826 median |r| over some 300 rows around, so autocorrelated noise is priced in
+    sigma = 1.4826 median |r| over some 300 rows around, so autocorrelated noise is included
     z[t]  = r[t] / max(sigma, floor)
 
 Rows with z > 5 that stand close together are one burst. A burst is an alarm

@@ -227,7 +227,7 @@ def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:
 
 
 def _fork_rows(record: RunRecord) -> dict[int, int]:
-    """Return, per attempt, the row after which it goes on; -1 where there is none.
+    """Return, per attempt, the row after which it continues; -1 where there is none.
 
     That row lies in its parent, or further up where the parent began later than the resume.
     """

@@ -1,19 +1,19 @@
 """Lasting changes of level: shifts of one to three per cent, slow drifts, divergence.
 
 Rows are folded into blocks (medians of 16 rows), blocks into blocks of four (64, 256, 1024 rows).
-At each size a new block b is held against its own past:
+At each size a new block b is compared with its own past:
 
     ref   = median of the last 4 blocks (+ their trend, for signals that grow in healthy runs)
     noise = 1.4826 median |second difference of blocks| / sqrt(3), last 24 blocks, not below a floor
     z     = (b - ref) / noise        in the bad direction
 
-`noise` is the spread from block to block, so autocorrelated and heavy-tailed noise is priced in
+`noise` is the spread from block to block, so autocorrelated and heavy-tailed noise is included
 without a model; second differences, so that neither trend nor the bend of a loss curve counts as
 noise (for independent blocks it equals the spread of first differences: sqrt(2) times that of one).
 A change must be significant (z) and large enough to matter
 (`min_share`). For the loss no downward trend is extrapolated, so the early descent cannot alarm.
 Two blocks in a row make a finding; flagged blocks stay out of the past; after four (twelve, if the
-level is on its way back) the new level is accepted: said once, and never again.
+level is on its way back) the new level is accepted: reported once, and never again.
 
 Delay: two blocks of the smallest size that shows it. Blind to what ends within a block or two.
 """
@@ -113,7 +113,7 @@ class LevelDetector:
     """z per block size; chosen on AR(1) 0.9 and Student-t3 noise, seeds 0-9, for at most one false
     alarm per 20,000 rows."""
     min_past: int = 8
-    """Blocks needed before anything is said."""
+    """Blocks needed before anything is reported."""
     min_share: float = 0.006
     """Smallest relative change of the loss that matters."""
     floor_linear: float = 5e-4
@@ -228,7 +228,7 @@ class LevelDetector:
         row: RowPlace,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
-        """Hold one block against the past of its size; the last value says whether it was calm."""
+        """Compare one block with the past of its size; the last value says whether it was calm."""
         if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
             return changed(s, past=joined(s.past, block, _PAST)), [], True
         z, ref, share = self._score(i, s, block, least)
@@ -272,7 +272,7 @@ class LevelDetector:
     def _score(self, i: int, s: Scale, block: float, least: float) -> tuple[float, float, float]:
         """Return z, the reference, and the relative size of the change, in the bad direction.
 
-        `least` is the smallest level that a relative change of a linear signal is held against.
+        `least` is the smallest level that a relative change of a linear signal is compared with.
         """
         if len(s.past) < self.min_past:
             return 0.0, block, 0.0
@@ -285,7 +285,7 @@ class LevelDetector:
             ref += 2.5 * trend if sign * trend > 0 else 0.0
         if s.onset_row >= 0:
             ref = s.ref
-        # a block is held against another noisy block, hence the noise of a difference
+        # a block is compared with another noisy block, hence the noise of a difference
         noise = difference_sigma(steps[1:] - steps[:-1], order=2, of="difference")
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)

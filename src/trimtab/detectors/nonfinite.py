@@ -3,7 +3,7 @@
 One finding when a run of non-finite rows begins, one when a finite row ends it. They enter no
 statistic of any detector. With a loss scaler, a non-finite gradient norm on a skipped step is how
 the scaler works, and is a note only. So is, after the first, a norm that is non-finite in a row or
-two while the loss goes on: it was said once; a run of `LASTING_ROWS` rows is told anew.
+two while the loss continues: it was reported once; a run of `LASTING_ROWS` rows is reported again.
 """
 
 import math

@@ -6,13 +6,13 @@ Rows are folded into blocks of 16. A block is slow when its median is `slow_shar
 of the last four calm blocks, beyond `threshold_sigma` times the spread from block to block, and
 when its lower quartile lies above their upper quartiles: a pace that swings between two values in
 healthy times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a
-block is back; sixteen slow blocks make the new level (told once). One that ended before that is a
-note.
+block is back; sixteen slow blocks make the new level (reported once). One that ended before that is
+a note.
 
 A single row at `stall_factor` times its level (a save, an evaluation, the compilation at the first
-step) is a note, told only when it is twice as slow as all before. At `hang_s` and `hang_factor`
-times the level it is a silence that somebody should look at; the log went on, so it is no alarm to
-act on.
+step) is a note, reported only when it is twice as slow as all before. At `hang_s` and `hang_factor`
+times the level it is a silence that somebody should look at; the log continued, so it is no alarm
+to act on.
 
 Blind to a pace that creeps: the reference moves along. Delay: two blocks.
 """
@@ -59,7 +59,7 @@ class Pace:
     ref: float = 0.0
     score: float = 0.0
     worst: float = 0.0
-    """Slowest single row told so far, as the log of its ratio to the level."""
+    """Slowest single row reported so far, as the log of its ratio to the level."""
     slow_rows: int = 0
     """Rows over in a row, where they began, and the slowest of them."""
     slow_row: int = 0
@@ -180,7 +180,7 @@ class PaceDetector:
     ) -> tuple[Pace, list[Finding]]:
         """Judge a row alone against the level; the first block has none.
 
-        A silence is told at once; slow rows are told when they are over, if they were few.
+        A silence is reported at once; slow rows are reported when they are over, if they were few.
         """
         if not len(p.past):
             return p, []
@@ -214,7 +214,7 @@ class PaceDetector:
     def _block(
         self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Take in a block that is full; `row` is its last."""
+        """Record a block that is full; `row` is its last."""
         p = changed(p, rows=rows)
         ordered = np.sort(rows)
         block, quarter = median(rows), self.block_rows // 4
@@ -227,7 +227,7 @@ class PaceDetector:
     def _first(
         self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], block: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Tell of a slow first row: compilation, caches, the first evaluation."""
+        """Report a slow first row: compilation, caches, the first evaluation."""
         over = float(rows[0]) - block
         if over < math.log(self.stall_factor):
             return p, []
@@ -237,7 +237,7 @@ class PaceDetector:
     def _judge(
         self, i: int, p: Pace, row: Row, block: float, low: float, high: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Hold a block against the calm ones before it."""
+        """Compare a block with the calm ones before it."""
         ref = p.ref if p.onset_row >= 0 else p.level
         if p.onset_row < 0 and block - ref <= math.log1p(self.slow_share):
             return self._calm(p, block, high), []

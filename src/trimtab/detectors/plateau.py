@@ -133,7 +133,7 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
 
 
 def _still_part(levels: Floats, first: int, last: int) -> tuple[int, int] | None:
-    """Return a flat stretch without its sloping ends; None where too little of it stands still."""
+    """Return a flat stretch without its sloping ends; None where too little of it is flat."""
     noise = difference_sigma(np.diff(levels[first : last + 1]))
     while last - first >= FLAT_BLOCKS:
         middle = float(np.median(levels[first : last + 1]))
@@ -173,7 +173,7 @@ def _val_fell(record: RunRecord, span: slice) -> bool:
 
 
 def _late_stall(record: RunRecord, index: int, rows: Rows) -> Finding | None:
-    """Hold the last 5 % of an attempt against the rows before it."""
+    """Compare the last 5 % of an attempt with the rows before it."""
     num = math.ceil(LATE_SHARE * len(rows))
     if num < MIN_STALL_ROWS or not _lr_is_up(record, index, rows[-num:]):
         return None
@@ -186,7 +186,7 @@ def _late_stall(record: RunRecord, index: int, rows: Rows) -> Finding | None:
 
 
 def _after_change(record: RunRecord, index: int, rows: Rows) -> Finding | None:
-    """Hold an attempt under other settings against the rows of its parent before it."""
+    """Compare an attempt under other settings with the rows of its parent before it."""
     attempt = record.attempts[index]
     parents = [i for i, a in enumerate(record.attempts) if a.number == attempt.parent]
     if not parents or len(rows) < MIN_STALL_ROWS:

@@ -188,7 +188,7 @@ def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:
 
 
 def _seam(record: RunRecord, name: str, resume: Resume) -> list[Finding]:
-    """Hold the counter after a resume against the line of the counter before it."""
+    """Compare the counter after a resume with the line of the counter before it."""
     column = record.columns[name]
     rows, past = (
         r[column.present[r] & np.isfinite(column.values[r])] for r in (resume.rows, resume.past)
@@ -212,7 +212,7 @@ def _seam(record: RunRecord, name: str, resume: Resume) -> list[Finding]:
 
 
 def _falls(record: RunRecord, name: str) -> list[Finding]:
-    """Tell of the first fall of a counter within each attempt."""
+    """Report the first fall of a counter within each attempt."""
     column, findings = record.columns[name], list[Finding]()
     for index in range(len(record.attempts)):
         span = record.rows_of(index)

@@ -1,11 +1,11 @@
 """Resumes: does the loss continue at the level at which it was saved? Offline only.
 
-The first rows of an attempt are held against the rows before its first step on its lineage:
+The first rows of an attempt are compared with the rows before its first step on its lineage:
 
     d = median(first 16 losses) - median(last 16 losses before)        z = d / noise
 
 with `noise` the spread between blocks of 16 rows before (1.4826 median |difference| / sqrt 2), so
-that autocorrelated noise is priced in. z > 6 and d > 2 % of the loss is a jump. One that lasts
+that autocorrelated noise is included. z > 6 and d > 2 % of the loss is a jump. One that lasts
 through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
 lower than before, which data seen already or a lower learning rate explain. A learning rate or
 batch size that differs from what the schedule had there is named; it is a note if the loss did
@@ -56,7 +56,7 @@ _OTHER_DATA = "the two do not go up and down together, so the data differs"
 
 @dataclass(frozen=True)
 class Resume:
-    """One attempt that goes on from another."""
+    """One attempt that continues from another."""
 
     attempt: int
     rows: Rows

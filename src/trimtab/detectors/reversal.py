@@ -4,7 +4,7 @@ In healthy runs it grows at first and then decays with the learning rate. Rows a
 blocks of 16 (medians of the logarithm); from the highest block on, the lowest block is followed.
 Two blocks in a row above the lowest by 3 % and by six times the noise from block to block are a
 reversal, once the norm had come down by at least 5 % over eight blocks or more. It dates to the
-lowest block, is told once, and needs a new fall before it is told again.
+lowest block, is reported once, and needs a new fall before it is reported again.
 
 Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 steps before the
 loss.

@@ -12,9 +12,8 @@ Found, when three signals agree since a mark: e has fallen far below the mark's 
 logit has at least doubled, and the norm of the last hidden state has come down, as the model takes
 back what it no longer knows. How far is a matter of how long it took: e to a quarter of the mark's
 height and the norm by three tenths within 128 steps, or e to half of it and the norm by half within
-256. Told once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting
-  state,
-from which on nothing is said before it has come back.
+256. Reported once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting
+state, from which on nothing is reported before it has come back.
 
 The onset is that mark, unless e stayed four times as long between it and the next as the rest of
 the fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third
@@ -61,17 +60,17 @@ class SaturationState:
     mark_logits: tuple[float, ...] = ()
     mark_hidden: tuple[float, ...] = ()
     onset_row: int = -1
-    """Of what is told; -1: nothing was."""
+    """Of what is reported; -1: nothing was."""
     onset: float = 0.0
     logit_before: float = 0.0
     """Largest logit at the onset."""
     stage: int = 0
-    """0: nothing told; 1: told, open; 2: accepted as lasting."""
+    """0: nothing reported; 1: reported, open; 2: accepted as lasting."""
     lowest: float = math.inf
     lowest_row: int = 0
     lowest_step: float = 0.0
     age: int = 0
-    """Readings since it was told."""
+    """Readings since it was reported."""
 
 
 @dataclass(frozen=True, kw_only=True)

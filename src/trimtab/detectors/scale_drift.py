@@ -8,7 +8,7 @@ into blocks of 64 (medians of log2 scale). The scale drifts down when
 and it came down in `num_falls` blocks or more since it last stood in that lowest tenth: a fall at
 one blow is an outlier, from which a scaler needs a thousand steps per octave to recover, or a
 collapse (`scale_collapse`). It ends when a block reaches the old level; after `accept_blocks` the
-lower level is the new one, which is said once.
+lower level is the new one, which is reported once.
 
 The scale of BigScience's tr8-104B sank from step 4,700 on, and the loss exploded at 7,000.
 """
@@ -47,13 +47,13 @@ class ScaleDriftState:
     fall_row: int = 0
     fall_step: float = 0.0
     onset_row: int = -1
-    """-1: no drift is told."""
+    """-1: no drift is reported."""
     onset: float = 0.0
     level: float = 0.0
     low_row: int = 0
     low_step: float = 0.0
     age: int = 0
-    """Blocks since the drift was told or went on."""
+    """Blocks since the drift was reported or continued."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ class ScaleDriftDetector:
         return s, tuple(findings)
 
     def _take(self, s: ScaleDriftState, row: Block) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
-        """Hold a finished block against the level."""
+        """Compare a finished block with the level."""
         block = row.value
         recent = joined(s.recent, block, self.num_recent)
         leaving = s.recent[:1] if len(s.recent) == self.num_recent else s.recent[:0]

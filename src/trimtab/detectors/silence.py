@@ -4,7 +4,7 @@ A gap between two rows of an attempt is a hang when it is `FACTOR` times the usu
 hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
 on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
-is told.
+is reported.
 
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """

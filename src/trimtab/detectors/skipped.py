@@ -1,10 +1,10 @@
 """Skipped steps: the optimizer leaves out so many steps that the run does not learn as it seems.
 
 A dynamic loss scaler skips about one step in a thousand, and a dozen in the first rows while it
-finds its range: that is its way of working and is told as a note. `run_rows` skipped steps without
-a good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped steps
-for `dead_rows` rows means that weights do not move, and is critical. It ends with a window in which
-less than half of `share` was skipped.
+finds its range: that is its way of working and is reported as a note. `run_rows` skipped steps
+without a good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped
+steps for `dead_rows` rows means that weights do not move, and is critical. It ends with a window in
+which less than half of `share` was skipped.
 
 `skipped` is the share of a row's steps that were (0 or 1 where each step is logged).
 """

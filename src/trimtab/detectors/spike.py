@@ -2,14 +2,14 @@
 
     level[t] = level[t-1] + 0.25 clip(r[t-1], +-4 sigma)        recent level, robust
     r[t]     = y[t] - level[t]                                  y: loss as is, norms as logarithm
-    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is priced in
+    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is included
     z[t]     = r[t] / max(sigma, floor)
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
 in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
 outlier, worth a note and no alarm. The episode closes after three rows back at the level; after
-`timeout_rows` the new level is accepted, which is said once.
+`timeout_rows` the new level is accepted, which is reported once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """
@@ -94,7 +94,7 @@ class SpikeDetector:
     """How far beyond the largest calm |z| a single row must be; chosen on Student-t3 noise."""
     window_rows: int = 128
     min_rows: int = 24
-    """Calm rows needed before anything is said."""
+    """Calm rows needed before anything is reported."""
     timeout_rows: int = 200
     """Rows after which a level that did not come back is accepted as the new one."""
     smoothing: float = 0.25

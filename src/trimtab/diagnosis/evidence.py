@@ -267,12 +267,12 @@ def not_fed_again(f: Features) -> float:
 
 
 def uniform(f: Features) -> float:
-    """The loss stands still at the logarithm of the number of classes."""
+    """The loss stays constant at the logarithm of the number of classes."""
     return yes(f.uniform_over is not None)
 
 
 def not_uniform(f: Features) -> float:
-    """The loss does not stand still at the logarithm of the number of classes."""
+    """The loss does not stay constant at the logarithm of the number of classes."""
     return yes(f.uniform_over is None)
 
 

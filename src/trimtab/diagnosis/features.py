@@ -110,7 +110,7 @@ class Features:
     """Step of the resume that fed data again."""
     uniform_loss: float | None = None
     uniform_over: int | None = None
-    """Classes among which a loss that stands still is that of a uniform guess."""
+    """Classes among which a loss that stays constant is that of a uniform guess."""
     blow_up: float | None = None
     """First sign of the last critical incident before this one in its attempt."""
     precursors: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ __all__ = ["plain_signs"]
 _COUNTERS = ("samples_seen", "tokens_seen")
 _VOCABULARIES = ("vocab_size", "padded_vocab_size", "num_classes")
 _FLAT_SHARE = 0.01
-"""Spread of a loss that stands still, as a share of it. Ours."""
+"""Spread of a loss that stays constant, as a share of it. Ours."""
 _NEAR_STATED = 0.005
 _NEAR_WHOLE = 0.02
 """How near the exponential of the loss lies to a whole number of classes."""
@@ -105,7 +105,7 @@ def _clean_rows_after(record: RunRecord, incident: Incident) -> int | None:
 def _uniform_classes(
     record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
 ) -> tuple[float, int] | None:
-    """Return (loss, number of classes) where a loss stands still at their logarithm; else None.
+    """Return (loss, number of classes) where a loss stays constant at their logarithm; else None.
 
     The number is the one that the log states; or a whole one that the loss meets to 0.02 classes;
     or, of more classes than a loss can tell apart, that at which the run began. Without a stated

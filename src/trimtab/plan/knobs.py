@@ -20,7 +20,7 @@ class Toggle:
     attempt: str
     parent: str
     keys: tuple[str, ...]
-    """What changed; more than one: which of them did it cannot be told."""
+    """What changed; more than one: which of them did it is not known."""
     was: tuple[str, ...]
     now: tuple[str, ...]
     steps: int
@@ -38,7 +38,7 @@ class Toggle:
 def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, ...]:
     """Return every change of settings from a parent attempt to its child, in order.
 
-    Compared are the child's rows with the parent's at the same steps, where the parent went on;
+    Compared are the child's rows with the parent's at the same steps, where the parent continued;
     else with the parent's last rows before the branch. What the child does not state is no change:
     a guard's trial states what it sets, and nothing else.
 

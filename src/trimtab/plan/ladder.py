@@ -126,7 +126,7 @@ class Situation:
     """Steps spent on branches for this incident."""
     step: int = 0
     last_action_step: int | None = None
-    """Step from which the last committed action went on; None: there was none."""
+    """Step from which the last committed action continued; None: there was none."""
 
 
 def next_step(s: Situation) -> NextStep:

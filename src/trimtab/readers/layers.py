@@ -42,8 +42,8 @@ class LayerReadings:
 def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]:
     """Return (readings, notes) of a run directory; nothing where nothing was recorded.
 
-    A step that was read twice (a launch that went on after a kill) has its last reading. Lines that
-    do not parse and steps that are not finite are left out and counted in a note.
+    A step that was read twice (a launch that continued after a kill) has its last reading. Lines
+    that do not parse and steps that are not finite are left out and counted in a note.
 
     Cost: O(size of the files); as much memory as the numbers need.
     """

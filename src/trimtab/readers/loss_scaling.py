@@ -44,7 +44,7 @@ def decide_scaling(
     3. Magnitude. Norms of language models lie within a few decades of 1. If the printed norm and
        the divided one differ by 1.5 decades in their distance from 1, the nearer one is believed.
 
-    Otherwise it cannot be told; the norm stays as printed and the note says so.
+    Otherwise it cannot be decided; the norm stays as printed and the note says so.
     Blind spot: in the one step in which the scale has just been doubled the printed scale is not
     yet the one that multiplied the norm, so the quotient is half the true norm there.
 

@@ -152,8 +152,8 @@ def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, ob
 def _read_samples(file: Path, builder: RecordBuilder) -> int:
     """Add the rows of one attempt; return how many lines were torn.
 
-    A torn line is one that does not parse: the process died in mid-write, and a later one went on
-    after it. A row whose step is not finite has no place and is left out, too.
+    A torn line is one that does not parse: the process died while writing it, and a
+    later one continued after it. A row whose step is not finite is left out, too.
     """
     num_torn = num_nowhere = 0
     for number, line in enumerate(TextLines(file), 1):

@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(
 
 @dataclass
 class Sections:
-    """Collects what is said of the attempt that the next record will begin."""
+    """Collects what the text says of the attempt that the next record will begin."""
 
     builder: RecordBuilder
     number: str | None = None

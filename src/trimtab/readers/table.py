@@ -51,7 +51,7 @@ _SPLIT_KEYS = frozenset(
 )
 """Names of a column that says whether a row is of training or of held-out data."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
-"""Last words of what is said of a loss beside its mean."""
+"""Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")

@@ -70,7 +70,7 @@ def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
 
 
 def _by_name(rows: TextRows) -> list[tuple[Field, Column]]:
-    """Columns named like a step, the surest first, those that stand still last."""
+    """Columns named like a step, the surest first, those that stay constant last."""
 
     def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
         f, c = item
@@ -81,7 +81,7 @@ def _by_name(rows: TextRows) -> list[tuple[Field, Column]]:
 
 
 def _ties(column: Column) -> bool:
-    """Whether a count mostly stands still."""
+    """Whether a count mostly stays constant."""
     still = np.count_nonzero(np.diff(column.values) == 0)
     return bool(still > _MIN_DISTINCT * len(column.values))
 

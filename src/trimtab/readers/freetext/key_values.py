@@ -55,7 +55,7 @@ _TWO_SPLITS = re.compile(
     r"(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
 _WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
-"""What a key in quotes is said to be: `"type": "test_epoch"`."""
+"""What a key in quotes is reported to be: `"type": "test_epoch"`."""
 _AT_STEP = re.compile(
     r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global"
     r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"

@@ -72,7 +72,7 @@ def settle(
 
 
 class _Draft:
-    """The main rows, where they stand, and what else is said of them."""
+    """The main rows, their axis, and the signals and notes that join them."""
 
     def __init__(self, key: str, name: str, rows: TextRows, others: Sequence[Shape]) -> None:
         self.key = key
