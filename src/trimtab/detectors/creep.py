@@ -185,6 +185,7 @@ class CreepDetector:
         start = c.start or abs(block.value)
         sums, findings = list(c.sums), list[Finding]()
         for k in range(self.num_scales):
+            # a change that is too slow for one block size shows in a larger one
             sums[k], how = self._add(i, sums[k], block, NEGLIGIBLE * start)
             if how:
                 s = sums[k]
@@ -195,7 +196,9 @@ class CreepDetector:
                 if how == "accepted":
                     lowest = min(c.lowest, s.expected)
                     c = replace(c, lowest=s.peak if found.severity != "info" else lowest)
+                    # blocks of larger sizes mix both levels: they begin with an empty past
                     sums[k + 1 :] = [Sum(_NONE, _NONE_HELD) for _ in sums[k + 1 :]]
+            # while a change is reported, larger sizes are not fed: they would report it again
             if sums[k].told_at or k + 1 == self.num_scales:
                 break
             up = sums[k + 1]
@@ -205,6 +208,7 @@ class CreepDetector:
             sums[k + 1] = changed(up, parts=parts if len(parts) < 4 else ())
             if len(parts) < 4:
                 break
+            # a mean: the medians below have lost their outliers, and a mean is less noisy
             block = Block(sum(parts) / 4, up.part_row, up.part_step, block.row, block.step)
         return changed(c, sums=tuple(sums), start=start), findings
 
@@ -214,14 +218,14 @@ class CreepDetector:
             return changed(s, past=joined(s.past, b.value, _NOISE_BLOCKS)), ""
         if s.total == 0.0:
             expected, floor = self._expect(i, s)
-            if (b.value - expected) / floor <= _ALLOWANCE:  # whatever the noise, which is dear
+            # the floor is the least noise, so no sum starts whatever the noise is: skip its cost
+            if (b.value - expected) / floor <= _ALLOWANCE:
                 past = joined(s.past, b.value, _NOISE_BLOCKS)
                 return changed(s, past=past, usual=s.usual * _FORGET), ""
-            sigma, before = (
-                max(dependent_blocks_sigma(s.past), floor),
-                median(s.past[-_BEFORE_BLOCKS:]),
-            )
+            sigma = max(dependent_blocks_sigma(s.past), floor)
+            before = median(s.past[-_BEFORE_BLOCKS:])
             s = changed(s, expected=expected, sigma=sigma, before=before)
+        # capped in the sum, so that one wild block cannot reach the threshold alone
         z = (b.value - s.expected) / s.sigma
         total = max(0.0, s.total + min(z, _CAP) - _ALLOWANCE)
         if s.told_at:
@@ -229,15 +233,18 @@ class CreepDetector:
         if total == 0.0:
             past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
             came = min(s.total, _MAX_USUAL * self.threshold)
+            # a wave that came back by itself raises the bar for the next; it is forgotten slowly
             usual = max(s.usual * _FORGET, came)
             return changed(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         if s.total == 0.0:
             s = replace(s, peak=-math.inf)
         s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
+        # significant is not enough: with many blocks a tiny rise is, so it must also matter
         if total > max(self.threshold, 1.5 * s.usual) and self._matters(i, s, least):
             return _dated(replace(s, told_at=len(s.held))), "open"
         if len(s.held) < _HOLD_BLOCKS:
             return s, ""
+        # neither settled nor grown within the limit: it is the level now, without a finding
         past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
         return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
 
@@ -248,6 +255,7 @@ class CreepDetector:
         slope = (median(recent[half:]) - median(recent[:half])) / half
         level = s.past[-_LEVEL_BLOCKS:]
         sign = -1.0 if SIGNAL_BY_NAME[self.signals[i]].bad == "down" else 1.0
+        # the median of a falling level lags half its window behind; only a fall is extrapolated
         lag = min(sign * slope, 0.0) * sign * len(level) / 2
         expected = median(level) + _DAMP * lag
         # a step down is no trend: nothing is expected beyond what was seen
@@ -274,6 +282,7 @@ class CreepDetector:
         """Follow a change that was reported, until it went back or eight blocks have passed."""
         s = _higher(replace(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
+            # two blocks in a row, since one may be low by chance
             if s.back_row >= 0:
                 return s, "back"
             s = replace(s, back_row=b.first_row, back=b.first_step)

@@ -119,8 +119,10 @@ class DropDetector:
         s = changed(s, num_blocks=s.num_blocks + 1, start=start)
         if s.stage == 2:
             return self._watch(s, block, row)
+        # below the lowest block of the run: coming back from a rise is no drop
         deep = s.lowest - block > self.min_share * max(abs(s.lowest), NEGLIGIBLE * start)
         known = len(s.past) >= _MIN_BLOCKS
+        # frozen at the first low block, so that the drop does not move its own expectation
         if s.stage == 0 and known and deep:
             expected, noise = self._expect(s)
             s = changed(s, expected=expected, noise=noise)
@@ -151,6 +153,7 @@ class DropDetector:
         age = row.index - s.onset_row
         if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:
             return changed(s, stage=0), [self._finding(s, row, "back")]
+        # without validation losses there is nothing to wait for beyond a quick way back
         waits = age < (_VAL_ROWS if math.isfinite(s.val) else _BACK_ROWS)
         past = joined(s.past, block, _PAST)
         if waits:
@@ -163,6 +166,7 @@ class DropDetector:
         """Take a validation loss; the first one after a drop says what the drop was."""
         if s.stage != 2 or not math.isfinite(s.val):
             return changed(s, val=val), []
+        # both relative: a validation loss lies on another level than the training loss
         share = (s.expected - s.low) / max(abs(s.expected), 1e-12)
         fell = (s.val - val) / max(abs(s.val), 1e-12)
         how: Literal["understood", "lasts"] = "understood" if fell > _VAL_SHARE * share else "lasts"
@@ -174,6 +178,7 @@ class DropDetector:
         early, late = median(s.past[:half]), median(s.past[half:])
         slope = (late - early) / half
         expected = late + slope * half / 2
+        # a loss that already jumps by this much from block to block says little by one more jump
         jump = float(np.abs(np.diff(s.past[-4:])).max())
         noise = max(
             dependent_blocks_sigma(s.past),

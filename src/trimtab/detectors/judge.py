@@ -118,6 +118,7 @@ class Judge:
             known = []
             for k, detector in enumerate(self.detectors):
                 mask = np.array([name in names for name in detector.signals], dtype=np.bool_)
+                # shared by all rows of the pattern, so no detector may write to it
                 mask.setflags(write=False)
                 if mask.any():
                     known.append((k, mask))
@@ -165,6 +166,7 @@ class Judge:
         states: list[object] = []
         found: list[Finding] = []
         for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
+            # windows count the rows of a detector's own signals, so rows without any are left out
             mine = rows.present[:, places].any(axis=1)
             some = Rows(
                 rows.index[mine],
@@ -205,12 +207,14 @@ def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding
     cuts = {0, len(rows), *begins, *(row + 1 for row in resumed)}
     for first, end in pairwise(sorted(cuts)):
         if first in begins:
+            # what a rollback does live: the judge goes back with the run
             state = kept.get(forks[begins[first]], judge.start())
         part = slice(first, end)
         some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
         state, found = judge.update_rows(state, some)
         findings += found
         if end - 1 in resumed:
+            # states are values, so keeping one costs a reference
             kept[end - 1] = state
     return tuple(findings)
 

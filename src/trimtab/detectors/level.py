@@ -199,8 +199,9 @@ class LevelDetector:
             )
             findings += found
             if any(f.closed and f.end_row is None for f in found):
-                # a new level: larger sizes start anew
+                # a new level: blocks of larger sizes would mix it with the old one
                 scales[k + 1 :] = [_empty() for _ in scales[k + 1 :]]
+            # a block of a change stays out of larger sizes, where it would be reported again
             if not calm or k + 1 == self.num_scales:
                 break
             up = scales[k + 1]
@@ -239,6 +240,7 @@ class LevelDetector:
             s = replace(
                 s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
             )
+        # half the threshold, so that a level on the edge does not open and close all the time
         elif z < self.thresholds[k] / 2:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
@@ -248,9 +250,11 @@ class LevelDetector:
         s = replace(s, flagged=flagged)
         if z > s.score:
             s = replace(s, score=z, peak=block, peak_row=row.index, peak_step=row.step)
+        # a level on its way back gets three times as long, so that it can close as recovered
         if len(flagged) >= self.accept_blocks * (3 if self._returning(s) else 1):
             found = [self._finding(i, k, s, row, "accepted", first_row, first_step)]
             return replace(s, onset_row=-1, flagged=np.zeros(0), past=flagged[-4:]), found, False
+        # one block may be noise; the second makes the finding, and only once
         if len(flagged) == 2:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
@@ -260,6 +264,7 @@ class LevelDetector:
 
         Noise is at least its floor, and a trend only takes from the change.
         """
+        # too few blocks for a noise estimate: nothing is judged yet
         if len(s.past) < self.min_past:
             return True
         ref = median(s.past[-4:])
@@ -282,6 +287,7 @@ class LevelDetector:
         trend = median(steps)
         ref = median(s.past[-4:])
         if self.signals[i] != "loss":
+            # 2.5 blocks: from the middle of the last four, whose median it is, to the new one
             ref += 2.5 * trend if sign * trend > 0 else 0.0
         if s.onset_row >= 0:
             ref = s.ref

@@ -154,6 +154,7 @@ class PaceDetector:
         findings: list[Finding] = []
         at, size, stall = 0, self.block_rows, math.log(self.stall_factor)
         while at < len(places):
+            # a block without a stalled row cannot change the state of single rows: take it at once
             whole = p.num_rows == 0 and len(p.past) and not p.slow_rows and at + size <= len(places)
             block = [y for y, _ in scaled[at : at + size]] if whole else []
             if block and max(block) - p.level < stall:
@@ -195,6 +196,7 @@ class PaceDetector:
         if p.slow_rows == 0:
             p = replace(p, slow_row=row.index, slow_step=row.step, slow_y=y)
         p = replace(p, slow_rows=p.slow_rows + 1, slow_y=max(y, p.slow_y))
+        # only a time can be compared with seconds; a throughput has no such bar
         hang = i == 0 and value >= self.hang_s and over >= math.log(self.hang_factor)
         if not hang or over < p.worst + _TWICE:
             return p, []
@@ -216,6 +218,7 @@ class PaceDetector:
     ) -> tuple[Pace, list[Finding]]:
         """Record a block that is full; `row` is its last."""
         p = changed(p, rows=rows)
+        # quartiles of the block: two paces that alternate overlap in them, a slowdown does not
         ordered = np.sort(rows)
         block, quarter = median(rows), self.block_rows // 4
         low, high = float(ordered[quarter - 1]), float(ordered[-quarter])
@@ -246,6 +249,7 @@ class PaceDetector:
         shift = block - ref
         z = shift / max(spread, self.floor)
         slow = shift > math.log1p(self.slow_share) and z > self.threshold_sigma
+        # the lower quartile above the usual upper one: not slow for a few slow rows
         slow = slow and low > median(p.high[-4:]) and len(p.past) >= self.min_blocks
         if p.onset_row < 0 and not slow:
             return self._calm(p, block, high), []
@@ -267,6 +271,7 @@ class PaceDetector:
         p = replace(p, flagged=flagged)
         if len(flagged) >= self.accept_blocks:
             told = [self._finding(i, p, row, "accepted", offset)]
+            # the last blocks are the new level; earlier ones may still be on the way to it
             kept = flagged[-4:]
             new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
             return replace(new, level=median(kept)), told

@@ -162,12 +162,15 @@ class SpikeDetector:
                 z = residual / spread
                 if z > self.threshold_sigma and z > 0.5 * tail:
                     return Calm(level, sigma, tail, n, residuals), at
+                # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
                 tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
                 if not -4 * spread <= residual <= 4 * spread:
                     move = math.copysign(4 * spread, residual)
+            # the raw residual, not the clipped move: sigma has to see the tail
             residuals[n % window_rows] = residual
             level += self.smoothing * move
             n += 1
+            # a sort of the window is the costly part, and 8 of 128 rows hardly move the median
             if n % 8 == 0 or n <= self.min_rows:
                 sigma = mad_sigma(residuals[:n], center=0.0)
         calm = changed(calm, level=level, sigma=sigma, tail=tail, num_rows=n, residuals=residuals)
@@ -204,6 +207,7 @@ class SpikeDetector:
         """Take a row of an episode into its counts and its peak."""
         over = z > bar
         recent = e.recent.copy()
+        # after a time-out these rows are the past from which the new level starts
         recent[e.age % _RECENT] = y
         higher = z > e.peak_z
         return Episode(
