@@ -142,12 +142,14 @@ class RunRecord:
             if here + 1 < len(chain):
                 child = self.attempts[chain[here + 1]]
                 limit = child.parent_step
+                # the log does not say where the child resumed: just before its own first step
                 if limit is None:
                     limit = (
                         self.step[child.first_row] - 1
                         if child.first_row < child.end_row
                         else math.inf
                     )
+                # what the parent logged after its child resumed is a dead branch
                 rows = rows[self.step[rows] <= limit]
             parts.append(rows)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.intp)
@@ -179,6 +181,7 @@ class _Cells:
     def put(self, row: int, value: float) -> bool:
         """Store a value; False where the row has one already."""
         rows = self.rows
+        # the usual case, kept short: rows come in order
         if not rows or row > rows[-1]:
             rows.append(row)
             self.values.append(value)
@@ -276,6 +279,7 @@ class RecordBuilder:
             steps: float64 [n].
             columns: By canonical name, each [n].
         """
+        # rising steps need no look-up per row: whole columns are appended
         begins_attempt = self._pending is not None or not self._steps
         rises = len(steps) > 0 and bool(np.all(np.diff(steps) > 0))
         if rises and (begins_attempt or steps[0] > self._steps[-1]):
@@ -321,6 +325,7 @@ class RecordBuilder:
         notes = list(self.notes)
         if self.num_duplicates:
             notes.append(f"values repeated at the same step: {self.num_duplicates} left out")
+        # restarts are rare; a step that falls back this often means several writers
         if len(attempts) > max(10, n // 10):
             notes.append(
                 f"the step falls back {len(attempts) - 1} times in {n} rows: several runs or ranks "
@@ -377,4 +382,4 @@ def _next_number(previous: str | None, taken: Set[str | None]) -> str:
 
 def axis_word(record: RunRecord) -> str:
     """Return what the axis counts, singular."""
-    return {"step": "step", "epoch": "epoch", "row": "row"}[record.axis]
+    return record.axis

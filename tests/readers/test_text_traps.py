@@ -1,5 +1,4 @@
-"""The traps of text logs: what must not become a record, what must not break one, what is
-refused."""
+"""Traps of text logs: what must not become a record or break one, and what is refused."""
 
 import gzip
 import math

@@ -27,7 +27,6 @@ __all__ = [
     "list_checkpoints",
     "move_aside",
     "newest_healthy",
-    "seal",
     "set_grade",
     "verify",
 ]
@@ -97,22 +96,6 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str, doubt: str = 
         raise ActError(
             f"{partial}: cannot be committed ({error.strerror}); training goes on without this"
             " checkpoint"
-        ) from error
-
-
-def seal(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> None:
-    """Give a folder that another trainer wrote in place a manifest and a grade; done again, anew.
-
-    Raises:
-        ActError: The disk refuses.
-    """
-    try:
-        (folder / "manifest.json").unlink(missing_ok=True)
-        _write_manifest(folder, step=step, attempt=attempt, grade=grade, why=why)
-    except OSError as error:
-        raise ActError(
-            f"{folder}: cannot be given a manifest ({error.strerror}); the checkpoint itself is as"
-            " it was"
         ) from error
 
 

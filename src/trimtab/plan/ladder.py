@@ -180,12 +180,14 @@ def _blocked(s: Situation) -> NextStep | None:
     if s.trials:
         return None
     since = None if s.last_action_step is None else s.step - s.last_action_step
+    # non-finite values are exempt: waiting would only spread them through the state
     if since is not None and since < policy.cooldown_steps and not s.nonfinite:
         until = s.step - since + policy.cooldown_steps
         return Wait(
             until_step=until,
             reason=f"the last action was {since} steps ago; cool-down until step {until}",
         )
+    # the limits are checked before the first trial only: a case that has begun is finished
     if s.rollbacks >= policy.max_rollbacks:
         return GiveUp(
             reason=f"{s.rollbacks} rollbacks so far, the policy allows {policy.max_rollbacks}"
@@ -212,6 +214,7 @@ def _too_much_data(s: Situation) -> GiveUp | None:
     p = s.probe
     if not _outliers(s) or s.recurrences or s.policy.bisect == "always":
         return None
+    # without a known length no share can be computed, so nothing is refused
     if s.planned_samples is None or _skip_range(s) is not None:
         return None
     assert p is not None
@@ -235,6 +238,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
     if s.policy.bisect == "never":
         arms = tuple(a for a in arms if a in _CHEAP)
     late = "replay" in arms and not _unexplained(s) and s.policy.bisect == "when-stuck"
+    # the replay comes late: the cheap arms that fit a suspicion go first
     waiting = {a for a in arms if a in _CHEAP and a != "replay"}
     for arm in arms:
         if arm == "replay":
@@ -292,8 +296,10 @@ def _data(s: Situation) -> Iterator[Trial]:
 
 
 def _cuts(s: Situation) -> Iterator[Trial]:
+    # data that stood out stays skipped in the cuts: a cut alone would have to survive it
     also = _skip_range(s) if _outliers(s) else None
     for factor, label in _factors(s):
+        # under a rising schedule a factor would be overtaken; the rate is held instead
         limit = s.lr_now * factor if s.lr_rising else None
         if limit is not None:
             label, factor = f"LR held at {limit:.3g}", 1.0
@@ -311,6 +317,7 @@ def _in_fp32(s: Situation) -> Iterator[Trial]:
 def _in_bf16(s: Situation) -> Iterator[Trial]:
     """bf16 has fp16's cost and fp32's range; it is not tried where fp32 failed."""
     asked = next((t for t in s.trials if t.name == "in fp32"), None)
+    # where fp32 failed the number format is not to blame, and bf16 would fail as well
     if s.low_precision == "fp16" and (asked is None or asked.held):
         yield Trial(name="in bf16", precision="bf16")
 
@@ -378,6 +385,7 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
         return
     base = 1.0
     if _lr_rose(s):
+        # after a jump the old rate comes first: it is known to have worked
         base = s.lr_restore / s.lr_now
         yield base, f"LR back to {s.lr_restore:.3g} (x {base:.3g})"
     for factor in s.policy.lr_factors:

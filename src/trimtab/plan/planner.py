@@ -106,13 +106,16 @@ def make_plan(
     remedies: dict[str, PlannedRemedy] = {}
     has = traits_of(record, framework)
     for name in _wanted(diagnosis, incident, features):
+        # a remedy for Adam's beta2 says nothing to a run under SGD, and so on
         if not has.issuperset(REMEDY_BY_ID[name].needs):
             continue
         if name == "exclude-node" and _one_rank(record):
             continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
+            # two causes may want one remedy; the more likely cause gave it first
             remedies.setdefault(planned.remedy, planned)
+    # sorting is stable: within one time of use the order of the causes stays
     ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
     return Plan(
         remedies=tuple(ordered),
@@ -165,6 +168,7 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
     """
     top = CAUSE_BY_ID[diagnosis.top.cause]
     pace = pace_alone(f) > 0
+    # a note needs no cure, whatever its causes would suggest
     if incident.severity == "info" or top.id == "benign-noise":
         return ["watch-pace" if pace else "patience"]
     if top.go_back == "never":
@@ -182,6 +186,7 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
     others = [r for r in wanted if r not in back]
     if top.go_back != "always" and not f.kinds & _STATE_KINDS:
         return others or ["watch-pace" if pace else "patience"]
+    # going back would cost steps that the run has already won back by itself
     if _healed(f):
         return ["patience", *(r for r in others if r != "patience"), *back]
     return wanted
@@ -250,6 +255,7 @@ def _roll_back(case: _Case) -> Built:
 
 def _lower_lr(case: _Case) -> Built:
     f = case.features
+    # a half was tried and failed, so the next cut is a quarter of the schedule
     factor = 0.25 if _was_lowered(case) else 0.5
     if f.lr_onset is None or not f.lr_peak_share:
         return "lower-lr", {"factor": factor}, "the log states no learning rate"

@@ -131,11 +131,14 @@ def choose_target(
     """
     wanted = wanted_distance(failed_distance, recurrences, sooner=sooner)
     margin_steps = max(margin_steps, 1)  # a checkpoint of the first sign's own step holds it
+    # the first sign, not the detection: the state is in doubt from there on
     at_most = first_sign_step - max(wanted, margin_steps)
+    # a resume that did not fail is no evidence against its checkpoint
     tried = resumed_at if recurrences else None
     candidates = [
         _score(c, first_sign_step, max(at_most, 0.0), tried, margin_steps) for c in checkpoints
     ]
+    # of equal scores the newest, which gives up the fewest steps
     candidates.sort(key=lambda c: (-c.score, -c.checkpoint.step))
     return RollbackChoice(
         candidates=tuple(candidates),
@@ -171,6 +174,7 @@ def _score(
         lost += f", nearer than the wanted {first_sign - at_most:g}"
     else:
         score -= _LOST_WEIGHT * (at_most - step) / max(at_most, 1.0)
+    # half, not zero: where nothing healthy is left, a suspect checkpoint beats none
     if checkpoint.grade == "suspect":
         score *= 0.5
         lost += "; suspect"

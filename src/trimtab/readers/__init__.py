@@ -78,6 +78,7 @@ def find_reader(path: Path) -> Reader:
         ReadError: The file is missing, empty or binary, or nobody knows it.
     """
     sample = take_sample(path)
+    # of equally sure readers the first wins, so their order in READERS decides
     surest, found = MIN_CONFIDENCE, None
     for reader in READERS:
         sure = reader.sniff(sample)
@@ -201,6 +202,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
                 continue
             finally:
                 unpacked.unlink()
+            # one log is enough: other files of an archive are code, configs, pictures
             found = True
             yield replace(record, source=f"{source}#{member.name}" if member.name else source)
     if not found:

@@ -124,6 +124,7 @@ def _role(key: str) -> str:
         return "split"
     if signal_of_tag(key) is not None:
         return "signal"
+    # a loss under an unknown name may still be the training loss, if nothing better is there
     words = name.replace("/", " ").split()
     if words[-1:] and words[-1] in _OF_A_SPREAD:
         return "nothing"
@@ -159,6 +160,7 @@ class LogTable:
 
     def add(self, keys: tuple[str, ...], values: Sequence[object], line: int) -> None:
         """Add a row; of values under one key the first that is not missing counts."""
+        # rows with the same keys are stored together, as columns: one check of types for all
         if keys != self._keys or len(self._lines) >= _MAX_WAITING:
             self._store()
             self._keys = keys
@@ -179,6 +181,7 @@ class LogTable:
         lines, waiting = self._lines, self._waiting
         self._lines, self._waiting = [], []
         first = self.num_rows - len(lines)
+        # a repeated key needs the rule for missing values, row by row
         if len(set(self._keys)) < len(self._keys):
             for k, values in enumerate(waiting):
                 for key, value in zip(self._keys, values, strict=True):
@@ -238,6 +241,7 @@ class LogTable:
             return
         num_lines = self.num_rows + len(broken)
         where = f"{self.source}:{problems[0][0]}: {problems[0][1]}"
+        # a few torn lines are normal; many mean that the format was misread
         if len(problems) >= _MAX_BAD_SHARE * num_lines:
             raise ReadError(
                 f"{where}; {len(problems)} such in {num_lines} lines: correct or remove them"
@@ -262,6 +266,7 @@ class LogTable:
                 f"{self.source}: no known signal; looked for a loss, grad norm or learning rate, "
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss'"
             )
+        # ranks repeat each row; judging all would multiply every event
         keep = self._first_rank(columns)
         keep &= _any_present(signals, self.num_rows)
         drop_zero_norm(signals, keys, self.notes)
@@ -273,6 +278,7 @@ class LogTable:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        # a row without a place on the axis cannot be compared with any other
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)

@@ -47,7 +47,6 @@ _LONG_LINE_LENGTH = 1_000
 _MAX_HEADING_LENGTH = 120
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
-_HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
 _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
@@ -87,6 +86,7 @@ class _Plan:
 
     def compile(self, skeleton: tuple[str, ...], tokens: Sequence[str]) -> None:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
+        # only for numbers in the order of the line, with text between all of them
         wanted = [place for place, _ in self.places if place >= 0]
         if wanted != sorted(wanted) or not all(skeleton[1:-1]):
             return
@@ -130,6 +130,7 @@ class Shapes:
         fast: _Plan | None = None
         for number, line in enumerate(lines, 1):
             if fast is not None and fast.fast is not None and self._header is None:
+                # most lines repeat the last wording: one regular expression reads them whole
                 match = fast.fast(line)
                 if match is not None:
                     _put(fast, match.groups(), number, self._number)
@@ -140,6 +141,7 @@ class Shapes:
                 line = line.translate(_GLYPHS)
             if "%|" in line:
                 line = _BAR.sub(BAR, line)
+            # a line this long is a dump of data, and costly to split
             if len(line) > _MAX_LINE_LENGTH:
                 continue
             if len(line) > _LONG_LINE_LENGTH:
@@ -194,6 +196,7 @@ class Shapes:
         self._num_learnt += 1
         if self._num_learnt > _MAX_LEARNT:
             return None
+        # free prose makes a skeleton a line; forgetting them all bounds the memory
         if len(self._plans) >= _MAX_SKELETONS:
             self._plans.clear()
         fields = fields_of(parts[::2], parts[1::2], self._extra)
