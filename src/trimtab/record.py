@@ -48,6 +48,19 @@ class Column:
     values: NDArray[np.float64]
     present: NDArray[np.bool_]
 
+    def finite_rows(self, rows: slice | NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of some rows, in their order, where a finite value was logged.
+
+        Example:
+            >>> column = Column(np.array([2.0, np.nan, np.inf, 3.0]), np.ones(4, dtype=bool))
+            >>> column.finite_rows(slice(0, 4)).tolist()
+            [0, 3]
+        """
+        usable = self.present[rows] & np.isfinite(self.values[rows])
+        if isinstance(rows, slice):
+            return np.asarray(np.flatnonzero(usable) + (rows.start or 0))
+        return np.asarray(rows[usable])
+
     def logged(self) -> NDArray[np.float64]:
         """Return the values that were logged, in row order; NaN and Inf included."""
         return self.values[self.present]
@@ -88,7 +101,7 @@ class RunRecord:
         return 0 if column is None else int(column.present.sum())
 
     def loss_row(self, row: int) -> int:
-        """Return how many train-loss records stand before `row`: its index among them."""
+        """Return how many train-loss records precede `row`: its index among them."""
         column = self.columns.get("loss")
         return row if column is None else int(column.present[:row].sum())
 
@@ -207,7 +220,7 @@ class RecordBuilder:
     """Collects rows in file order and turns falling steps into attempts.
 
     A row at the same step as the last one is merged into it (a validation line, a second rank);
-    where both name the same signal the first value stands and the row is counted as a duplicate.
+    where both name the same signal the first value is kept and the row is counted as a duplicate.
     A row at a lower step starts a new attempt, unless it is only a validation value that came
     late. `start_attempt` starts one on purpose.
     """

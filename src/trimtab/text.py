@@ -79,7 +79,7 @@ def visible(text: object, *, keep: str = "") -> str:
 def number(value: object, *, digits: int = 4) -> str:
     """Return a number for people: about `digits` significant digits, whole numbers in full.
 
-    Digits stand in no groups, so that a step reads as the log prints it and can be searched for.
+    Digits are not grouped, so that a step reads as the log prints it and can be searched for.
 
     Example:
         >>> number(283384.13), number(48.0), number(6e-05), number(None), number(1e-3)

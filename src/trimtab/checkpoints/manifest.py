@@ -6,7 +6,7 @@ renamed: a process killed at any byte leaves either the whole checkpoint or none
 files do not match its manifest is not a checkpoint.
 
 The grade of a checkpoint is decided by the estimated onset of trouble, not by its age, so it can
-change after the save: it stands in `health.json` beside the manifest.
+change after the save: it is kept in `health.json` beside the manifest.
 """
 
 import hashlib

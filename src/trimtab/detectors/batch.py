@@ -8,11 +8,11 @@ batch. Of each of both, two-sided:
 
 A row more than `threshold_sigma` spreads away opens an episode and freezes both; three calm rows in
 a row close it, `timeout_rows` of another data mix are accepted. It is a note and no alarm: data may
-change for good reasons. Whether it harms is for the loss to say, which speaks a step later.
+change for good reasons. Whether it does harm shows in the loss, a step later.
 
 Blind to damage that leaves the counts of tokens and their repetitions as they are, and to a slow
 change of the mix. Chosen on the lab's text in batches of 256 to 2,048 bytes: sound ones stay below
-5 spreads, random bytes stand at 10 to 25, shuffled ones reach 7 at most and are not seen.
+5 spreads, random bytes are at 10 to 25, shuffled ones reach 7 at most and are not seen.
 """
 
 import math

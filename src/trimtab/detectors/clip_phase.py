@@ -80,7 +80,7 @@ class ClipPhaseDetector:
         s = changed(state, clips=state.clips + x, rows=state.rows + 1, norms=state.norms + norm)
         if state.rows < _MIN_ROWS:
             return s, ()
-        # rows that may belong to the next phase do not speak for this one
+        # rows that may belong to the next phase do not count for this one
         share = (state.clips - state.up.clips + 0.5) / (state.rows - state.up.rows + 1.0)
         up = _add(s.up, (x, norm), share, min(0.95, share + 0.3), row)
         down = _add(s.down, (x, norm), share, share / 8, row) if share >= _LEAST_SHARE else _Side()

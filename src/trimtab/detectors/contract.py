@@ -97,7 +97,7 @@ class Series:
     y: Sequence[float]
 
     def place(self, k: int) -> RowPlace:
-        """Return where one of the values stands."""
+        """Return row and step of one of the values."""
         return RowPlace(self.index[k], self.step[k])
 
 

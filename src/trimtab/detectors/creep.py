@@ -11,8 +11,8 @@ the excess of each block over what was expected is added up until it is too much
 
 Blocks are medians of 16 rows, then means of four of those (64, 256, 1024 rows). From the block at
 which S leaves 0 the expectation is frozen; that block dates the onset. S beyond the threshold is
-told, if the level also rose against the last four blocks before, by more than `min_share` and by
-`min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
+reported, if the level also rose against the last four blocks before, by more than `min_share` and
+by `min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
 run: waves that a run has all the time are not reported.
 
 Eight blocks later the change is reported to the end: it is still rising (drift, or divergence where
@@ -267,7 +267,7 @@ class CreepDetector:
         return expected, max(floor, 1e-12)
 
     def _matters(self, i: int, s: Sum, least: float) -> bool:
-        """Whether the last three blocks stand higher than expected, and than before, by enough."""
+        """Whether the last three blocks are higher than expected, and than before, by enough."""
         if len(s.held) < 3:
             return False
         level = median(s.held[-3:, 0])

@@ -1,4 +1,4 @@
-"""How an episode stands when its record ends: what a detector left open, or gave up waiting for.
+"""Final state of an episode when its record ends: still open, or timed out before it recovered.
 
 A spike that is still open is reported at its present height, and as unrecovered once it is old
 enough; one that outlasted the patience of its detector is reported as recovered where the loss came

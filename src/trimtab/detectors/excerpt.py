@@ -51,7 +51,7 @@ def excerpt_findings(record: RunRecord) -> tuple[Finding, ...]:
         return ()
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span])) + span.start
+        rows = column.finite_rows(span)
         if 3 <= len(rows) < MAX_ROWS:
             spike = _spike(record, rows, column.values[rows])
             if spike is not None:

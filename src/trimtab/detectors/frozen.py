@@ -141,7 +141,7 @@ class FrozenDetector:
     def _move(
         self, i: int, s: Frozen, value: float, place: RowPlace
     ) -> tuple[Frozen, list[Finding]]:
-        """Take another value; what stood still is reported as over."""
+        """Take another value; a reported repetition is closed."""
         over = s.num_rows >= self._bar(i, s)
         found = [self._finding(i, s, place, closed=True)] if over else []
         step = abs(value - s.value)

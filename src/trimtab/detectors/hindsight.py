@@ -8,7 +8,7 @@ rows around it, on a log scale (ratios, so no unit matters):
     sigma = 1.4826 median |r| over some 300 rows around, so autocorrelated noise is included
     z[t]  = r[t] / max(sigma, floor)
 
-Rows with z > 5 that stand close together are one burst. A burst is an alarm
+Rows with z > 5 that are close together are one burst. A burst is an alarm
 
 * if it lasts: three rows or more, and either z > 8 at the peak or far up by ratio. Rows of
   heavy-tailed data noise stand alone;
@@ -24,14 +24,8 @@ Blind to a change that lasts more than about 25 rows: see `level`. Nothing here 
 every finding says that it was seen in hindsight.
 
 The bars below were chosen on the first 73 labeled public logs (`benchmarks`, collection 1), not on
-simulated noise: each stands near its best value on them. Figures on those logs are no evidence that
+simulated noise: each is near its best value on them. Figures on those logs are no evidence that
 the rule carries over; logs added later are.
-
-
-The bars below were chosen on the first 73 labeled public logs (`benchmarks`, collection 1), not on
-simulated noise: each stands near its best value on them. Figures on those logs are no evidence that
-the rule carries over; logs added later are.
-
 """
 
 import math
@@ -61,7 +55,7 @@ LASTING_ROWS = 3
 LASTING_RATIO = 10.0
 """Ratio to the level from which a lasting burst needs no z."""
 GAP_ROWS = 3
-"""Rows over that stand this close are one burst."""
+"""Rows above the bar that are this close are one burst."""
 JOINT_SIGMA = 6.0
 """Enough where two signals say so at the same rows."""
 PAST_ROWS = 8
@@ -140,7 +134,7 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
 
 
 def _spans(record: RunRecord) -> list[slice]:
-    """Return the rows of each attempt; a stub that the next attempt began anew counts with it."""
+    """Return the rows of each attempt; a stub that the next attempt repeats counts with it."""
     spans: list[slice] = []
     stub: slice | None = None
     for index in range(len(record.attempts)):
@@ -179,7 +173,7 @@ def _lasts(b: _Burst, rule: _Rule, bar: float) -> bool:
 
 
 def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule, bar: float) -> bool:
-    """Whether a burst stands out by ratio alone, priced by what else this run did around it."""
+    """Whether a burst stands out by ratio alone, compared with what else this run did around it."""
     tower = bar * math.log(rule.tower)
     if b.height < (tower if b.rose else 2 * tower) or not (
         b.rose or (b.first < PAST_ROWS and rule.ratio_alone)
@@ -222,7 +216,7 @@ def _noise(residual: Floats) -> Floats:
 
 
 def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
-    """Return what stands out of one signal, alarm or not."""
+    """Return the bursts of one signal, alarms or not."""
     level = running_median(y, 2 * HALF_WINDOW + 1)
     residual = y - level
     z = residual / np.maximum(_noise(residual), rule.floor)

@@ -4,9 +4,9 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-told. It dates from when both hold; the validation loss turned somewhere between its lowest and the
-next, so halfway between the two at the earliest. The rule needs three validations, and looks at
-whole attempts: it speaks in hindsight only.
+reported. It dates from when both hold; the validation loss turned somewhere between its lowest and
+the next, so halfway between the two at the earliest. The rule needs three validations, and looks at
+whole attempts: it works in hindsight only.
 """
 
 import numpy as np
@@ -40,8 +40,8 @@ def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 def _judge(record: RunRecord, span: slice) -> Finding | None:
     train, val = record.columns["loss"], record.columns["val_loss"]
-    rows = np.flatnonzero(train.present[span] & np.isfinite(train.values[span])) + span.start
-    checks = np.flatnonzero(val.present[span] & np.isfinite(val.values[span])) + span.start
+    rows = train.finite_rows(span)
+    checks = val.finite_rows(span)
     if len(rows) < MIN_ROWS or len(checks) < MIN_VALIDATIONS:
         return None
     loss, validation = train.values[rows], val.values[checks]

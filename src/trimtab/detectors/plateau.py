@@ -93,9 +93,7 @@ def plateau_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 def _loss_rows(record: RunRecord, index: int) -> Rows:
     """Return the rows of an attempt with a finite loss."""
-    span, loss = record.rows_of(index), record.columns["loss"]
-    logged = loss.present[span] & np.isfinite(loss.values[span])
-    return np.asarray(np.flatnonzero(logged) + span.start)
+    return record.columns["loss"].finite_rows(record.rows_of(index))
 
 
 def _blocks(values: Floats, num: int) -> tuple[Floats, NDArray[np.intp]]:

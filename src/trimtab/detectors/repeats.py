@@ -216,7 +216,7 @@ def _falls(record: RunRecord, name: str) -> list[Finding]:
     column, findings = record.columns[name], list[Finding]()
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span])) + span.start
+        rows = column.finite_rows(span)
         values = column.values[rows]
         falls = np.flatnonzero(np.diff(values) < 0) + 1
         # more than a few falls: a counter of the epoch, not of the run

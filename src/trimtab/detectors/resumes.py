@@ -177,8 +177,7 @@ def _anew(record: RunRecord, resume: Resume, rows: Rows) -> Finding:
 
 
 def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
-    column = record.columns[name]
-    return rows[column.present[rows] & np.isfinite(column.values[rows])]
+    return record.columns[name].finite_rows(rows)
 
 
 def _lasts(after: Floats, size: int, level: float, d: float) -> bool:

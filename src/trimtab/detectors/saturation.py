@@ -16,7 +16,7 @@ height and the norm by three tenths within 128 steps, or e to half of it and the
 state, from which on nothing is reported before it has come back.
 
 The onset is that mark, unless e stayed four times as long between it and the next as the rest of
-the fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third
+the fall took, and the norm stayed too: layers that learn to attend to few keys may stay at a third
 of the top for as long as the run is sound, and a rate that is raised then must not be dated back to
 when they began.
 
@@ -50,11 +50,11 @@ class SaturationState:
     hidden: tuple[float, ...] = ()
     """The same of the norm of the last hidden state."""
     rows: tuple[float, ...] = ()
-    """Where they stand."""
+    """Their rows."""
     steps: tuple[float, ...] = ()
     top: float = 0.0
     mark_rows: tuple[float, ...] = ()
-    """First reading of the stretch below a half, a quarter, ... of the top; empty: it stands above.
+    """First reading of the stretch below a half, a quarter, ... of the top; empty: it is above.
     """
     mark_steps: tuple[float, ...] = ()
     mark_logits: tuple[float, ...] = ()

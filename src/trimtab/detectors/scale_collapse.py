@@ -23,7 +23,7 @@ __all__ = ["ScaleCollapseDetector", "ScaleCollapseState"]
 
 @dataclass(frozen=True)
 class ScaleCollapseState:
-    """`recent` [window_rows] is a ring of log2 scales with the rows and steps they stood at."""
+    """`recent` [window_rows] is a ring of log2 scales with their rows and steps."""
 
     recent: NDArray[np.float64]
     rows: NDArray[np.int64]

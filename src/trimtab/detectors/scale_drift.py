@@ -5,7 +5,7 @@ into blocks of 64 (medians of log2 scale). The scale drifts down when
 
     the highest of the last 4 blocks <= the lowest tenth of the blocks before - 1 octave
 
-and it came down in `num_falls` blocks or more since it last stood in that lowest tenth: a fall at
+and it came down in `num_falls` blocks or more since it was last in that lowest tenth: a fall at
 one blow is an outlier, from which a scaler needs a thousand steps per octave to recover, or a
 collapse (`scale_collapse`). It ends when a block reaches the old level; after `accept_blocks` the
 lower level is the new one, which is reported once.
@@ -42,7 +42,7 @@ class ScaleDriftState:
     under_row: int = -1
     under_step: float = 0.0
     num_falls: int = 0
-    """Blocks lower than all since the scale stood at its level, and the lowest of them."""
+    """Blocks lower than all since the scale was at its level, and the lowest of them."""
     lowest: float = math.inf
     fall_row: int = 0
     fall_step: float = 0.0

@@ -48,12 +48,12 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         for index in range(len(record.attempts)):
             span = record.rows_of(index)
-            rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span]))
+            rows = column.finite_rows(span)
             if len(rows) < MIN_SAMPLES:
                 continue
-            missing = share_missing(rows, span.stop - span.start)
+            missing = share_missing(rows, span.stop)
             if missing > MAX_MISSING:
-                findings.append(_finding(record, name, rows + span.start, span.stop - 1, missing))
+                findings.append(_finding(record, name, rows, span.stop - 1, missing))
     return tuple(findings)
 
 

@@ -1,4 +1,4 @@
-"""Silences: the log itself stood still between two rows. Offline, from the times of writing.
+"""Silences: nothing was logged for long between two rows. Offline, from the times of writing.
 
 A gap between two rows of an attempt is a hang when it is `FACTOR` times the usual one and half an
 hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
@@ -31,8 +31,7 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        known = column.present[span] & np.isfinite(column.values[span])
-        rows = np.flatnonzero(known) + span.start
+        rows = column.finite_rows(span)
         if len(rows) < MIN_ROWS:
             continue
         gaps = np.diff(column.values[rows])

@@ -58,7 +58,7 @@ class SkippedDetector:
     calibration_rows: int = 64
     """As in `scale_collapse`: a scaler that starts at 2^32 needs up to 32 halvings."""
     settle_rows: int = 20
-    """Rows without a skipped step after which an episode that came to nothing is forgotten."""
+    """Rows without a skipped step after which an episode without a finding is forgotten."""
 
     def start(self) -> SkippedState:
         """Return the state before any row."""

@@ -1,6 +1,6 @@
-"""The table of causes, as data: how common each is, what speaks for and against it, what to try.
+"""The table of causes, as data: how common each is, the evidence for and against it, what to try.
 
-Failure modes keep the numbers F01-F37 under which they stand in the documentation. Priors are ours
+Failure modes keep the numbers F01-F37 of the documentation. Priors are ours
 and add up to 1.
 """
 

@@ -1,8 +1,8 @@
 """Incident -> ranked causes with evidence.
 
-Each cause of the table starts from its prior; every rule that speaks moves its log-odds; a softmax
-makes shares that add up to 1. A log alone seldom separates causes, so without an experiment no
-cause gets more than 0.75; the share above that, or below 0.01, goes to "unknown".
+Each cause of the table starts from its prior; every rule with evidence moves its log-odds; a
+softmax makes shares that add up to 1. A log alone seldom separates causes, so without an experiment
+no cause gets more than 0.75; the share above that, or below 0.01, goes to "unknown".
 """
 
 import math

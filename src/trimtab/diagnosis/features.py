@@ -1,6 +1,6 @@
-"""The features of an incident: what speaks for or against a cause, as numbers, before any weighing.
+"""The features of an incident: the evidence for or against causes, as numbers, before weighing.
 
-A feature that the log cannot answer is None, and no rule speaks on None. What the log does not
+A feature that the log cannot answer is None, and no rule counts None. What the log does not
 state but is usual (clip 1.0) is assumed and says so.
 """
 
@@ -86,7 +86,7 @@ class Features:
 
     has_loss_scale: bool = False
     scale_halvings: float | None = None
-    """How far the loss scale stood below its highest before the onset, in factors of two."""
+    """How far the loss scale was below its highest before the onset, in factors of two."""
     gnorm_before_scale: float | None = None
     """Grad norm before the scale fell for good over its median earlier; 1 is flat."""
     nonfinite_first: str = ""
@@ -114,7 +114,7 @@ class Features:
     blow_up: float | None = None
     """First sign of the last critical incident before this one in its attempt."""
     precursors: tuple[str, ...] = ()
-    """Signals other than loss that spoke before it."""
+    """Signals other than the loss that moved before it."""
 
     probe: DataProbe | None = None
     trials: tuple[TrialResult, ...] = field(default=())

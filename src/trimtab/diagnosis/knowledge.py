@@ -1,6 +1,6 @@
 """What is known of kinds of incident beyond this log, as data: looks, runs, look-alikes.
 
-The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs stand in
+The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs are in
 `trimtab.plan.remedy_table`, what the sources disagree on in `trimtab.plan.conflicts`.
 """
 
@@ -45,4 +45,4 @@ class LookAlike:
     how: str
     """The evidence, cheapest first."""
     source: str = ""
-    """Who told them apart that way; empty: follows from what the two are."""
+    """Who separated them that way; empty: follows from what the two are."""

@@ -27,7 +27,7 @@ _MOST_COUNTED = 2_000
 """Above it every loss of four digits is the logarithm of some whole number."""
 _NEAR_START = 0.03
 _LEARNT = 0.8
-"""A loss below this share of where it stands now shows that the run had learned. Ours."""
+"""A loss below this share of its present level shows that the run had learned. Ours."""
 
 
 def plain_signs(
@@ -107,9 +107,9 @@ def _uniform_classes(
 ) -> tuple[float, int] | None:
     """Return (loss, number of classes) where a loss stays constant at their logarithm; else None.
 
-    The number is the one that the log states; or a whole one that the loss meets to 0.02 classes;
+    The number is the one that the log states; or a whole one that the loss matches to 0.02 classes;
     or, of more classes than a loss can tell apart, that at which the run began. Without a stated
-    number the run must have learned before: a loss can stand anywhere.
+    number the run must have learned before: a loss can be constant anywhere.
 
     NaN and Inf are left out. Cost: O(n log n) in the rows.
     """

@@ -14,7 +14,7 @@ class Probe:
 
     value: float
     factor: float
-    """Against the value that the search stands at."""
+    """Relative to the current value of the search."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Directions:
     value: float
     factor: float = 4.0
     loss: float = math.nan
-    """Of the value that the search stands at."""
+    """Loss at the current value of the search."""
     finest: float = 1.2
     """Factor below which it is fine enough. Ours."""
     tried: dict[float, float] = field(default_factory=dict)

@@ -36,7 +36,7 @@ def check_fake_sgd(
     Blind to single elements whose gradient is far above the RMS.
 
     Args:
-        wanted: beta1, eps and lr as asked for.
+        wanted: beta1, eps and lr as requested.
         in_force: The same as the optimizer holds them, read after the load: a checkpoint brings its
             own back.
         grad_rms: Root mean square of a gradient element.

@@ -63,7 +63,7 @@ class RollbackChoice:
     at_most: float
     """Step that the target should not lie after, recurrences considered."""
     further_back_than: float | None = None
-    """Step that an earlier attempt resumed from in vain."""
+    """Step that an earlier attempt resumed from before it failed."""
 
     @property
     def target(self) -> CheckpointInfo | None:

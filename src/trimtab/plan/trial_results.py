@@ -123,7 +123,7 @@ class Readout:
     repeat: Repeat
     repeat_text: str
     precision: str
-    """not fp16 / fp16 / empty where it was not asked."""
+    """not fp16 / fp16 / empty where it was not tested."""
     pruned: tuple[str, ...]
     """Hypotheses that need not be looked at any more."""
 

@@ -61,7 +61,7 @@ def name_of_binary(raw: bytes) -> str:
 
 
 def members_of(path: Path) -> Iterator[Member] | None:
-    """Return the files inside a container, None for a file that is none.
+    """Return the files inside a container, None for any other file.
 
     Raises:
         ReadError: The file is missing or may not be read.

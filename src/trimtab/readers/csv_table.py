@@ -31,7 +31,7 @@ class CsvReader:
     looks_for = "a table with a header (`step,loss,...`; commas, tabs, semicolons or bars)"
 
     def sniff(self, sample: Sample) -> float:
-        """Return 0.8 where a header with a known name stands over rows of as many cells."""
+        """Return 0.8 for a header with a known name, followed by rows with as many cells."""
         lines = [line for line in sample.lines[:50] if not line.startswith("#")]
         if sample.is_binary or not lines or max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
             return 0.0

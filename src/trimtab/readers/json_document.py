@@ -98,13 +98,13 @@ class _Found:
 
     kind: str
     name: str
-    """Key that it stands under; `values` for values by step."""
+    """Its key; `values` for values by step."""
     part: Any
     size: int
 
 
 def _parse(data: bytes) -> Any:
-    """Return the document, None where the bytes are none."""
+    """Return the document, None where the bytes are not JSON."""
     text = data.removeprefix(b"\xef\xbb\xbf")
     try:
         return orjson.loads(text)

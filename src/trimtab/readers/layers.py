@@ -72,7 +72,7 @@ def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]
 
 
 def _reading(row: dict[str, object] | None) -> tuple[float, list[tuple[str, list[float]]]] | None:
-    """Return (step, lists by name) of one line; None if it is none."""
+    """Return (step, lists by name) of one line; None for any other line."""
     step = None if row is None else row.get("step")
     if row is None or isinstance(step, bool) or not isinstance(step, int | float):
         return None
@@ -89,7 +89,7 @@ def _reading(row: dict[str, object] | None) -> tuple[float, list[tuple[str, list
 
 
 def _value(value: object) -> float:
-    """Return one value of a list; null stands for NaN, which JSON has not."""
+    """Return one value of a list; null means NaN, which JSON lacks."""
     number = None if value is None else parse_number(value)
     return math.nan if number is None else number
 

@@ -57,7 +57,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Number:
-    """Where the digits of one number stand."""
+    """The positions of the digits of one number."""
 
     digits: NDArray[np.intp]
     num_decimals: int

@@ -39,7 +39,7 @@ def decide_scaling(
     1. Slope. Where the loss scale changes, a multiplied norm changes with it: the median of
        d log norm / d log scale over at least 3 changes is near 1 (multiplied) or near 0 (true).
        A run that explodes while its scale is being halved also gives a low slope, so "true" is
-       believed only where the magnitude does not speak clearly against it.
+       believed only where the magnitude does not clearly contradict it.
     2. Layout. Fields that only Megatron-LM's later versions print: the norm is the true one.
     3. Magnitude. Norms of language models lie within a few decades of 1. If the printed norm and
        the divided one differ by 1.5 decades in their distance from 1, the nearer one is believed.

@@ -34,7 +34,7 @@ _VALIDATION = re.compile(
 )
 _RANK = re.compile(r"\[(?:default|rank)?\s*\d+\]\s*:|^\s*\d+\s*:")
 _LINE_END = re.compile(r"\s*(?:\[(?:default|rank)?\s*\d*\]?:?|\d+:)?\s*")
-"""What may stand after the last bar: nothing, or the prefix of another rank's next line."""
+"""Text allowed after the last bar: nothing, or the prefix of another rank's next line."""
 _LAST_KEY = "number of nan iterations:"
 _ELISION = re.compile(r"\s*(?:\[\s*(?:\.{2,}|…)\s*\]|\.{3}|…)\s*")
 _RECENT_ROWS = 256

@@ -7,7 +7,7 @@
 4. On a step skipped for overflow, Megatron-DeepSpeed prints the norm of the step before again.
 5. With fp16, Megatron-DeepSpeed prints the norm still multiplied by the loss scale. See
    `decide_scaling` for how that is distinguished from Megatron-LM's own, which is the true norm.
-6. Where lines stand several steps apart, the loss is a mean over the steps between.
+6. Where lines are several steps apart, the loss is a mean over the steps between.
 """
 
 from collections.abc import Mapping

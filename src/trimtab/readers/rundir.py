@@ -2,7 +2,7 @@
 
 The journal's `attempt` events say how the attempts descend from each other; the samples say what
 was measured. A directory whose journal has no such event is read by its sample files alone. The
-names of the files are those of `trimtab.chronicle`, which stands above the readers and is not
+names of the files are those of `trimtab.chronicle`, which is above the readers and is not
 imported here.
 """
 
@@ -24,7 +24,7 @@ __all__ = ["is_run_directory", "read_run_directory"]
 
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
 _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-"""The number of an attempt; it names a file, so nothing else may stand in it."""
+"""The number of an attempt; it names a file, so it may hold nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,7 @@ def _bounds(series: TagSeries, lead: TagSeries, cuts: Sequence[int]) -> list[int
 def _extend(
     builder: RecordBuilder, signals: Mapping[str, TagSeries], parts: Mapping[str, slice]
 ) -> int:
-    """Add one attempt; return how many values stood at a step that had one."""
+    """Add one attempt; return how many values repeat a step."""
     firsts: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     repeats = 0
     for name, part in parts.items():

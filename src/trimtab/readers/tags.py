@@ -28,7 +28,7 @@ __all__ = [
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
 _SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
-"""Words of a path under which the settings of a run stand."""
+"""Words of a path that holds the settings of a run."""
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )

@@ -38,7 +38,7 @@ _VARINT_ELEMENTS = {7: 3, 10: 9, 11: 10, 13: 0}
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one scalar stands."""
+    """The place of one scalar in an event."""
 
     tag: str
     at: int

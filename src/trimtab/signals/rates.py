@@ -49,7 +49,7 @@ def lr_history(record: RunRecord) -> tuple[_Floats, _Floats]:
     rows = record.lineage_rows()
     if column is None:
         return np.zeros(0), np.zeros(0)
-    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    rows = column.finite_rows(rows)
     return record.step[rows], column.values[rows]
 
 

@@ -47,7 +47,7 @@ _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
 _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
-"""What stands around a number that is printed as an object."""
+"""The text around a number that is printed as an object."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
@@ -60,7 +60,7 @@ _AT_STEP = re.compile(
     r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global"
     r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
 )
-"""`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+"""`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _MAX_NAME_LENGTH = 200
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")

@@ -36,7 +36,7 @@ _GLYPHS = str.maketrans(
     | {chr(c): " " for c in range(0x2580, 0x25A0)}
 )
 _HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
-"""Words alone on a line; those that name held-out data stand over the lines indented below."""
+"""Words alone on a line; those that name held-out data apply to the lines indented below."""
 _PREFIX = re.compile(
     rf"\s*(?:(?:\[?(?:rank|default|worker)[ _]?\d+\]?:?|\d{{1,4}}\s*:|\[?(?:{CLOCK})\]?:?)\s?)+",
     re.IGNORECASE,
@@ -80,7 +80,7 @@ class _Plan:
 
     shape: Shape
     places: tuple[tuple[int, float], ...]
-    """Where the number of each field stands among the parts of the line, and its factor."""
+    """Index of each field's number among the parts of the line, and its factor."""
     num_slow: int = 0
     fast: Callable[[str], re.Match[str] | None] | None = None
 
@@ -119,9 +119,9 @@ class Shapes:
         self._since_header = 0
         self._num_learnt = 0
         self._below: int | None = None
-        """Indent of the heading over lines that speak of validation data."""
+        """Indent of a heading over lines of validation data."""
         self.warnings: dict[str, int] = {}
-        """How often each warning stands in the text, numbers left out; at most 1,000 of them."""
+        """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -283,7 +283,7 @@ def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str
 
 
 def _tag(shape: Shape) -> float:
-    """Return the rank that stands as a word in the lines of a shape (`[rank3]`)."""
+    """Return the rank that is a word in the lines of a shape (`[rank3]`)."""
     return next(float(f.name) for f in shape.fields if f.index < 0)
 
 
