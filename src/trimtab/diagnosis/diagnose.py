@@ -93,9 +93,11 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
         before: Step that tests should start before.
     """
     judged = [_judge(entry, features) for entry in CAUSES]
+    # less the highest, so that exp cannot overflow; the shares do not change
     highest = max(score for score, _, _ in judged)
     weights = [math.exp(score - highest) for score, _, _ in judged]
     shares = [w / sum(weights) for w in weights]
+    # a log shows what happened together, an experiment what depends on what
     cap = EXPERIMENT_CAP if features.trials or features.probe else LOG_ALONE_CAP
     shares = _settled(shares, cap)
     causes = [
@@ -125,6 +127,7 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
     for rule in entry.rules:
         moved = rule.weight * rule.strength(f)
         score += moved
+        # weak rules still count in the score, but a list of evidence should be short
         if abs(moved) >= _SILENT:
             spoken.append((moved, rule.say(f)))
     spoken.sort(key=lambda pair: -abs(pair[0]))

@@ -60,8 +60,10 @@ def decide_scaling(
         how = f"over {num_changes} changes of the loss scale its log-log slope is {slope:.2f}"
         if slope > 0.75:
             return ScalingDecision(scaled=True, why=how)
+        # a low slope alone does not do: a run that explodes while its scale falls has one too
         if slope < 0.25 and gain < _CLEAR_DECADES:
             return ScalingDecision(scaled=False, why=how, note=f"taken as the true one: {how}")
+    # the layout comes after the slope: forks print the same lines with another norm
     if prints_true_norm:
         how = "the layout is Megatron-LM's own, which prints the true norm"
         return ScalingDecision(scaled=False, why=how, note=f"taken as printed: {how}")
@@ -70,6 +72,7 @@ def decide_scaling(
     if gain <= -_CLEAR_DECADES:
         how = f"{how_large}; only the former is plausible"
         return ScalingDecision(scaled=False, why=how, note=f"taken as the true one: {how}")
+    # left as printed: a wrong factor would be worse than none
     doubt = "it cannot be told whether the printed one is multiplied by the loss scale"
     return ScalingDecision(
         scaled=False, why=how_large, note=f"{doubt} ({how_large}); it is left as printed"
