@@ -116,7 +116,7 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
     test = _next_test(causes, features, cap)
     return Diagnosis(
         causes=tuple(causes),
-        next_test="" if test is None else test.told(before),
+        next_test="" if test is None else test.instructions(before),
         experiment="" if test is None else test.id,
     )
 

@@ -36,7 +36,7 @@ class Experiment:
     kinds: frozenset[str] = frozenset()
     """Kinds of incident that it makes sense for; empty: all."""
 
-    def told(self, before: float) -> str:
+    def instructions(self, before: float) -> str:
         """Return the instructions, with the step to start before filled in."""
         return self.text.format(before=step_text(before))
 

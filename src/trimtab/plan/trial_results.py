@@ -81,7 +81,7 @@ class Cells:
         return "state" if self.other_state else "inconclusive"
 
     @property
-    def asked(self) -> bool:
+    def tested(self) -> bool:
         """Whether it was tried far enough to blame something."""
         return bool(self.same) or None not in (self.other_data, self.other_state)
 
@@ -135,7 +135,7 @@ class Readout:
     @property
     def news(self) -> str:
         """The verdict for people; empty while the table shows nothing yet."""
-        return self._together(self.cells.text() if self.cells.asked else "")
+        return self._together(self.cells.text() if self.cells.tested else "")
 
     def _together(self, table: str) -> str:
         parts = [self.repeat_text, table, self.precision]
