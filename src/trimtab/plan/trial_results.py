@@ -5,7 +5,7 @@ The unchanged row is always there: where it was not run again, it is the run as 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trimtab.plan.effects import Effect
 from trimtab.plan.trials import ARM_BY_ID
@@ -143,7 +143,7 @@ class Readout:
             parts.append(f"no need to look at {', '.join(self.pruned)}")
         return "; ".join(p for p in parts if p)
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         """Return it for the journal."""
         return {
             "repeat": self.repeat,
