@@ -543,9 +543,10 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
 def _has_plateau(record: RunRecord, attempt: int, lead: Finding) -> bool:
     """Whether the loss came down from the peak of an unrecovered spike to a flat, higher level.
 
-    The last half of the rows behind the peak must be flat (32 rows at least); in an excerpt of few
-    rows each row behind the peak counts, with the validation losses printed from the last row
-    before the onset on.
+    The last half of the rows after the peak must be flat (32 rows at least). In an excerpt of few
+    rows each row after the peak counts, with the validation losses printed from the last row
+    before the onset on; that branch was made for one published excerpt and is known to fit
+    nothing else.
     """
     if lead.kind != "unrecovered-spike" or lead.signal != "loss":
         return False

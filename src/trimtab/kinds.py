@@ -192,7 +192,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="grokking",
         title="sudden understanding",
-        meaning="training and validation loss drop together long after the training set was learnt",
+        meaning="training and validation loss drop together long after the training set is learned",
         severity="info",
         rank=15,
     ),

@@ -48,6 +48,19 @@ class Column:
     values: NDArray[np.float64]
     present: NDArray[np.bool_]
 
+    def finite_rows(self, rows: slice | NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return those of some rows, in their order, where a finite value was logged.
+
+        Example:
+            >>> column = Column(np.array([2.0, np.nan, np.inf, 3.0]), np.ones(4, dtype=bool))
+            >>> column.finite_rows(slice(0, 4)).tolist()
+            [0, 3]
+        """
+        usable = self.present[rows] & np.isfinite(self.values[rows])
+        if isinstance(rows, slice):
+            return np.asarray(np.flatnonzero(usable) + (rows.start or 0))
+        return np.asarray(rows[usable])
+
     def logged(self) -> NDArray[np.float64]:
         """Return the values that were logged, in row order; NaN and Inf included."""
         return self.values[self.present]
@@ -90,7 +103,7 @@ class RunRecord:
         return 0 if column is None else int(column.present.sum())
 
     def loss_row(self, row: int) -> int:
-        """Return how many train-loss records stand before `row`: its index among them."""
+        """Return how many train-loss records precede `row`: its index among them."""
         column = self.columns.get("loss")
         return row if column is None else int(column.present[:row].sum())
 
@@ -144,12 +157,14 @@ class RunRecord:
             if here + 1 < len(chain):
                 child = self.attempts[chain[here + 1]]
                 limit = child.parent_step
+                # the log does not say where the child resumed: just before its own first step
                 if limit is None:
                     limit = (
                         self.step[child.first_row] - 1
                         if child.first_row < child.end_row
                         else math.inf
                     )
+                # what the parent logged after its child resumed is a dead branch
                 rows = rows[self.step[rows] <= limit]
             parts.append(rows)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.intp)
@@ -181,6 +196,7 @@ class _Cells:
     def put(self, row: int, value: float) -> bool:
         """Store a value; False where the row has one already."""
         rows = self.rows
+        # the usual case, kept short: rows come in order
         if not rows or row > rows[-1]:
             rows.append(row)
             self.values.append(value)
@@ -206,7 +222,7 @@ class RecordBuilder:
     """Collects rows in file order and turns falling steps into attempts.
 
     A row at the same step as the last one is merged into it (a validation line, a second rank);
-    where both name the same signal the first value stands and the row is counted as a duplicate.
+    where both name the same signal the first value is kept and the row is counted as a duplicate.
     A row at a lower step starts a new attempt, unless it is only a validation value that came
     late. `start_attempt` starts one on purpose.
     """
@@ -278,6 +294,7 @@ class RecordBuilder:
             steps: float64 [n].
             columns: By canonical name, each [n].
         """
+        # rising steps need no look-up per row: whole columns are appended
         begins_attempt = self._pending is not None or not self._steps
         rises = len(steps) > 0 and bool(np.all(np.diff(steps) > 0))
         if rises and (begins_attempt or steps[0] > self._steps[-1]):
@@ -323,6 +340,7 @@ class RecordBuilder:
         notes = list(self.notes)
         if self.num_duplicates:
             notes.append(f"values repeated at the same step: {self.num_duplicates} left out")
+        # restarts are rare; a step that falls back this often means several writers
         if len(attempts) > max(10, n // 10):
             notes.append(
                 f"the step falls back {len(attempts) - 1} times in {n} rows: several runs or ranks "
@@ -379,4 +397,4 @@ def _next_number(previous: str | None, taken: Set[str | None]) -> str:
 
 def axis_word(record: RunRecord) -> str:
     """Return what the axis counts, singular."""
-    return {"step": "step", "epoch": "epoch", "row": "row"}[record.axis]
+    return record.axis

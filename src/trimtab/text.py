@@ -27,7 +27,8 @@ _ESCAPE = re.compile(
 )
 
 _SIGNAL_NAME = re.compile(
-    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b"
+    r"|\battention_logit_max\b"
 )
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
 
@@ -54,11 +55,10 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the
-    characters to `keep`.
+    r"""Return text with control, reordering and invisible characters written as escapes.
 
-    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must
-    see what is in them.
+    Unlike `plain` it loses nothing: for names of files and samples of data, whose content people
+    must be able to see. Characters in `keep` stay as they are.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")
@@ -79,7 +79,7 @@ def visible(text: object, *, keep: str = "") -> str:
 def number(value: object, *, digits: int = 4) -> str:
     """Return a number for people: about `digits` significant digits, whole numbers in full.
 
-    Digits stand in no groups, so that a step reads as the log prints it and can be searched for.
+    Digits are not grouped, so that a step reads as the log prints it and can be searched for.
 
     Example:
         >>> number(283384.13), number(48.0), number(6e-05), number(None), number(1e-3)
@@ -161,7 +161,8 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
-        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        >>> skipped = {"samples": [4000, 4015], "num": 1}
+        >>> deed_words(251, {"remedy": "skip-update", "values": skipped})
         'update of step 251 skipped (samples 4000-4015)'
         >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'
@@ -180,7 +181,7 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
 
 
 def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
-    """Return the verdict of an outcome and what is said about it, each thing once.
+    """Return the verdict of an outcome and what is reported about it, each thing once.
 
     Example:
         >>> verdict_text({"verdict": "did not", "text": "trial failed"})

@@ -483,8 +483,7 @@ _TIME_KEYS = frozenset(
 
 
 def unit_scale(key: str) -> float:
-    """Return the factor that turns values under a time key into seconds (1.0 where it is
-    silent)."""
+    """Return the factor from the unit of a time key to seconds; 1.0 where it names no unit."""
     text = normalise(key)
     for pattern, factor in _UNIT_SUFFIXES:
         if re.search(pattern, text):

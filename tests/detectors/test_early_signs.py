@@ -1,5 +1,4 @@
-"""Saturating attention, odd batches and corrupt state, on made-up courses with a known
-beginning."""
+"""Saturating attention, odd batches and corrupt state, on simulated runs with a known onset."""
 
 import math
 from typing import Any

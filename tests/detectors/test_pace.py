@@ -1,7 +1,4 @@
-"""Slow steps: a lasting slowdown, single stalls, silences.
-
-And paces that are healthy as they are.
-"""
+"""Slow steps: a lasting slowdown, single stalls, silences; and healthy paces stay quiet."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,4 @@
-"""Resumes: the same run goes on, jumps, starts over, changes its settings, or is fed the past
-again."""
+"""Resumes: a run continues, jumps, starts over, changes its settings, or repeats its data."""
 
 import numpy as np
 import pytest

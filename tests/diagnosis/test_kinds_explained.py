@@ -77,4 +77,4 @@ def test_a_nan_is_no_noise_and_a_large_step_is_written_out() -> None:
     found = rank_causes(seen, before=1_234_567.0)
     assert found.top.cause != "benign-noise"
     assert "e+06" not in found.next_test
-    assert "1234567" in EXPERIMENT_BY_ID["replay"].told(1_234_567.0)
+    assert "1234567" in EXPERIMENT_BY_ID["replay"].instructions(1_234_567.0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from trimtab.plan.hypotheses import (
     still_open,
 )
 from trimtab.plan.knobs import knob_ledger
-from trimtab.plan.labels import METRICS, Stretch, label_change
+from trimtab.plan.labels import METRICS, StepWindow, label_change
 from trimtab.plan.machines import find_faulty
 from trimtab.record import RecordBuilder, RunRecord
 
@@ -107,7 +108,11 @@ def test_one_faulty_machine_of_124_is_found_in_7_probes_and_two_are_found() -> N
     rng = np.random.default_rng(0)
     for _ in range(200):
         two = set(rng.choice(names, 2, replace=False).tolist())
-        faulty, probes = find_faulty(names, lambda pool, two=two: bool(two & set(pool)))  # type: ignore[misc]
+
+        def fails(pool: Sequence[str], two: set[str] = two) -> bool:
+            return not two.isdisjoint(pool)
+
+        faulty, probes = find_faulty(names, fails)
         assert set(faulty) == two
         assert len(probes) <= 16
 
@@ -198,15 +203,15 @@ def test_the_ledger_holds_every_toggle_with_its_effect_on_four_metrics() -> None
 
 @pytest.mark.covers("S262")
 def test_labels() -> None:
-    calm = Stretch(losses=[2.0, 2.01] * 16, norms=[0.2] * 32)
+    calm = StepWindow(losses=[2.0, 2.01] * 16, norms=[0.2] * 32)
     assert label_change(calm, calm).overall == "unclear"
     broken = dataclasses.replace(calm, losses=[float("nan")] * 32)
     assert label_change(calm, broken).overall == "worse"
     assert label_change(broken, calm).overall == "better"
-    solved = Stretch(losses=[2.0, 2.2] * 8, norms=[0.3] * 16)
-    trouble = Stretch(losses=[8.0, 8.1] * 8, norms=[9.0] * 16, alarms=1)
+    solved = StepWindow(losses=[2.0, 2.2] * 8, norms=[0.3] * 16)
+    trouble = StepWindow(losses=[8.0, 8.1] * 8, norms=[9.0] * 16, alarms=1)
     assert label_change(trouble, solved).overall == "better"  # its spread alone is worse
-    assert label_change(Stretch(losses=[9.0] * 3, norms=[1.0] * 3), calm).overall == "unclear"
+    assert label_change(StepWindow(losses=[9.0] * 3, norms=[1.0] * 3), calm).overall == "unclear"
     louder = dataclasses.replace(calm, norms=[1.0] * 32)
     assert label_change(calm, louder).overall == "unclear"  # one metric alone, and not the loss
     assert label_change(calm, dataclasses.replace(louder, alarms=2)).overall == "worse"

@@ -1,7 +1,4 @@
-"""The skip list as a file: what is written is read.
-
-And what is no list is refused with the reason.
-"""
+"""The skip list as a file: it is read as written, and other files are refused with a reason."""
 
 import json
 from itertools import pairwise

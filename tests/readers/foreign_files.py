@@ -75,7 +75,8 @@ def table(
 
 FILES: dict[str, Foreign] = {
     "ultralytics csv": table(
-        "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),val/box_loss,val/cls_loss,lr/pg0,lr/pg1",
+        "epoch,time,train/box_loss,train/cls_loss,train/dfl_loss,metrics/precision(B),"
+        "val/box_loss,val/cls_loss,lr/pg0,lr/pg1",
         lambda r: f"{r.i + 1},{12.1 * r.i},{r.loss},1.1,1.2,0.5,{r.val},1.3,{r.lr},{r.lr}",
         axis="epoch",
         lr=True,

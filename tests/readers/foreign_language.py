@@ -99,7 +99,8 @@ LANGUAGE: dict[str, Foreign] = {
             "2024-05-01 10:00:00,826\tINFO train.py:323 in"
             " record_current_batch_training_metrics -- "
             f"tflops=189.1,step={r.i},loss={r.loss},tgs (tokens/gpu/second)=4274.7,lr={r.lr},"
-            f"loss_scale=65536.0,grad_norm={r.norm},micro_num=4,num_consumed_tokens={131072 * (r.i + 1)},"
+            f"loss_scale=65536.0,grad_norm={r.norm},micro_num=4,"
+            f"num_consumed_tokens={131072 * (r.i + 1)},"
             "inf_nan_skip_batches=0,num_samples_in_batch=19,largest_length=2048,adam_beta2=0.95"
         ),
         norm=True,
@@ -493,7 +494,8 @@ LANGUAGE: dict[str, Foreign] = {
     "olmo-core": Foreign(
         line=lambda r: (
             "2024-05-01"
-            f" 10:00:00.123\thost:0\tolmo_core.train.callbacks.console_logger:90\tINFO\t[step={r.i + 1}/10000,epoch=1,eta=1h]\n"
+            f" 10:00:00.123\thost:0\tolmo_core.train.callbacks.console_logger:90\tINFO\t"
+            f"[step={r.i + 1}/10000,epoch=1,eta=1h]\n"
             f"    optim/LR (group 0)={r.lr}\n    optim/total grad norm={r.norm}\n   "
             f" throughput/device/TPS=12,123\n    train/CE loss={r.loss}\n    train/PPL=12.1\n   "
             " train/Z loss=0.0001"

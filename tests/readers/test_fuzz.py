@@ -20,8 +20,7 @@ MEMORY_KIB = 400 << 10
 
 
 def fuzz(folder: Path, first: int, num: int) -> int:
-    """Read so many mutated logs; fails at the first that breaks a rule, returns how many were
-    read."""
+    """Read `num` mutated logs; fail at the first that breaks a rule, return how many were read."""
     done = 0
     seeds = seed_logs(folder)
     others, names = tuple(seeds.values()), tuple(seeds)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trimtab.readers import find_reader, read_run
-from trimtab.readers.fallback import TextReader
+from trimtab.readers.freetext.reader import TextReader
 
 N = 60
 LOSS = [round(8 * math.exp(-i / 30) + 2 + 0.05 * math.sin(i * 7), 4) for i in range(N)]

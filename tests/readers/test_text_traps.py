@@ -1,5 +1,4 @@
-"""The traps of text logs: what must not become a record, what must not break one, what is
-refused."""
+"""Traps of text logs: what must not become a record or break one, and what is refused."""
 
 import gzip
 import math
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.keys import meaning
+from trimtab.readers.freetext.reader import TextReader
 from trimtab.record import RunRecord
 
 SOURCE = Path(__file__).read_text()

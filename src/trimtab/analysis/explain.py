@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN, CauseEntry
 from trimtab.diagnosis.diagnose import rank_causes
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.experiments import EXPERIMENT_BY_ID, EXPERIMENTS
 from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME
@@ -199,7 +199,7 @@ def _rules(cause: CauseEntry, *, for_it: bool) -> list[str]:
     return list(dict.fromkeys(f"{_statement(r)}  ({r.weight:+.1f})" for r in rules))
 
 
-def _statement(rule: Rule) -> str:
+def _statement(rule: EvidenceRule) -> str:
     """Return what a rule looks for: its own words, with the numbers of a run left open."""
     if rule.text.count("{") > 1 or rule.text.startswith("{"):
         doc = (rule.strength.__doc__ or "").partition("\n")[0].rstrip(".")

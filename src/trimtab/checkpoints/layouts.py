@@ -51,7 +51,10 @@ LAYOUTS: tuple[Layout, ...] = (
     Layout(name="metaseq", pattern=r"checkpoint_(\d+)(?:-\w+)?\.pt", folder=False),
     Layout(
         name="files",
-        pattern=r".*?(?:step|iter|iteration|ckpt|checkpoint|model|state)[-_=.]?(\d+)(?:[-_.]\w+)*\.(?:pt|pth|ckpt|bin|safetensors|npz|tar|pkl|msgpack)",
+        pattern=(
+            r".*?(?:step|iter|iteration|ckpt|checkpoint|model|state)[-_=.]?(\d+)(?:[-_.]\w+)*"
+            r"\.(?:pt|pth|ckpt|bin|safetensors|npz|tar|pkl|msgpack)"
+        ),
         folder=False,
     ),
     Layout(name="folders", pattern=r".*?(?:step|iter|ckpt|checkpoint)[-_=.]?(\d+)", folder=True),

@@ -6,7 +6,7 @@ renamed: a process killed at any byte leaves either the whole checkpoint or none
 files do not match its manifest is not a checkpoint.
 
 The grade of a checkpoint is decided by the estimated onset of trouble, not by its age, so it can
-change after the save: it stands in `health.json` beside the manifest.
+change after the save: it is kept in `health.json` beside the manifest.
 """
 
 import contextlib
@@ -32,7 +32,6 @@ __all__ = [
     "newest_healthy",
     "read_checkpoint",
     "regrade",
-    "seal",
     "set_grade",
     "verify",
 ]
@@ -105,22 +104,6 @@ def commit(partial: Path, final: Path, *, step: int, attempt: str, doubt: str = 
         raise ActError(
             f"{partial}: cannot be committed ({error.strerror}); training goes on without this"
             " checkpoint"
-        ) from error
-
-
-def seal(folder: Path, *, step: int, attempt: str, grade: Grade, why: str) -> None:
-    """Give a folder that another trainer wrote in place a manifest and a grade; done again, anew.
-
-    Raises:
-        ActError: The disk refuses.
-    """
-    try:
-        (folder / "manifest.json").unlink(missing_ok=True)
-        _write_manifest(folder, step=step, attempt=attempt, grade=grade, why=why)
-    except OSError as error:
-        raise ActError(
-            f"{folder}: cannot be given a manifest ({error.strerror}); the checkpoint itself is as"
-            " it was"
         ) from error
 
 

@@ -7,7 +7,7 @@
 It is a run directory itself and is read like one. One thread copies, one checkpoint at a time;
 where
 the place is slower than checkpoints come, the newest goes before those that wait. Nothing here
-raises: a place that fails is told of once, and the run goes on.
+raises: a place that fails is reported once, and the run continues.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Mirror:
                 self._doing, work = self._queue.popleft()
             try:
                 work()
-            except Exception as error:  # noqa: BLE001 - whatever fails there, the run goes on
+            except Exception as error:  # noqa: BLE001 - whatever fails there, the run continues
                 with self._changed:
                     self._trouble = self._trouble or f"{self.place.root}: {error}"
 
@@ -216,9 +216,9 @@ def _first_line(path: Path) -> bytes:
 
 
 def bring_back(run: RunDirectory, copy_to: Path) -> bool:
-    """Bring the records of a run that is lost back from the second place; return whether it did.
+    """Restore the records of a lost run from the copy; return whether it did.
 
-    Its checkpoints are read where they lie. A run that is there is left alone.
+    Checkpoints stay in the copy and are read from there. A run that still exists is left alone.
 
     Raises:
         OSError: They cannot be read or written.
@@ -244,7 +244,7 @@ def newest_trusted(
         place: The second place.
         graded: What the run's journal said last of each checkpoint by name: its grade, and the
             attempt that saved it. A copy that the journal does not call healthy is not taken, even
-            where the second place could not be told in time.
+            where the second place did not answer in time.
         after: Step of the newest one in the first place; below 0: there is none.
     """
     for copy in reversed(list_checkpoints(place.checkpoints)):

@@ -24,7 +24,7 @@ SUFFIX = ".trimtab.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """What stands beside another trainer's checkpoint."""
+    """The manifest and grade that trimtab keeps beside another trainer's checkpoint."""
 
     step: int
     """Last step whose update it holds."""
@@ -35,7 +35,7 @@ class Stamp:
 
 
 def sidecar_of(path: Path) -> Path:
-    """Return where the manifest of a checkpoint stands."""
+    """Return the path of the manifest of a checkpoint."""
     return path.with_name(path.name + SUFFIX)
 
 
@@ -63,7 +63,7 @@ def stamp(path: Path, *, step: int, attempt: str, grade: Grade, why: str) -> Non
 
 
 def read_stamp(path: Path) -> Stamp | None:
-    """Return what stands beside a checkpoint; None where nothing legible does."""
+    """Return the stamp beside a checkpoint; None where there is no legible one."""
     data = _data_of(path)
     if data is None:
         return None

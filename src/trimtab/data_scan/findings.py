@@ -12,6 +12,7 @@ from trimtab.data_scan.epochs import EpochPlan
 from trimtab.data_scan.passes import NOT_JUDGED, RATIO_STEPS
 from trimtab.data_scan.rules import DataRule, data_rules
 from trimtab.data_scan.source_counts import MAX_EXAMPLES, SourceCounts, Tally
+from trimtab.signals.robust import mad_sigma
 
 __all__ = ["DataFinding", "corpus_tokens", "figures", "judge"]
 
@@ -197,7 +198,7 @@ def _outliers(account: SourceCounts) -> dict[str, Tally]:
     floor = 0.05
     if len(judged) >= _FEWEST_JUDGED:
         middle = float(np.median(judged))
-        spread = 1.4826 * float(np.median(np.abs(judged - middle)))
+        spread = mad_sigma(judged, center=middle)
         text = account.unit == "document" or account.kind == "text"
         below = middle - max(OUTLIER_SPREADS * spread, OUTLIER_DISTANCE)
         floor = max(floor, min(below, SOUND_RATIO["text" if text else "tokens"]))

@@ -8,22 +8,20 @@ batch. Of each of both, two-sided:
 
 A row more than `threshold_sigma` spreads away opens an episode and freezes both; three calm rows in
 a row close it, `timeout_rows` of another data mix are accepted. It is a note and no alarm: data may
-change for good reasons. Whether it harms is for the loss to say, which speaks a step later.
+change for good reasons. Whether it does harm shows in the loss, a step later.
 
 Blind to damage that leaves the counts of tokens and their repetitions as they are, and to a slow
 change of the mix. Chosen on the lab's text in batches of 256 to 2,048 bytes: sound ones stay below
-5 spreads, random bytes stand at 10 to 25, shuffled ones reach 7 at most and are not seen.
+5 spreads, random bytes are at 10 to 25, shuffled ones reach 7 at most and are not seen.
 """
 
 import math
 from dataclasses import dataclass
 
 from trimtab.detectors.contract import Finding, Row, changed
+from trimtab.signals.robust import MEAN_DEVIATION_TO_SIGMA
 
 __all__ = ["BatchDetector", "BatchState"]
-
-_MEAN_TO_SIGMA = 1.25
-"""Standard deviation over mean distance, of normal noise."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ class BatchDetector:
     def _take(self, i: int, s: Statistic, y: float, row: Row) -> tuple[Statistic, Finding | None]:
         if s.num_rows == 0:
             return Statistic(level=y, num_rows=1), None
-        spread = max(_MEAN_TO_SIGMA * s.distance, self.floor)
+        spread = max(MEAN_DEVIATION_TO_SIGMA * s.distance, self.floor)
         z = abs(y - s.level) / spread
         if s.onset_row >= 0:
             return self._follow(i, s, y, z, row)

@@ -6,17 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Place, Series, medians
+from trimtab.detectors.contract import RowPlace, Series
+from trimtab.signals.robust import medians
 
 __all__ = ["Block", "fold", "joined"]
 
 
 @dataclass(slots=True)
 class Block:
-    """A finished block: its median, where it began, the row that finished it.
-
-    And its rows [size].
-    """
+    """A finished block: its median, its rows [size], where it began, and which row finished it."""
 
     value: float
     first_row: int
@@ -27,11 +25,9 @@ class Block:
 
 
 def fold(
-    waiting: tuple[float, ...], first: Place, series: Series, size: int
-) -> tuple[list[Block], tuple[float, ...], Place]:
-    """Return the blocks that a series finishes, the rows that wait for theirs.
-
-    And where those began.
+    waiting: tuple[float, ...], first: RowPlace, series: Series, size: int
+) -> tuple[list[Block], tuple[float, ...], RowPlace]:
+    """Return the finished blocks, the rows of the unfinished one, and where that one began.
 
     Args:
         waiting: Values of the block under way.

@@ -1,7 +1,7 @@
 """Phases of gradient clipping: the share of clipped steps changes from one row to the next.
 
 Whether a step was clipped is a coin whose bias is the clip share. Two sums of log-likelihood
-ratios, one for a higher and one for a lower share, are held against the share of the phase so far:
+ratios, one for a higher and one for a lower share, are compared with the share of the phase so far:
 
     S = max(0, S + log P(row | other share) - log P(row | share so far))
 
@@ -11,8 +11,8 @@ ratios, one for a higher and one for a lower share, are held against the share o
 S above 13 for 16 rows or more is a new phase, dated to the row where S left zero; the phase before
 must have 100 rows. A rise to a quarter of the steps or more is a warning, if the grad norm rose
 with it by half or is not logged: where a norm that hardly moves crosses the clip, nothing happened.
-The rest are notes, and a rise that stays below a quarter is told at S above 52 only. Rows that log
-a share over an interval count as that share of one coin.
+The rest are notes, and a rise that stays below a quarter is reported at S above 52 only. Rows that
+log a share over an interval count as that share of one coin.
 """
 
 import math
@@ -34,8 +34,10 @@ _NORM_RISE = math.log(1.5)
 
 @dataclass(frozen=True)
 class _Side:
-    """One sum; `clips`, `rows` and `norms` (sum of log grad norms) count from where it left
-    zero."""
+    """One sum.
+
+    `clips`, `rows` and `norms` (sum of log grad norms) count from the row where it left zero.
+    """
 
     total: float = 0.0
     first_row: int = 0
@@ -78,7 +80,7 @@ class ClipPhaseDetector:
         s = changed(state, clips=state.clips + x, rows=state.rows + 1, norms=state.norms + norm)
         if state.rows < _MIN_ROWS:
             return s, ()
-        # rows that may belong to the next phase do not speak for this one
+        # rows that may belong to the next phase do not count for this one
         share = (state.clips - state.up.clips + 0.5) / (state.rows - state.up.rows + 1.0)
         up = _add(s.up, (x, norm), share, min(0.95, share + 0.3), row)
         down = _add(s.down, (x, norm), share, share / 8, row) if share >= _LEAST_SHARE else _Side()
@@ -96,7 +98,7 @@ class ClipPhaseDetector:
     ) -> tuple[ClipPhaseState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        Unclipped ones in a phase of few are passed.
+        Rows without clipping, in a phase with few clipped rows, need no work.
         """
         shares = rows.values[:, 0]
         usable = np.flatnonzero((shares >= 0.0) & (shares <= 1.0))  # absent ones are NaN
@@ -146,8 +148,10 @@ class ClipPhaseDetector:
 
 
 def _add(side: _Side, logged: tuple[float, float], share: float, other: float, row: Row) -> _Side:
-    """Return the sum with one row (clip share, log norm) more, at zero where it speaks for the
-    phase so far."""
+    """Return the sum with one more row (clip share, log norm).
+
+    It stays at zero where the row agrees with the phase so far.
+    """
     x, norm = logged
     gain = x * math.log(other / share) + (1 - x) * math.log((1 - other) / (1 - share))
     total = side.total + gain

@@ -2,12 +2,12 @@
 
 A flipped bit in the exponent makes an element 1e28 times as large and more. In a weight that may
 show in the loss; in Adam's second moment it does not: that element merely stops to learn. So the
-largest element of each is held against the largest that this run had before, from the third reading
-on. What a row counts as nonsense by itself (`adam_broken`: a first moment that is not finite, a
-second one that is negative, or zero where the gradient is not) needs no past.
+largest element of each is compared with the largest that this run had before, from the third
+reading on. What a row counts as nonsense by itself (`adam_broken`: a first moment that is not
+finite, a second one that is negative, or zero where the gradient is not) needs no past.
 
-A finding is told once and closes when a reading is sound again. Blind to bits of the mantissa and
-the lower exponent, which change an element by less than training does.
+A finding is reported once and closes when a reading is sound again. Blind to bits of the mantissa
+and the lower exponent, which change an element by less than training does.
 """
 
 import math
@@ -93,7 +93,7 @@ class CorruptDetector:
 
     def _finding(self, i: int, s: Largest, row: Row, *, closed: bool) -> Finding:
         signal = self.signals[i]
-        what = f"{signal} {s.highest:.3g} → {s.value:.3g}: no update does that"
+        what = f"{signal} {s.highest:.3g} → {s.value:.3g}: no update can do that"
         if signal == _COUNT:
             what = (
                 f"Adam's state makes no sense in {s.value:.0f} tensor{'s' if s.value > 1 else ''}"

@@ -1,21 +1,21 @@
 """Small lasting changes and slow rises: a cumulative sum over blocks, against the recent trend.
 
-`level` compares neighbours and misses what climbs by less than its noise from block to block. Here
+`level` compares neighbors and misses what climbs by less than its noise from block to block. Here
 the excess of each block over what was expected is added up until it is too much for chance:
 
     expected = median of the last 24 blocks, moved to their end by 0.7 of their downward trend,
                no lower than the lowest of them
-    sigma    = spread of means of four blocks (times 2) or of neighbours, whichever is larger,
-               over the last 96 blocks, trend taken out: autocorrelated noise is priced in
+    sigma    = spread of means of four blocks (times 2) or of neighbors, whichever is larger,
+               over the last 96 blocks, trend taken out: autocorrelated noise is included
     S        = max(0, S + min((block - expected) / sigma, 6) - 1.25)
 
 Blocks are medians of 16 rows, then means of four of those (64, 256, 1024 rows). From the block at
 which S leaves 0 the expectation is frozen; that block dates the onset. S beyond the threshold is
-told, if the level also rose against the last four blocks before, by more than `min_share` and by
-`min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
-run: waves that a run has all the time are no news.
+reported, if the level also rose against the last four blocks before, by more than `min_share` and
+by `min_sigma`. The threshold is at least 9, and 1.5 times the largest S that came and went in this
+run: waves that a run has all the time are not reported.
 
-Eight blocks later the change is told to the end: it is still rising (drift, or divergence where
+Eight blocks later the change is reported to the end: it is still rising (drift, or divergence where
 the loss rose by 2 % and more), it has settled (shift), or it went back. Then the new level is
 accepted; a rise below 5 % that went back is a note. S that neither grows beyond the threshold nor
 returns within 64 blocks is forgotten. A norm that doubled since its lowest level is a warning, a
@@ -33,12 +33,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, median, series_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed, series_of
 from trimtab.detectors.level import NEGLIGIBLE
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import dependent_blocks_sigma, median
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["CreepDetector", "CreepState", "block_noise"]
+__all__ = ["CreepDetector", "CreepState"]
 
 Floats = NDArray[np.float64]
 
@@ -88,7 +89,7 @@ class Sum:
     before: float = 0.0
     """Median of the last four blocks before the onset."""
     told_at: int = 0
-    """Number of held blocks when it was told; 0: not told."""
+    """Number of held blocks when it was reported; 0: not yet."""
     peak: float = 0.0
     peak_row: int = 0
     peak_step: float = 0.0
@@ -107,7 +108,7 @@ class Creeping:
     start: float = 0.0
     """Size of the first finished block."""
     lowest: float = math.inf
-    """Lowest level that a change was told from, since the last warning."""
+    """Lowest level that a change was reported from, since the last warning."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class CreepDetector:
             series, c = series_of(signal, i, rows), channels[i]
             if not series.y:
                 continue
-            began = Place(c.first_row, c.first_step)
+            began = RowPlace(c.first_row, c.first_step)
             blocks, rest, began = fold(c.rows, began, series, self.block_rows)
             c = changed(c, rows=rest, first_row=began.index, first_step=began.step)
             for block in blocks:
@@ -184,6 +185,7 @@ class CreepDetector:
         start = c.start or abs(block.value)
         sums, findings = list(c.sums), list[Finding]()
         for k in range(self.num_scales):
+            # a change that is too slow for one block size shows in a larger one
             sums[k], how = self._add(i, sums[k], block, NEGLIGIBLE * start)
             if how:
                 s = sums[k]
@@ -194,7 +196,9 @@ class CreepDetector:
                 if how == "accepted":
                     lowest = min(c.lowest, s.expected)
                     c = replace(c, lowest=s.peak if found.severity != "info" else lowest)
+                    # blocks of larger sizes mix both levels: they begin with an empty past
                     sums[k + 1 :] = [Sum(_NONE, _NONE_HELD) for _ in sums[k + 1 :]]
+            # while a change is reported, larger sizes are not fed: they would report it again
             if sums[k].told_at or k + 1 == self.num_scales:
                 break
             up = sums[k + 1]
@@ -204,23 +208,24 @@ class CreepDetector:
             sums[k + 1] = changed(up, parts=parts if len(parts) < 4 else ())
             if len(parts) < 4:
                 break
+            # a mean: the medians below have lost their outliers, and a mean is less noisy
             block = Block(sum(parts) / 4, up.part_row, up.part_step, block.row, block.step)
         return changed(c, sums=tuple(sums), start=start), findings
 
     def _add(self, i: int, s: Sum, b: Block, least: float) -> tuple[Sum, str]:
-        """Add one block to the sum; also returns what is to be told.
-
-        Open, back, accepted or nothing.
-        """
+        """Add one block to the sum; also return what to report: open, back, accepted or nothing."""
         if len(s.past) < _MIN_BLOCKS:
             return changed(s, past=joined(s.past, b.value, _NOISE_BLOCKS)), ""
         if s.total == 0.0:
             expected, floor = self._expect(i, s)
-            if (b.value - expected) / floor <= _ALLOWANCE:  # whatever the noise, which is dear
+            # the floor is the least noise, so no sum starts whatever the noise is: skip its cost
+            if (b.value - expected) / floor <= _ALLOWANCE:
                 past = joined(s.past, b.value, _NOISE_BLOCKS)
                 return changed(s, past=past, usual=s.usual * _FORGET), ""
-            sigma, before = max(block_noise(s.past), floor), median(s.past[-_BEFORE_BLOCKS:])
+            sigma = max(dependent_blocks_sigma(s.past), floor)
+            before = median(s.past[-_BEFORE_BLOCKS:])
             s = changed(s, expected=expected, sigma=sigma, before=before)
+        # capped in the sum, so that one wild block cannot reach the threshold alone
         z = (b.value - s.expected) / s.sigma
         total = max(0.0, s.total + min(z, _CAP) - _ALLOWANCE)
         if s.told_at:
@@ -228,15 +233,18 @@ class CreepDetector:
         if total == 0.0:
             past = np.concatenate([s.past, s.held[:, 0], [b.value]])[-_NOISE_BLOCKS:]
             came = min(s.total, _MAX_USUAL * self.threshold)
+            # a wave that came back by itself raises the bar for the next; it is forgotten slowly
             usual = max(s.usual * _FORGET, came)
             return changed(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         if s.total == 0.0:
             s = replace(s, peak=-math.inf)
         s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
+        # significant is not enough: with many blocks a tiny rise is, so it must also matter
         if total > max(self.threshold, 1.5 * s.usual) and self._matters(i, s, least):
             return _dated(replace(s, told_at=len(s.held))), "open"
         if len(s.held) < _HOLD_BLOCKS:
             return s, ""
+        # neither settled nor grown within the limit: it is the level now, without a finding
         past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
         return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
 
@@ -247,6 +255,7 @@ class CreepDetector:
         slope = (median(recent[half:]) - median(recent[:half])) / half
         level = s.past[-_LEVEL_BLOCKS:]
         sign = -1.0 if SIGNAL_BY_NAME[self.signals[i]].bad == "down" else 1.0
+        # the median of a falling level lags half its window behind; only a fall is extrapolated
         lag = min(sign * slope, 0.0) * sign * len(level) / 2
         expected = median(level) + _DAMP * lag
         # a step down is no trend: nothing is expected beyond what was seen
@@ -258,7 +267,7 @@ class CreepDetector:
         return expected, max(floor, 1e-12)
 
     def _matters(self, i: int, s: Sum, least: float) -> bool:
-        """Whether the last three blocks stand higher than expected, and than before, by enough."""
+        """Whether the last three blocks are higher than expected, and than before, by enough."""
         if len(s.held) < 3:
             return False
         level = median(s.held[-3:, 0])
@@ -270,9 +279,10 @@ class CreepDetector:
         return rise > self.min_share * max(abs(s.expected), least, 1e-12)
 
     def _settle(self, s: Sum, b: Block, z: float) -> tuple[Sum, str]:
-        """Follow a change that was told, until it went back or eight blocks have passed."""
+        """Follow a change that was reported, until it went back or eight blocks have passed."""
         s = _higher(replace(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
+            # two blocks in a row, since one may be low by chance
             if s.back_row >= 0:
                 return s, "back"
             s = replace(s, back_row=b.first_row, back=b.first_step)
@@ -327,19 +337,6 @@ def _severity(word: str) -> Severity:
     return "critical" if word == "critical" else "warning" if word == "warning" else "info"
 
 
-def block_noise(past: Floats) -> float:
-    """Return the spread of one block if blocks were independent: the larger of two estimates.
-
-    From second differences of neighbours, and from differences of neighbouring means of four.
-    """
-    near = 1.4826 * median(np.abs(past[2:] - 2 * past[1:-1] + past[:-2])) / math.sqrt(6.0)
-    sums = np.concatenate([[0.0], np.cumsum(past)])
-    fours = (sums[4:] - sums[:-4]) / 4
-    steps = fours[4:] - fours[:-4]
-    far = 1.4826 * median(np.abs(steps - median(steps))) * math.sqrt(2.0)
-    return max(near, far)
-
-
 def _higher(s: Sum, b: Block) -> Sum:
     if b.value <= s.peak:
         return s
@@ -353,7 +350,7 @@ def _longer(held: Floats, b: Block) -> Floats:
 def _dated(s: Sum) -> Sum:
     """Date the onset: the first held block that shows a quarter of the rise.
 
-    So not a chance before a jump.
+    An earlier block may have left zero by chance.
     """
     rise = median(s.held[-3:, 0]) - s.expected
     first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))
@@ -361,7 +358,7 @@ def _dated(s: Sum) -> Sum:
 
 
 def _still_moving(s: Sum) -> bool:
-    """Whether the level rose on after it was told, by a fifth of what it had risen until then."""
+    """Whether the level rose by another fifth after it was reported."""
     then, now = median(s.held[s.told_at : s.told_at + 3, 0]), median(s.held[-3:, 0])
     return now - then > max(_MOVING_SHARE * (then - s.expected), s.sigma)
 

@@ -2,14 +2,14 @@
 
 Rows are folded into blocks of eight (medians). A block is too low if it lies below its recent trend
 by 8 times the noise from block to block, and below the lowest block of the run by 10 %. Two such
-blocks in a row are told: repeated data, a leak of labels into the input, a broken loss, a step at
-an epoch boundary. The rows of a run's first 24 blocks say nothing, and a loss that learning brings
-down over many blocks is no drop: before it, the blocks must have kept to their trend.
+blocks in a row are reported: repeated data, a leak of labels into the input, a broken loss, a step
+at an epoch boundary. The rows of a run's first 24 blocks say nothing, and a loss that learning
+brings down over many blocks is no drop: before it, the blocks must have kept to their trend.
 
 A step down of the learning rate (to two thirds or less within the last 64 rows) explains a drop:
-told as a note. A validation loss that falls by half as much of itself explains it too: then it
+reported as a note. A validation loss that falls by half as much of itself explains it too: then it
 is grokking, and a note; the first validation within 1024 rows decides. Without one it stays a
-warning. A loss that comes back within 64 rows is told as over.
+warning. A loss that comes back within 64 rows is reported as over.
 """
 
 import math
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of, median
-from trimtab.detectors.creep import block_noise
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 from trimtab.detectors.level import NEGLIGIBLE
+from trimtab.signals.robust import dependent_blocks_sigma, median
 
 __all__ = ["DropDetector", "DropState"]
 
@@ -42,7 +42,7 @@ _FLOOR = 2e-3
 
 @dataclass(frozen=True)
 class DropState:
-    """What is known of the loss, and the drop under way; `stage` 0: none, 1: candidate, 2: told."""
+    """State of the loss and of a drop under way; `stage` 0: none, 1: candidate, 2: reported."""
 
     past: Floats
     """float64 [<= 32], blocks at the level in force, oldest first."""
@@ -55,7 +55,7 @@ class DropState:
     val: float = math.nan
     """Last validation loss before the drop."""
     lr: float = 0.0
-    """Highest learning rate of late."""
+    """Highest recent learning rate."""
     lr_row: int = -1_000_000
     """Row at which the learning rate last stepped down."""
     stage: int = 0
@@ -96,10 +96,10 @@ class DropDetector:
     def _update(self, s: DropState, rows: Row | Rows) -> tuple[DropState, tuple[Finding, ...]]:
         loss, val, lr = (finite_of(i, rows) for i in range(3))
         findings: list[Finding] = []
-        blocks, rest, began = list[Block](), s.rows, Place(s.first_row, s.first_step)
+        blocks, rest, began = list[Block](), s.rows, RowPlace(s.first_row, s.first_step)
         if loss.y:
             blocks, rest, began = fold(s.rows, began, loss, self.block_rows)
-        events: list[tuple[Place, Block | float]] = list(map(_event, blocks))
+        events: list[tuple[RowPlace, Block | float]] = list(map(_event, blocks))
         events = sorted([*((val.place(k), v) for k, v in enumerate(val.value)), *events], key=_row)
         at = 0
         for place, event in events:  # in one row: the learning rate, the validation, then the block
@@ -114,13 +114,15 @@ class DropDetector:
         s = _follow_lr(s, lr, at, len(lr.value))
         return changed(s, rows=rest, first_row=began.index, first_step=began.step), tuple(findings)
 
-    def _block(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
+    def _block(self, s: DropState, block: float, row: RowPlace) -> tuple[DropState, list[Finding]]:
         start = s.start or abs(block)
         s = changed(s, num_blocks=s.num_blocks + 1, start=start)
         if s.stage == 2:
             return self._watch(s, block, row)
+        # below the lowest block of the run: coming back from a rise is no drop
         deep = s.lowest - block > self.min_share * max(abs(s.lowest), NEGLIGIBLE * start)
         known = len(s.past) >= _MIN_BLOCKS
+        # frozen at the first low block, so that the drop does not move its own expectation
         if s.stage == 0 and known and deep:
             expected, noise = self._expect(s)
             s = changed(s, expected=expected, noise=noise)
@@ -145,22 +147,26 @@ class DropDetector:
         s = changed(_lower(s, block, row), stage=2)
         return s, [self._finding(s, row, "open")]
 
-    def _watch(self, s: DropState, block: float, row: Place) -> tuple[DropState, list[Finding]]:
-        """Follow a drop that was told, until it came back or a validation is due no more."""
+    def _watch(self, s: DropState, block: float, row: RowPlace) -> tuple[DropState, list[Finding]]:
+        """Follow a drop that was reported, until it came back or no validation is due any more."""
         s = _lower(s, block, row)
         age = row.index - s.onset_row
         if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:
             return changed(s, stage=0), [self._finding(s, row, "back")]
+        # without validation losses there is nothing to wait for beyond a quick way back
         waits = age < (_VAL_ROWS if math.isfinite(s.val) else _BACK_ROWS)
         past = joined(s.past, block, _PAST)
         if waits:
             return changed(s, past=past), []
         return _settled(changed(s, past=past)), [self._finding(s, row, "lasts")]
 
-    def _validated(self, s: DropState, val: float, row: Place) -> tuple[DropState, list[Finding]]:
+    def _validated(
+        self, s: DropState, val: float, row: RowPlace
+    ) -> tuple[DropState, list[Finding]]:
         """Take a validation loss; the first one after a drop says what the drop was."""
         if s.stage != 2 or not math.isfinite(s.val):
             return changed(s, val=val), []
+        # both relative: a validation loss lies on another level than the training loss
         share = (s.expected - s.low) / max(abs(s.expected), 1e-12)
         fell = (s.val - val) / max(abs(s.val), 1e-12)
         how: Literal["understood", "lasts"] = "understood" if fell > _VAL_SHARE * share else "lasts"
@@ -172,22 +178,25 @@ class DropDetector:
         early, late = median(s.past[:half]), median(s.past[half:])
         slope = (late - early) / half
         expected = late + slope * half / 2
+        # a loss that already jumps by this much from block to block says little by one more jump
         jump = float(np.abs(np.diff(s.past[-4:])).max())
         noise = max(
-            block_noise(s.past), jump / 3, _FLOOR * max(abs(expected), NEGLIGIBLE * s.start)
+            dependent_blocks_sigma(s.past),
+            jump / 3,
+            _FLOOR * max(abs(expected), NEGLIGIBLE * s.start),
         )
         return expected, noise
 
-    def _finding(self, s: DropState, row: Place, how: str) -> Finding:
+    def _finding(self, s: DropState, row: RowPlace, how: str) -> Finding:
         kind = "grokking" if how == "understood" else "too-good"
         note = how in ("understood", "back") or s.excused
         tail = {
             "open": "",
             "back": ", back",
             "lasts": ", lasting",
-            "understood": ", and the validation loss fell with it",
+            "understood": ", and the validation loss fell too",
         }[how]
-        why = ", the learning rate had stepped down" if s.excused else ""
+        why = ", the learning rate had just been lowered" if s.excused else ""
         return Finding(
             detector=self.name,
             kind=kind,
@@ -213,17 +222,16 @@ class DropDetector:
         )
 
 
-def _event(block: Block) -> tuple[Place, Block | float]:
-    return Place(block.row, block.step), block
+def _event(block: Block) -> tuple[RowPlace, Block | float]:
+    return RowPlace(block.row, block.step), block
 
 
-def _row(event: tuple[Place, Block | float]) -> int:
+def _row(event: tuple[RowPlace, Block | float]) -> int:
     return event[0].index
 
 
 def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
-    """Note the row at which the learning rate fell to two thirds of what it was of late, or
-    less."""
+    """Note the row at which the learning rate fell to two thirds of its recent value or less."""
     high, row = s.lr, s.lr_row
     for k in range(at, end):
         lr = rates.value[k]
@@ -236,7 +244,7 @@ def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
     return changed(s, lr=high, lr_row=row)
 
 
-def _lower(s: DropState, block: float, row: Place) -> DropState:
+def _lower(s: DropState, block: float, row: RowPlace) -> DropState:
     if block >= s.low:
         return s
     return changed(s, low=block, low_row=row.index, low_step=row.step)

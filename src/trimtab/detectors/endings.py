@@ -1,7 +1,8 @@
-"""How an episode stands when its record ends: what a detector left open, or gave up waiting for.
+"""Final state of an episode when its record ends: still open, or timed out before it recovered.
 
-A spike that is still open is told at its present height, and as unrecovered once it is old enough;
-one that outlasted the patience of its detector is told as recovered where the loss came back.
+A spike that is still open is reported at its present height, and as unrecovered once it is old
+enough; one that outlasted the patience of its detector is reported as recovered where the loss came
+back.
 """
 
 from dataclasses import replace
@@ -21,7 +22,7 @@ BACK_ROWS = 16
 
 
 def as_it_ended(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike of the loss as the attempt shows it in the end: unrecovered, or back late."""
+    """Return a spike of the loss with its final state: still open, recovered late, or as it was."""
     accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
     if accepted and f.signal == "loss":
         return _back_late(f, record)
@@ -36,10 +37,10 @@ def as_it_ended(f: Finding, record: RunRecord) -> Finding:
 
 
 def _at_its_height(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike that is still open with the highest loss since its onset; NaN is passed over.
+    """Return an open spike with the highest loss since its onset; NaN is skipped.
 
-    The detector tells of a spike when it opens and when it ends; the log may be long past its
-    opening.
+    The detector reports a spike when it opens and when it ends; the log may continue long after it
+    opened.
     """
     stop = record.attempts[int(record.attempt[f.onset_row])].end_row
     since = record.columns["loss"].values[f.onset_row : stop]
@@ -59,9 +60,7 @@ def _at_its_height(f: Finding, record: RunRecord) -> Finding:
 
 
 def _back_late(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike that outlasted the patience of its detector as recovered.
-
-    Where the loss came back.
+    """Return a spike that outlasted its detector's time-out as recovered, if the loss came back.
 
     It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's
     own noise units of the level before, if no later stretch of that length leaves it half-way to

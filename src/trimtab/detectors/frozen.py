@@ -2,12 +2,13 @@
 
 Training noise never prints the same loss hundreds of times in a row. One value for `min_rows` rows
 (and for four times longer than this log ever repeated one before: trackers fill gaps with the last
-value) is told once, when it is reached, and again when the signal moves on.
+value) is reported once, when it is reached, and again when the signal moves on.
 
-A frozen loss means that nothing is learnt, or that the number is none: a sentinel printed by a rank
-that does not know the loss, a broken reduction. It is a warning. A norm that stands still (0.000:
+A frozen loss means that nothing is learned, or that the value is no loss: a sentinel printed by a
+rank that does not know it, a broken reduction. It is a warning. A norm that stays constant (0.000:
 not wired) blinds those who rely on it and does the run no harm: a note. So is a loss that came down
-into its last printed digit, which is told from a jump by the smallest change printed before.
+into its last printed digit, which is distinguished from a jump by the smallest change printed
+before.
 """
 
 import math
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 from trimtab.vocabulary import Severity
 
 __all__ = ["Frozen", "FrozenDetector", "FrozenState"]
@@ -73,7 +74,7 @@ class FrozenDetector:
                     i, s, Series((row.index,), (row.step,), (value,), (value,)), 0, 1
                 )
             else:
-                signals[i], found = self._move(i, s, value, Place(row.index, row.step))
+                signals[i], found = self._move(i, s, value, RowPlace(row.index, row.step))
             findings += found
         return FrozenState(tuple(signals)), tuple(findings)
 
@@ -82,7 +83,7 @@ class FrozenDetector:
     ) -> tuple[FrozenState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        Values that do not stand still are passed.
+        Rows whose value changes need no work.
         """
         signals, findings = list(state.signals), list[Finding]()
         for i in range(len(self.signals)):
@@ -103,7 +104,7 @@ class FrozenDetector:
         s, findings = self._repeat(i, s, series, 0, int(starts[0]) if len(starts) else len(values))
         at, least = 0, min(self.min_rows, self.min_loss_rows)
         for k in (*np.flatnonzero(lengths >= least).tolist(), len(starts)):
-            if k > at:  # runs of which nothing is said; the one before them may be told as over
+            if k > at:  # runs too short to report; the one before them may be over
                 first, last = int(starts[at]), int(starts[k - 1])
                 s, found = self._move(i, s, series.value[first], series.place(first))
                 findings += found
@@ -129,7 +130,7 @@ class FrozenDetector:
     def _repeat(
         self, i: int, s: Frozen, series: Series, first: int, end: int
     ) -> tuple[Frozen, list[Finding]]:
-        """Take the value once more, or many times: told when the bar is reached."""
+        """Take the value once more, or many times: reported when the bar is reached."""
         until = self._bar(i, s) - s.num_rows
         after = changed(s, num_rows=s.num_rows + end - first)
         if not 0 < until <= end - first:
@@ -137,8 +138,10 @@ class FrozenDetector:
         told = changed(s, num_rows=s.num_rows + until)
         return after, [self._finding(i, told, series.place(first + until - 1), closed=False)]
 
-    def _move(self, i: int, s: Frozen, value: float, place: Place) -> tuple[Frozen, list[Finding]]:
-        """Take another value; what stood still is told as over."""
+    def _move(
+        self, i: int, s: Frozen, value: float, place: RowPlace
+    ) -> tuple[Frozen, list[Finding]]:
+        """Take another value; a reported repetition is closed."""
         over = s.num_rows >= self._bar(i, s)
         found = [self._finding(i, s, place, closed=True)] if over else []
         step = abs(value - s.value)
@@ -171,7 +174,7 @@ class FrozenDetector:
         small = abs(s.value) <= self.digits * s.least
         return small and abs(s.before - s.value) <= self.digits * s.least
 
-    def _finding(self, i: int, s: Frozen, row: Place, *, closed: bool) -> Finding:
+    def _finding(self, i: int, s: Frozen, row: RowPlace, *, closed: bool) -> Finding:
         signal = self.signals[i]
         since = "from the first row on" if math.isinf(s.least) else "repeated digit for digit"
         meaning = "" if signal == "loss" else "; do not rely on it"

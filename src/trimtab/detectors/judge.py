@@ -68,16 +68,16 @@ DETECTORS: tuple[Detector[Any], ...] = (
 """The built-in detectors with their default settings."""
 
 _MAX_PATTERNS = 256
-"""Sets of logged names that are remembered; a log with more of them is read anew."""
+"""Sets of logged names whose masks are cached; beyond that the cache is emptied."""
 
 
 @dataclass(frozen=True)
 class JudgeState:
     """The states of all detectors, in the order of `Judge.detectors`."""
 
-    states: tuple[Any, ...]
+    states: tuple[object, ...]
 
-    def to_json(self, judge: "Judge") -> dict[str, Any]:
+    def to_json(self, judge: "Judge") -> dict[str, object]:
         """Return the state as JSON values, by detector name."""
         return {d.name: state_to_json(s) for d, s in zip(judge.detectors, self.states, strict=True)}
 
@@ -99,7 +99,7 @@ class Judge:
 
     @cached_property
     def _places(self) -> tuple[NDArray[np.intp], ...]:
-        """Where each detector's signals stand among `signals`."""
+        """The indices of each detector's signals in `signals`."""
         return tuple(
             np.array([self.signals.index(n) for n in d.signals], np.intp) for d in self.detectors
         )
@@ -118,6 +118,7 @@ class Judge:
             known = []
             for k, detector in enumerate(self.detectors):
                 mask = np.array([name in names for name in detector.signals], dtype=np.bool_)
+                # shared by all rows of the pattern, so no detector may write to it
                 mask.setflags(write=False)
                 if mask.any():
                     known.append((k, mask))
@@ -143,7 +144,7 @@ class Judge:
         Cost: about 75 microseconds at the median with six signals present, and 0.4 milliseconds in
             rows where blocks end; no device work.
         """
-        # an absent value becomes NaN here, as Row wants it
+        # Row marks an absent value with NaN and the mask
         packed = np.array([values.get(name, math.nan) for name in self.signals], dtype=np.float64)
         states, found = list(state.states), list[Finding]()
         for k, present in self._present(tuple(values)):
@@ -162,9 +163,10 @@ class Judge:
         Cost: about 10 microseconds a row with all signals present, a sixth of what `update` takes;
             a detector that is no `WholeDetector` is fed row by row, which costs 3 to 15 each.
         """
-        states: list[Any] = []
+        states: list[object] = []
         found: list[Finding] = []
         for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
+            # windows count the rows of a detector's own signals, so rows without any are left out
             mine = rows.present[:, places].any(axis=1)
             some = Rows(
                 rows.index[mine],
@@ -178,7 +180,7 @@ class Judge:
             found += findings
         return JudgeState(tuple(states)), tuple(sorted(found, key=lambda f: f.row))
 
-    def state_from_json(self, data: Mapping[str, Any]) -> JudgeState:
+    def state_from_json(self, data: Mapping[str, object]) -> JudgeState:
         """Return the state that `JudgeState.to_json` gave.
 
         Raises:
@@ -205,12 +207,14 @@ def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding
     cuts = {0, len(rows), *begins, *(row + 1 for row in resumed)}
     for first, end in pairwise(sorted(cuts)):
         if first in begins:
+            # what a rollback does live: the judge goes back with the run
             state = kept.get(forks[begins[first]], judge.start())
         part = slice(first, end)
         some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
         state, found = judge.update_rows(state, some)
         findings += found
         if end - 1 in resumed:
+            # states are values, so keeping one costs a reference
             kept[end - 1] = state
     return tuple(findings)
 
@@ -227,7 +231,7 @@ def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:
 
 
 def _fork_rows(record: RunRecord) -> dict[int, int]:
-    """Return, per attempt, the row after which it goes on; -1 where there is none.
+    """Return, per attempt, the row after which it continues; -1 where there is none.
 
     That row lies in its parent, or further up where the parent began later than the resume.
     """

@@ -1,19 +1,19 @@
 """Lasting changes of level: shifts of one to three per cent, slow drifts, divergence.
 
 Rows are folded into blocks (medians of 16 rows), blocks into blocks of four (64, 256, 1024 rows).
-At each size a new block b is held against its own past:
+At each size a new block b is compared with its own past:
 
     ref   = median of the last 4 blocks (+ their trend, for signals that grow in healthy runs)
     noise = 1.4826 median |second difference of blocks| / sqrt(3), last 24 blocks, not below a floor
     z     = (b - ref) / noise        in the bad direction
 
-`noise` is the spread from block to block, so autocorrelated and heavy-tailed noise is priced in
+`noise` is the spread from block to block, so autocorrelated and heavy-tailed noise is included
 without a model; second differences, so that neither trend nor the bend of a loss curve counts as
 noise (for independent blocks it equals the spread of first differences: sqrt(2) times that of one).
 A change must be significant (z) and large enough to matter
 (`min_share`). For the loss no downward trend is extrapolated, so the early descent cannot alarm.
 Two blocks in a row make a finding; flagged blocks stay out of the past; after four (twelve, if the
-level is on its way back) the new level is accepted: said once, and never again.
+level is on its way back) the new level is accepted: reported once, and never again.
 
 Delay: two blocks of the smallest size that shows it. Blind to what ends within a block or two.
 """
@@ -27,16 +27,15 @@ from numpy.typing import NDArray
 from trimtab.detectors.blocks import joined
 from trimtab.detectors.contract import (
     Finding,
-    Place,
     Row,
+    RowPlace,
     Rows,
     Series,
     changed,
-    median,
-    medians,
     series_of,
 )
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import difference_sigma, median, medians
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["LevelDetector", "LevelState", "Scale"]
@@ -114,7 +113,7 @@ class LevelDetector:
     """z per block size; chosen on AR(1) 0.9 and Student-t3 noise, seeds 0-9, for at most one false
     alarm per 20,000 rows."""
     min_past: int = 8
-    """Blocks needed before anything is said."""
+    """Blocks needed before anything is reported."""
     min_share: float = 0.006
     """Smallest relative change of the loss that matters."""
     floor_linear: float = 5e-4
@@ -171,7 +170,7 @@ class LevelDetector:
         scales, findings, start = list(c.scales), list[Finding](), c.start
         for k, block in enumerate(medians(blocks)):
             begin = k * size - waiting
-            first = Place(c.first_row, c.first_step) if begin < 0 else series.place(begin)
+            first = RowPlace(c.first_row, c.first_step) if begin < 0 else series.place(begin)
             last = series.place(begin + size - 1)
             start = start or abs(block)
             least = NEGLIGIBLE * start
@@ -179,7 +178,7 @@ class LevelDetector:
             findings += found
         rows = blocks[-1].copy()
         rows[:rest] = y[full * size :]
-        first = series.place(len(series.y) - rest) if rest else Place(0, 0.0)
+        first = series.place(len(series.y) - rest) if rest else RowPlace(0, 0.0)
         return Channel(rows, rest, first.index, first.step, tuple(scales), start), findings
 
     def _fold(
@@ -189,7 +188,7 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Place,
+        row: RowPlace,
         least: float,
     ) -> tuple[list[Scale], list[Finding]]:
         """Hand a finished block to its size, and every fourth one on to the next size."""
@@ -200,8 +199,9 @@ class LevelDetector:
             )
             findings += found
             if any(f.closed and f.end_row is None for f in found):
-                # a new level: larger sizes start anew
+                # a new level: blocks of larger sizes would mix it with the old one
                 scales[k + 1 :] = [_empty() for _ in scales[k + 1 :]]
+            # a block of a change stays out of larger sizes, where it would be reported again
             if not calm or k + 1 == self.num_scales:
                 break
             up = scales[k + 1]
@@ -226,10 +226,10 @@ class LevelDetector:
         block: float,
         first_row: int,
         first_step: float,
-        row: Place,
+        row: RowPlace,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
-        """Hold one block against the past of its size; the last value says whether it was calm."""
+        """Compare one block with the past of its size; the last value says whether it was calm."""
         if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
             return changed(s, past=joined(s.past, block, _PAST)), [], True
         z, ref, share = self._score(i, s, block, least)
@@ -240,6 +240,7 @@ class LevelDetector:
             s = replace(
                 s, onset_row=first_row, onset=first_step, ref=ref, score=0.0, flagged=np.zeros(0)
             )
+        # half the threshold, so that a level on the edge does not open and close all the time
         elif z < self.thresholds[k] / 2:
             reported = len(s.flagged) >= 2
             found = [self._finding(i, k, s, row, "back", first_row, first_step)] if reported else []
@@ -249,9 +250,11 @@ class LevelDetector:
         s = replace(s, flagged=flagged)
         if z > s.score:
             s = replace(s, score=z, peak=block, peak_row=row.index, peak_step=row.step)
+        # a level on its way back gets three times as long, so that it can close as recovered
         if len(flagged) >= self.accept_blocks * (3 if self._returning(s) else 1):
             found = [self._finding(i, k, s, row, "accepted", first_row, first_step)]
             return replace(s, onset_row=-1, flagged=np.zeros(0), past=flagged[-4:]), found, False
+        # one block may be noise; the second makes the finding, and only once
         if len(flagged) == 2:
             return s, [self._finding(i, k, s, row, "open", first_row, first_step)], False
         return s, [], False
@@ -261,6 +264,7 @@ class LevelDetector:
 
         Noise is at least its floor, and a trend only takes from the change.
         """
+        # too few blocks for a noise estimate: nothing is judged yet
         if len(s.past) < self.min_past:
             return True
         ref = median(s.past[-4:])
@@ -273,7 +277,7 @@ class LevelDetector:
     def _score(self, i: int, s: Scale, block: float, least: float) -> tuple[float, float, float]:
         """Return z, the reference, and the relative size of the change, in the bad direction.
 
-        `least` is the smallest level that a relative change of a linear signal is held against.
+        `least` is the smallest level that a relative change of a linear signal is compared with.
         """
         if len(s.past) < self.min_past:
             return 0.0, block, 0.0
@@ -283,17 +287,19 @@ class LevelDetector:
         trend = median(steps)
         ref = median(s.past[-4:])
         if self.signals[i] != "loss":
+            # 2.5 blocks: from the middle of the last four, whose median it is, to the new one
             ref += 2.5 * trend if sign * trend > 0 else 0.0
         if s.onset_row >= 0:
             ref = s.ref
-        noise = 1.4826 * median(np.abs(steps[1:] - steps[:-1])) / math.sqrt(3.0)
+        # a block is compared with another noisy block, hence the noise of a difference
+        noise = difference_sigma(steps[1:] - steps[:-1], order=2, of="difference")
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)
         share = change if signal.scale == "log" else change / max(abs(ref), least, 1e-12)
         return change / max(noise, floor, 1e-12), ref, share
 
     def _finding(
-        self, i: int, k: int, s: Scale, row: Place, how: str, first_row: int, first_step: float
+        self, i: int, k: int, s: Scale, row: RowPlace, how: str, first_row: int, first_step: float
     ) -> Finding:
         signal = SIGNAL_BY_NAME[self.signals[i]]
         log = signal.scale == "log"

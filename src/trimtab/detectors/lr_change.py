@@ -61,7 +61,7 @@ class LrChangeDetector:
         return state, tuple(findings)
 
     def _pass(self, state: LrChangeState, lr: NDArray[np.float64]) -> LrChangeState:
-        """Take usable rates of which nothing is said."""
+        """Take usable rates of which nothing is reported."""
         if not len(lr):
             return state
         last = float(lr[-1])

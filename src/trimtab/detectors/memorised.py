@@ -1,18 +1,19 @@
 """Too good: the training loss is a small fraction of the validation loss, which no longer falls.
 
 Learning shows on both losses. A training loss that comes to a twentieth of the validation loss and
-stays there to the end, while the validation loss is above its lowest, is a set learnt by heart, a
+stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-told. It dates from when both hold; the validation loss turned somewhere between its lowest and the
-next, so halfway between the two at the earliest. The rule needs three validations, and looks at
-whole attempts: it speaks in hindsight only.
+reported. It dates from when both hold; the validation loss turned somewhere between its lowest and
+the next, so halfway between the two at the earliest. The rule needs three validations, and looks at
+whole attempts: it works in hindsight only.
 """
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["memorised_findings"]
@@ -23,7 +24,7 @@ RATIO = 20.0
 REBOUND = 1.05
 """Validation loss at the end over its lowest."""
 NEGLIGIBLE_SHARE = 0.02
-"""Of the first training losses: a validation loss below this is a task learnt."""
+"""Of the first training losses: a validation loss below this is a task learned."""
 WINDOW_ROWS = 11
 MIN_ROWS = 30
 MIN_VALIDATIONS = 3
@@ -39,8 +40,8 @@ def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 def _judge(record: RunRecord, span: slice) -> Finding | None:
     train, val = record.columns["loss"], record.columns["val_loss"]
-    rows = np.flatnonzero(train.present[span] & np.isfinite(train.values[span])) + span.start
-    checks = np.flatnonzero(val.present[span] & np.isfinite(val.values[span])) + span.start
+    rows = train.finite_rows(span)
+    checks = val.finite_rows(span)
     if len(rows) < MIN_ROWS or len(checks) < MIN_VALIDATIONS:
         return None
     loss, validation = train.values[rows], val.values[checks]
@@ -61,24 +62,22 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     later = checks[checks >= onset]
     said = int(later[0]) if len(later) else int(rows[-1])
     lowest = began + int(np.argmin(loss[began : max(began + 1, int((rows <= said).sum()))]))
-    return Finding(
+    return finding_at(
+        record,
         detector="memorised",
         kind="too-good",
         signal="loss",
         severity="warning",
         row=said,
-        step=float(record.step[said]),
         onset_row=onset,
-        onset=float(record.step[onset]),
         peak_row=int(rows[lowest]),
-        peak=float(record.step[rows[lowest]]),
         value=end_level,
         expected=last,
         score=min(99.0, last / max(end_level, 1e-12)),
         direction="down",
         closed=True,
         text=(
-            f"training loss {end_level:.3g} while validation stands at {last:.3g},"
+            f"training loss {end_level:.3g} while validation is at {last:.3g},"
             f" {last / validation.min():.2f} times its lowest (in hindsight)"
         ),
     )

@@ -3,7 +3,7 @@
 One finding when a run of non-finite rows begins, one when a finite row ends it. They enter no
 statistic of any detector. With a loss scaler, a non-finite gradient norm on a skipped step is how
 the scaler works, and is a note only. So is, after the first, a norm that is non-finite in a row or
-two while the loss goes on: it was said once; a run of `LASTING_ROWS` rows is told anew.
+two while the loss continues: it was reported once; a run of `LASTING_ROWS` rows is reported again.
 """
 
 import math
@@ -21,10 +21,7 @@ LASTING_ROWS = 3
 
 @dataclass(frozen=True)
 class NonFiniteRun:
-    """First and last row and step of a run of non-finite rows of one signal (-1.
-
-    None under way).
-    """
+    """First and last row and step of a run of non-finite rows of one signal; -1 without one."""
 
     since_row: int = -1
     since: float = 0.0

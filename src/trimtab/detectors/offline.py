@@ -1,7 +1,4 @@
-"""Everything that can be said of a whole record.
-
-Row by row as the guard would, then in hindsight.
-"""
+"""All findings on a whole record: first row by row as the guard sees it, then in hindsight."""
 
 from collections.abc import Callable
 

@@ -6,13 +6,13 @@ Rows are folded into blocks of 16. A block is slow when its median is `slow_shar
 of the last four calm blocks, beyond `threshold_sigma` times the spread from block to block, and
 when its lower quartile lies above their upper quartiles: a pace that swings between two values in
 healthy times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a
-block is back; sixteen slow blocks make the new level (told once). One that ended before that is a
-note.
+block is back; sixteen slow blocks make the new level (reported once). One that ended before that is
+a note.
 
 A single row at `stall_factor` times its level (a save, an evaluation, the compilation at the first
-step) is a note, told only when it is twice as slow as all before. At `hang_s` and `hang_factor`
-times the level it is a silence that somebody should look at; the log went on, so it is no alarm to
-act on.
+step) is a note, reported only when it is twice as slow as all before. At `hang_s` and `hang_factor`
+times the level it is a silence that somebody should look at; the log continued, so it is no alarm
+to act on.
 
 Blind to a pace that creeps: the reference moves along. Delay: two blocks.
 """
@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import joined
-from trimtab.detectors.contract import Finding, Row, Rows, changed, median
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import difference_sigma, median
 from trimtab.vocabulary import Severity
 
 __all__ = ["Pace", "PaceDetector", "PaceState"]
@@ -58,7 +59,7 @@ class Pace:
     ref: float = 0.0
     score: float = 0.0
     worst: float = 0.0
-    """Slowest single row told so far, as the log of its ratio to the level."""
+    """Slowest single row reported so far, as the log of its ratio to the level."""
     slow_rows: int = 0
     """Rows over in a row, where they began, and the slowest of them."""
     slow_row: int = 0
@@ -109,8 +110,7 @@ class PaceDetector:
         return PaceState((Pace(np.zeros(self.block_rows), none, none, none),) * 2)
 
     def update(self, state: PaceState, row: Row) -> tuple[PaceState, tuple[Finding, ...]]:
-        """Judge one row; missing, non-finite and non-positive values leave their signal as it
-        is."""
+        """Judge one row; missing, non-finite and non-positive values change nothing."""
         values = row.values.tolist()
         batch = state.batch
         if row.present[2] and math.isfinite(values[2]) and values[2] > 0:
@@ -154,6 +154,7 @@ class PaceDetector:
         findings: list[Finding] = []
         at, size, stall = 0, self.block_rows, math.log(self.stall_factor)
         while at < len(places):
+            # a block without a stalled row cannot change the state of single rows: take it at once
             whole = p.num_rows == 0 and len(p.past) and not p.slow_rows and at + size <= len(places)
             block = [y for y, _ in scaled[at : at + size]] if whole else []
             if block and max(block) - p.level < stall:
@@ -180,7 +181,7 @@ class PaceDetector:
     ) -> tuple[Pace, list[Finding]]:
         """Judge a row alone against the level; the first block has none.
 
-        A silence is told at once; slow rows are told when they are over, if they were few.
+        A silence is reported at once; slow rows are reported when they are over, if they were few.
         """
         if not len(p.past):
             return p, []
@@ -195,6 +196,7 @@ class PaceDetector:
         if p.slow_rows == 0:
             p = replace(p, slow_row=row.index, slow_step=row.step, slow_y=y)
         p = replace(p, slow_rows=p.slow_rows + 1, slow_y=max(y, p.slow_y))
+        # only a time can be compared with seconds; a throughput has no such bar
         hang = i == 0 and value >= self.hang_s and over >= math.log(self.hang_factor)
         if not hang or over < p.worst + _TWICE:
             return p, []
@@ -214,8 +216,9 @@ class PaceDetector:
     def _block(
         self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Take in a block that is full; `row` is its last."""
+        """Record a block that is full; `row` is its last."""
         p = changed(p, rows=rows)
+        # quartiles of the block: two paces that alternate overlap in them, a slowdown does not
         ordered = np.sort(rows)
         block, quarter = median(rows), self.block_rows // 4
         low, high = float(ordered[quarter - 1]), float(ordered[-quarter])
@@ -227,7 +230,7 @@ class PaceDetector:
     def _first(
         self, i: int, p: Pace, row: Row, rows: NDArray[np.float64], block: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Tell of a slow first row: compilation, caches, the first evaluation."""
+        """Report a slow first row: compilation, caches, the first evaluation."""
         over = float(rows[0]) - block
         if over < math.log(self.stall_factor):
             return p, []
@@ -237,15 +240,16 @@ class PaceDetector:
     def _judge(
         self, i: int, p: Pace, row: Row, block: float, low: float, high: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
-        """Hold a block against the calm ones before it."""
+        """Compare a block with the calm ones before it."""
         ref = p.ref if p.onset_row >= 0 else p.level
         if p.onset_row < 0 and block - ref <= math.log1p(self.slow_share):
             return self._calm(p, block, high), []
-        moves = np.abs(np.diff(p.past))
-        spread = 1.4826 * median(moves) / math.sqrt(2.0) if len(moves) else 0.0
+        moves = np.diff(p.past)
+        spread = difference_sigma(moves) if len(moves) else 0.0
         shift = block - ref
         z = shift / max(spread, self.floor)
         slow = shift > math.log1p(self.slow_share) and z > self.threshold_sigma
+        # the lower quartile above the usual upper one: not slow for a few slow rows
         slow = slow and low > median(p.high[-4:]) and len(p.past) >= self.min_blocks
         if p.onset_row < 0 and not slow:
             return self._calm(p, block, high), []
@@ -267,6 +271,7 @@ class PaceDetector:
         p = replace(p, flagged=flagged)
         if len(flagged) >= self.accept_blocks:
             told = [self._finding(i, p, row, "accepted", offset)]
+            # the last blocks are the new level; earlier ones may still be on the way to it
             kept = flagged[-4:]
             new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
             return replace(new, level=median(kept)), told
@@ -313,7 +318,7 @@ class PaceDetector:
             closed=True,
             text=(
                 f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
-                f"slow{', then it went on' if hang else ''}"
+                f"slow{', then the run continued' if hang else ''}"
             ),
         )
 

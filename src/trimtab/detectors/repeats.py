@@ -16,7 +16,7 @@ an epoch repeats, and the resume is not to blame (unless those rows were fed aga
 
 Where the repeat ends, data comes that the run has not had. If the loss jumps there, by more than
 six times the spread between blocks, it shows what it always was on unseen data: the low losses
-before were those of data learnt by heart. That is a jump of the resume's making, wherever the rows
+before were those of data learned by heart. That is a jump of the resume's making, wherever the rows
 of the repeat end.
 
 Blind to data that is repeated in another order.
@@ -29,17 +29,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, median
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.resumes import (
     BLOCK_ROWS,
     FLOOR_SHARE,
     MIN_SHARE,
     MIN_SIGMA,
     Resume,
-    block_noise,
     resumes_of,
 )
 from trimtab.record import RunRecord
+from trimtab.signals.robust import block_median_sigma, mad_sigma, median
 
 __all__ = ["best_repeat", "repeat_findings"]
 
@@ -100,18 +101,15 @@ def best_repeat(child: Floats, past: Floats) -> tuple[int, float]:
 
 
 def _steps(loss: Floats) -> Floats:
-    """Return differences from row to row, centred and clipped at three robust sigmas."""
+    """Return differences from row to row, centered and clipped at three robust sigmas."""
     steps = np.diff(loss)
     steps = steps - median(steps)
-    sigma = 1.4826 * median(np.abs(steps))
+    sigma = mad_sigma(steps, center=0.0)
     return np.asarray(np.clip(steps, -3 * sigma, 3 * sigma))
 
 
 def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Finding]:
-    """Judge the losses after a resume by the losses before it.
-
-    Then the place where a repeat ends.
-    """
+    """Compare the losses after a resume with those before it; find where a repeat ends."""
     loss = record.columns["loss"].values if "loss" in record.columns else np.zeros(0)
     if not len(loss):
         return []
@@ -136,7 +134,7 @@ def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Find
 
 
 def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list[Finding]:
-    """Tell of a jump of the loss between the last repeated row and the first that is new."""
+    """Report a jump of the loss between the last repeated row and the first new one."""
     loss = record.columns["loss"].values
     most = min(len(rows), len(stretch))
     while n < most and _follows(loss[rows[:most]], loss[stretch[:most]], n):
@@ -150,12 +148,12 @@ def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list
     if len(after) < BLOCK_ROWS // 2 or len(before) < BLOCK_ROWS:
         return []
     level, value = median(before), median(after)
-    sigma = max(block_noise(loss[rows[:end]], BLOCK_ROWS), FLOOR_SHARE * abs(level))
+    sigma = max(block_median_sigma(loss[rows[:end]], BLOCK_ROWS), FLOOR_SHARE * abs(level))
     if value - level < max(MIN_SIGMA * sigma, MIN_SHARE * abs(level)):
         return []
     text = (
         f"loss {level:.4g} → {value:.4g} where the data that was fed again ends, {end} rows after"
-        " the resume: what it had learnt by heart does not help with new data (in hindsight)"
+        " the resume: memorized batches do not help on new data (in hindsight)"
     )
     said = rows[min(end + BLOCK_ROWS, len(rows)) - 1]
     told = _finding(record, "loss", rows[end], said, text, value=value, expected=level)
@@ -180,8 +178,7 @@ def _follows(child: Floats, stretch: Floats, n: int) -> bool:
 
 
 def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:
-    """Whether the rows before the seam repeat what came before the stretch, at the same
-    distance."""
+    """Whether the rows before the resume repeat what came before the stretch, equally far apart."""
     before = min(n, at, len(past) - n - at)
     if before < MIN_ROWS // 2:
         return False
@@ -191,7 +188,7 @@ def _epochs_repeat(past: Floats, at: int, n: int, rho: float) -> bool:
 
 
 def _seam(record: RunRecord, name: str, resume: Resume) -> list[Finding]:
-    """Hold the counter after a resume against the line of the counter before it."""
+    """Compare the counter after a resume with the line of the counter before it."""
     column = record.columns[name]
     rows, past = (
         r[column.present[r] & np.isfinite(column.values[r])] for r in (resume.rows, resume.past)
@@ -215,11 +212,11 @@ def _seam(record: RunRecord, name: str, resume: Resume) -> list[Finding]:
 
 
 def _falls(record: RunRecord, name: str) -> list[Finding]:
-    """Tell of the first fall of a counter within each attempt."""
+    """Report the first fall of a counter within each attempt."""
     column, findings = record.columns[name], list[Finding]()
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span])) + span.start
+        rows = column.finite_rows(span)
         values = column.values[rows]
         falls = np.flatnonzero(np.diff(values) < 0) + 1
         # more than a few falls: a counter of the epoch, not of the run
@@ -251,19 +248,15 @@ def _finding(
     value: float,
     expected: float,
 ) -> Finding:
-    return Finding(
+    return finding_at(
+        record,
         detector="repeats",
         kind="repeated-data",
         signal=signal,
         severity="warning",
         row=int(said),
-        step=float(record.step[said]),
         onset_row=int(onset),
-        onset=float(record.step[onset]),
-        peak_row=int(onset),
-        peak=float(record.step[onset]),
         end_row=int(said),
-        end=float(record.step[said]),
         value=value,
         expected=expected,
         score=9.0,

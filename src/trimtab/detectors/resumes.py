@@ -1,22 +1,20 @@
-"""Resumes: does an attempt go on where it resumed? Offline only.
+"""Resumes: does the loss continue at the level at which it was saved? Offline only.
 
-Of a resume a log tells afterwards.
-
-The first rows of an attempt are held against the rows before its first step on its lineage:
+The first rows of an attempt are compared with the rows before its first step on its lineage:
 
     d = median(first 16 losses) - median(last 16 losses before)        z = d / noise
 
 with `noise` the spread between blocks of 16 rows before (1.4826 median |difference| / sqrt 2), so
-that autocorrelated noise is priced in. z > 6 and d > 2 % of the loss is a jump. One that lasts
+that autocorrelated noise is included. z > 6 and d > 2 % of the loss is a jump. One that lasts
 through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
 lower than before, which data seen already or a lower learning rate explain. A learning rate or
-batch size that differs from what the schedule had there is named, and noted if the loss did not
-mind.
+batch size that differs from what the schedule had there is named; it is a note if the loss did
+not change.
 
-An attempt that begins where its parent began started over: a note. One that goes on at its level
-says nothing, unless the attempt before stood far above it at the same steps: then that one had
-other data, or what happened there is not in the weights that were saved. Which of the two is told
-by whether their losses go up and down together, and is worth a note.
+An attempt that begins where its parent began started over: a note. One that continues at its level
+gives no finding, unless the loss of its parent was far higher at the same steps: then the parent
+had other data, or its damage is not in the saved weights. Whether the two losses rise and fall
+together tells which; that is a note.
 """
 
 import math
@@ -26,12 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, median
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
+from trimtab.signals.robust import block_median_sigma, median
 from trimtab.vocabulary import Severity
 
-__all__ = ["Resume", "block_noise", "resume_findings", "resumes_of"]
+__all__ = ["Resume", "resume_findings", "resumes_of"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -56,7 +56,7 @@ _OTHER_DATA = "the two do not go up and down together, so the data differs"
 
 @dataclass(frozen=True)
 class Resume:
-    """One attempt that goes on from another."""
+    """One attempt that continues from another."""
 
     attempt: int
     rows: Rows
@@ -68,10 +68,7 @@ class Resume:
 
 
 def resumes_of(record: RunRecord) -> Iterator[Resume]:
-    """Yield the resumes of a record, in order.
-
-    None where it has too many attempts to be one run.
-    """
+    """Yield the resumes of a record, in order; none where it has too many attempts for one run."""
     if not 1 < len(record.attempts) <= MAX_ATTEMPTS:
         return
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
@@ -103,7 +100,7 @@ def resumes_of(record: RunRecord) -> Iterator[Resume]:
 
 
 def resume_findings(record: RunRecord) -> tuple[Finding, ...]:
-    """Return what is to be said of the resumes: one finding at most for each."""
+    """Return at most one finding for each resume."""
     if "loss" not in record.columns:
         return ()
     found = (_judge(record, resume) for resume in resumes_of(record))
@@ -121,7 +118,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     size = min(BLOCK_ROWS, len(after))
     level = median(before[-size:])
     first = median(after[:size])
-    noise = max(block_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
+    noise = max(block_median_sigma(before, size), FLOOR_SHARE * abs(level), 1e-12)
     z, d = (first - level) / noise, first - level
     changed = _changed_settings(record, resume)
     jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
@@ -139,10 +136,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
 def _quiet(
     record: RunRecord, resume: Resume, rows: Rows, seam: tuple[float, float, float], changed: str
 ) -> Finding | None:
-    """Tell of a resume at its level.
-
-    Changed settings, or a parent that left it at the same steps.
-    """
+    """Report a resume at its level: changed settings, or a parent that left the level meanwhile."""
     level, first, _ = seam
     again = _finite(record, "loss", resume.again)
     loss = record.columns["loss"].values
@@ -153,7 +147,7 @@ def _quiet(
         if median(others) > median(ours) * (1 + 5 * MIN_SHARE) > 0:
             together = spearman(np.diff(ours), np.diff(others)) > 0.5
             text += (
-                f"; attempt {record.attempts[record.attempt[again[0]]].number} stood at "
+                f"; attempt {record.attempts[record.attempt[again[0]]].number} was at "
                 f"{median(others):.4g} at the same steps, this one at {median(ours):.4g}: "
             )
             text += _SAME_DATA if together else _OTHER_DATA
@@ -183,23 +177,11 @@ def _anew(record: RunRecord, resume: Resume, rows: Rows) -> Finding:
 
 
 def _finite(record: RunRecord, name: str, rows: Rows) -> Rows:
-    column = record.columns[name]
-    return rows[column.present[rows] & np.isfinite(column.values[rows])]
-
-
-def block_noise(before: Floats, size: int) -> float:
-    """Return the spread between blocks of `size` rows, the last of them at the seam."""
-    num = len(before) // size
-    if num < 4:
-        spread = 1.4826 * median(np.abs(np.diff(before))) / math.sqrt(2.0)
-        return 2.0 * spread / math.sqrt(size)
-    blocks = np.median(before[len(before) - num * size :].reshape(num, size), axis=1)
-    return 1.4826 * median(np.abs(np.diff(blocks))) / math.sqrt(2.0)
+    return record.columns[name].finite_rows(rows)
 
 
 def _lasts(after: Floats, size: int, level: float, d: float) -> bool:
-    """Whether no later block of the first rows is back, nearer to the old level than to the
-    jump."""
+    """Whether no later block of the first rows is closer to the old level than to the jump."""
     starts = range(0, len(after) - size + 1, size)
     return all((median(after[i : i + size]) - level) / d > 0.5 for i in starts)
 
@@ -252,19 +234,15 @@ def _finding(
 ) -> Finding:
     level, first, z = seam
     onset, said = int(rows[0]), int(rows[min(num_rows, len(rows)) - 1])
-    return Finding(
+    return finding_at(
+        record,
         detector="resume",
         kind="resume-jump",
         signal="loss",
         severity=severity,
         row=said,
-        step=float(record.step[said]),
         onset_row=onset,
-        onset=float(record.step[onset]),
-        peak_row=onset,
-        peak=float(record.step[onset]),
         end_row=onset if severity == "info" else None,
-        end=float(record.step[onset]) if severity == "info" else None,
         value=first,
         expected=level,
         score=abs(z),

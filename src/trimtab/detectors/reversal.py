@@ -4,7 +4,7 @@ In healthy runs it grows at first and then decays with the learning rate. Rows a
 blocks of 16 (medians of the logarithm); from the highest block on, the lowest block is followed.
 Two blocks in a row above the lowest by 3 % and by six times the noise from block to block are a
 reversal, once the norm had come down by at least 5 % over eight blocks or more. It dates to the
-lowest block, is told once, and needs a new fall before it is told again.
+lowest block, is reported once, and needs a new fall before it is reported again.
 
 Source: S. Zhang on OPT-66B and OPT-175B (2022): the reversal came 100 to 1000 steps before the
 loss.
@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, changed, series_of
-from trimtab.detectors.creep import block_noise
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed, series_of
+from trimtab.signals.robust import dependent_blocks_sigma
 
 __all__ = ["ReversalDetector", "ReversalState"]
 
@@ -80,7 +80,7 @@ class ReversalDetector:
         if not series.y:
             return s, ()
         findings: list[Finding] = []
-        began = Place(s.first_row, s.first_step)
+        began = RowPlace(s.first_row, s.first_step)
         blocks, rest, began = fold(s.rows, began, series, self.block_rows)
         for block in blocks:
             s, found = self._block(s, block)
@@ -94,7 +94,7 @@ class ReversalDetector:
         if block >= s.highest:
             return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
         if block < s.lowest:
-            noise = block_noise(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
+            noise = dependent_blocks_sigma(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
             return (
                 changed(
                     s,

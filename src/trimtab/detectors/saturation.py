@@ -12,12 +12,11 @@ Found, when three signals agree since a mark: e has fallen far below the mark's 
 logit has at least doubled, and the norm of the last hidden state has come down, as the model takes
 back what it no longer knows. How far is a matter of how long it took: e to a quarter of the mark's
 height and the norm by three tenths within 128 steps, or e to half of it and the norm by half within
-256. Told once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting
-  state,
-from which on nothing is said before it has come back.
+256. Reported once; it closes when e is back above 3/8 of the top, or after 64 readings as a lasting
+state, from which on nothing is reported before it has come back.
 
 The onset is that mark, unless e stayed four times as long between it and the next as the rest of
-the fall took, and the norm stayed too: layers that learn to attend to few keys may stand at a third
+the fall took, and the norm stayed too: layers that learn to attend to few keys may stay at a third
 of the top for as long as the run is sound, and a rate that is raised then must not be dated back to
 when they began.
 
@@ -35,7 +34,7 @@ References:
 import math
 from dataclasses import dataclass
 
-from trimtab.detectors.contract import Finding, Place, Row, changed
+from trimtab.detectors.contract import Finding, Row, RowPlace, changed
 
 __all__ = ["SaturationDetector", "SaturationState"]
 
@@ -51,27 +50,27 @@ class SaturationState:
     hidden: tuple[float, ...] = ()
     """The same of the norm of the last hidden state."""
     rows: tuple[float, ...] = ()
-    """Where they stand."""
+    """Their rows."""
     steps: tuple[float, ...] = ()
     top: float = 0.0
     mark_rows: tuple[float, ...] = ()
-    """First reading of the stretch below a half, a quarter, ... of the top; empty: it stands above.
+    """First reading of the stretch below a half, a quarter, ... of the top; empty: it is above.
     """
     mark_steps: tuple[float, ...] = ()
     mark_logits: tuple[float, ...] = ()
     mark_hidden: tuple[float, ...] = ()
     onset_row: int = -1
-    """Of what is told; -1: nothing was."""
+    """Of what is reported; -1: nothing was."""
     onset: float = 0.0
     logit_before: float = 0.0
     """Largest logit at the onset."""
     stage: int = 0
-    """0: nothing told; 1: told, open; 2: accepted as lasting."""
+    """0: nothing reported; 1: reported, open; 2: accepted as lasting."""
     lowest: float = math.inf
     lowest_row: int = 0
     lowest_step: float = 0.0
     age: int = 0
-    """Readings since it was told."""
+    """Readings since it was reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +115,7 @@ class SaturationDetector:
         )
         if len(s.entropies) < n:
             return s, ()
-        level, here = _middle(s.entropies), Place(row.index, row.step)
+        level, here = _middle(s.entropies), RowPlace(row.index, row.step)
         if s.stage == 1:
             return self._follow(s, level, here)
         s = self._mark(changed(s, top=max(s.top, level)), level)
@@ -141,7 +140,7 @@ class SaturationDetector:
         )
 
     def _judge(
-        self, s: SaturationState, level: float, row: Place
+        self, s: SaturationState, level: float, row: RowPlace
     ) -> tuple[SaturationState, tuple[Finding, ...]]:
         if s.stage == 2:
             return s, ()
@@ -164,7 +163,7 @@ class SaturationDetector:
         )
         return s, (self._finding(s, row, "open"),)
 
-    def _agree(self, s: SaturationState, mark: int, level: float, row: Place) -> bool:
+    def _agree(self, s: SaturationState, mark: int, level: float, row: RowPlace) -> bool:
         """Whether all three signals went far enough since a mark that is not too old."""
         since, height = row.step - s.mark_steps[mark], self.onset_share**mark * s.top
         kept = _middle(s.hidden) / s.mark_hidden[mark] if s.mark_hidden[mark] > 0 else math.inf
@@ -174,17 +173,14 @@ class SaturationDetector:
             for share, most, within in self.told
         )
 
-    def _lingered(self, s: SaturationState, mark: int, row: Place) -> bool:
-        """Whether entropy and norm stayed above the next mark.
-
-        And the fall that was told came after it.
-        """
+    def _lingered(self, s: SaturationState, mark: int, row: RowPlace) -> bool:
+        """Whether entropy and norm stayed above the next mark, before the reported fall."""
         since, rest = s.mark_steps[mark + 1] - s.mark_steps[mark], row.step - s.mark_steps[mark + 1]
         stayed = s.mark_hidden[mark + 1] > self.stayed_share * s.mark_hidden[mark]
         return stayed and since > self.lingering * rest
 
     def _follow(
-        self, s: SaturationState, level: float, row: Place
+        self, s: SaturationState, level: float, row: RowPlace
     ) -> tuple[SaturationState, tuple[Finding, ...]]:
         s = changed(s, age=s.age + 1)
         if level < s.lowest:
@@ -195,7 +191,7 @@ class SaturationDetector:
             return changed(s, stage=2), (self._finding(s, row, "lasting"),)
         return s, ()
 
-    def _finding(self, s: SaturationState, row: Place, how: str) -> Finding:
+    def _finding(self, s: SaturationState, row: RowPlace, how: str) -> Finding:
         ended = how == "back"
         share = s.lowest / s.top
         return Finding(

@@ -2,9 +2,9 @@
 
 A dynamic scaler halves once in a while and doubles after some hundred clean steps; what is not
 normal is a fall by `warn_halvings` within `window_rows` rows, or a scale that came down to the
-floor and stays there: every step is skipped or loses its small gradients, and nothing is learnt.
+floor and stays there: every step is skipped or loses its small gradients, and nothing is learned.
 The calibration of the first rows, where a scaler comes down from a very high start, is no
-collapse. A lower scale that holds for `timeout_rows` is accepted, which is said once.
+collapse. A lower scale that holds for `timeout_rows` is accepted, which is reported once.
 
 Blind to a scale that sinks over thousands of rows: see `level`.
 """
@@ -23,7 +23,7 @@ __all__ = ["ScaleCollapseDetector", "ScaleCollapseState"]
 
 @dataclass(frozen=True)
 class ScaleCollapseState:
-    """`recent` [window_rows] is a ring of log2 scales with the rows and steps they stood at."""
+    """`recent` [window_rows] is a ring of log2 scales with their rows and steps."""
 
     recent: NDArray[np.float64]
     rows: NDArray[np.int64]
@@ -64,7 +64,7 @@ class ScaleCollapseDetector:
     floor_scale: float = 1.0
     """Scale below which scalers do not go: Megatron's --min-loss-scale default."""
     floor_rows: int = 50
-    """Rows at the floor after which it is said that nothing is learnt."""
+    """Rows at the floor after which it is reported that nothing is learned."""
 
     def start(self) -> ScaleCollapseState:
         """Return the state before any row."""
@@ -126,7 +126,7 @@ class ScaleCollapseDetector:
     def _pass(
         self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
     ) -> ScaleCollapseState:
-        """Remember rows of which nothing is said."""
+        """Remember rows of which nothing is reported."""
         if not len(y):
             return s
         recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
@@ -202,7 +202,7 @@ class ScaleCollapseDetector:
     def _watch_floor(
         self, s: ScaleCollapseState, row: Row, y: float
     ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
-        """Tell of a scale that stays at the floor, unless it never was above (bf16 logs say 1)."""
+        """Report a scale that stays at the floor, unless it never was above (bf16 logs say 1)."""
         fell = s.highest >= math.log2(self.floor_scale) + self.warn_halvings
         if not fell or y > math.log2(self.floor_scale):
             told = s.num_floor >= self.floor_rows

@@ -5,10 +5,10 @@ into blocks of 64 (medians of log2 scale). The scale drifts down when
 
     the highest of the last 4 blocks <= the lowest tenth of the blocks before - 1 octave
 
-and it came down in `num_falls` blocks or more since it last stood in that lowest tenth: a fall at
+and it came down in `num_falls` blocks or more since it was last in that lowest tenth: a fall at
 one blow is an outlier, from which a scaler needs a thousand steps per octave to recover, or a
 collapse (`scale_collapse`). It ends when a block reaches the old level; after `accept_blocks` the
-lower level is the new one, which is said once.
+lower level is the new one, which is reported once.
 
 The scale of BigScience's tr8-104B sank from step 4,700 on, and the loss exploded at 7,000.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.blocks import Block, fold, joined
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, finite_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 
 __all__ = ["ScaleDriftDetector", "ScaleDriftState"]
 
@@ -42,18 +42,18 @@ class ScaleDriftState:
     under_row: int = -1
     under_step: float = 0.0
     num_falls: int = 0
-    """Blocks lower than all since the scale stood at its level, and the lowest of them."""
+    """Blocks lower than all since the scale was at its level, and the lowest of them."""
     lowest: float = math.inf
     fall_row: int = 0
     fall_step: float = 0.0
     onset_row: int = -1
-    """-1: no drift is told."""
+    """-1: no drift is reported."""
     onset: float = 0.0
     level: float = 0.0
     low_row: int = 0
     low_step: float = 0.0
     age: int = 0
-    """Blocks since the drift was told or went on."""
+    """Blocks since the drift was reported or continued."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ class ScaleDriftDetector:
             return s, ()
         series.y = [math.log2(v) for v in series.value]
         findings: list[Finding] = []
-        began, at = Place(s.first_row, s.first_step), 0
+        began, at = RowPlace(s.first_row, s.first_step), 0
         num_waiting = len(s.rows)
         blocks, rest, began = fold(s.rows, began, series, self.block_rows)
         for block in blocks:
@@ -112,7 +112,7 @@ class ScaleDriftDetector:
         return s, tuple(findings)
 
     def _take(self, s: ScaleDriftState, row: Block) -> tuple[ScaleDriftState, tuple[Finding, ...]]:
-        """Hold a finished block against the level."""
+        """Compare a finished block with the level."""
         block = row.value
         recent = joined(s.recent, block, self.num_recent)
         leaving = s.recent[:1] if len(s.recent) == self.num_recent else s.recent[:0]
@@ -154,7 +154,7 @@ class ScaleDriftDetector:
             return calm, (self._finding(s, row, "back"),)
         if s.age < self.accept_blocks:
             return s, ()
-        # the old level is forgotten; the new one has to be learnt
+        # the old level is forgotten; the new one has to be learned
         return changed(calm, past=s.recent), (self._finding(s, row, "accepted"),)
 
     def _finding(self, s: ScaleDriftState, row: Block, how: str) -> Finding:

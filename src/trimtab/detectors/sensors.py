@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["sensor_findings", "share_missing"]
@@ -22,8 +23,7 @@ _BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped",
 
 
 def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
-    """Return the share of samples that are missing, of a signal seen at these rows (int [n >= 2],
-    rising).
+    """Return the share of missing samples of a signal seen at these rows, int [n >= 2], rising.
 
     Example:
         >>> share_missing(np.array([0, 2, 4, 10, 12]), 14)
@@ -48,12 +48,12 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         for index in range(len(record.attempts)):
             span = record.rows_of(index)
-            rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span]))
+            rows = column.finite_rows(span)
             if len(rows) < MIN_SAMPLES:
                 continue
-            missing = share_missing(rows, span.stop - span.start)
+            missing = share_missing(rows, span.stop)
             if missing > MAX_MISSING:
-                findings.append(_finding(record, name, rows + span.start, span.stop - 1, missing))
+                findings.append(_finding(record, name, rows, span.stop - 1, missing))
     return tuple(findings)
 
 
@@ -61,17 +61,14 @@ def _finding(
     record: RunRecord, name: str, rows: NDArray[np.intp], last: int, missing: float
 ) -> Finding:
     onset = int(rows[0])
-    return Finding(
+    return finding_at(
+        record,
         detector="sensors",
         kind="frozen-signal",
         signal=name,
         severity="info",
         row=last,
-        step=float(record.step[last]),
         onset_row=onset,
-        onset=float(record.step[onset]),
-        peak_row=onset,
-        peak=float(record.step[onset]),
         value=missing,
         expected=0.0,
         score=6.0 * missing / MAX_MISSING,

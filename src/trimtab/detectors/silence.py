@@ -1,10 +1,10 @@
-"""Silences: the log itself stood still between two rows. Offline, from the times of writing.
+"""Silences: nothing was logged for long between two rows. Offline, from the times of writing.
 
 A gap between two rows of an attempt is a hang when it is `FACTOR` times the usual one and half an
 hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
 on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
-is told.
+is reported.
 
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
@@ -12,6 +12,7 @@ A log that ends in silence has no row to say so; whether its run is alive is for
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["silence_findings"]
@@ -30,8 +31,7 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        known = column.present[span] & np.isfinite(column.values[span])
-        rows = np.flatnonzero(known) + span.start
+        rows = column.finite_rows(span)
         if len(rows) < MIN_ROWS:
             continue
         gaps = np.diff(column.values[rows])
@@ -44,22 +44,19 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
         before, after = int(rows[at]), int(rows[at + 1])
         text = (
             f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s;"
-            " then it went on"
+            " then the log continues"
         )
         findings.append(
-            Finding(
+            finding_at(
+                record,
                 detector="silence",
                 kind="hang",
                 signal="wall_time_s",
                 severity="warning",
                 row=after,
-                step=float(record.step[after]),
                 onset_row=before,
-                onset=float(record.step[before]),
                 peak_row=after,
-                peak=float(record.step[after]),
                 end_row=after,
-                end=float(record.step[after]),
                 value=longest,
                 expected=usual,
                 score=longest / usual,

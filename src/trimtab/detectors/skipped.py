@@ -1,10 +1,10 @@
 """Skipped steps: the optimizer leaves out so many steps that the run does not learn as it seems.
 
 A dynamic loss scaler skips about one step in a thousand, and a dozen in the first rows while it
-finds its range: that is its way of working and is told as a note. `run_rows` skipped steps without
-a good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped steps
-for `dead_rows` rows means that weights do not move, and is critical. It ends with a window in which
-less than half of `share` was skipped.
+finds its range: that is its way of working and is reported as a note. `run_rows` skipped steps
+without a good one between, or `share` of the last `window_rows`, are a warning; nothing but skipped
+steps for `dead_rows` rows means that weights do not move, and is critical. It ends with a window in
+which less than half of `share` was skipped.
 
 `skipped` is the share of a row's steps that were (0 or 1 where each step is logged).
 """
@@ -58,7 +58,7 @@ class SkippedDetector:
     calibration_rows: int = 64
     """As in `scale_collapse`: a scaler that starts at 2^32 needs up to 32 halvings."""
     settle_rows: int = 20
-    """Rows without a skipped step after which an episode that came to nothing is forgotten."""
+    """Rows without a skipped step after which an episode without a finding is forgotten."""
 
     def start(self) -> SkippedState:
         """Return the state before any row."""
@@ -86,7 +86,7 @@ class SkippedDetector:
     ) -> tuple[SkippedState, tuple[Finding, ...]]:
         """Judge many rows as `update` does one by one.
 
-        With nothing skipped of late, they are passed.
+        Rows without skipped steps, after a window without any, need no work.
         """
         share = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(share))  # absent ones are NaN

@@ -2,14 +2,14 @@
 
     level[t] = level[t-1] + 0.25 clip(r[t-1], +-4 sigma)        recent level, robust
     r[t]     = y[t] - level[t]                                  y: loss as is, norms as logarithm
-    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is priced in
+    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is included
     z[t]     = r[t] / max(sigma, floor)
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
 in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
 outlier, worth a note and no alarm. The episode closes after three rows back at the level; after
-`timeout_rows` the new level is accepted, which is said once.
+`timeout_rows` the new level is accepted, which is reported once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """
@@ -21,8 +21,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Place, Row, Rows, Series, changed, median, series_of
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, series_of
 from trimtab.errors import ConfigError
+from trimtab.signals.robust import mad_sigma, median
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
@@ -32,7 +33,7 @@ _RECENT = 16
 
 @dataclass(frozen=True)
 class Calm:
-    """What is known of one signal's normal behaviour."""
+    """What is known of one signal's normal behavior."""
 
     level: float
     sigma: float
@@ -93,7 +94,7 @@ class SpikeDetector:
     """How far beyond the largest calm |z| a single row must be; chosen on Student-t3 noise."""
     window_rows: int = 128
     min_rows: int = 24
-    """Calm rows needed before anything is said."""
+    """Calm rows needed before anything is reported."""
     timeout_rows: int = 200
     """Rows after which a level that did not come back is accepted as the new one."""
     smoothing: float = 0.25
@@ -145,10 +146,9 @@ class SpikeDetector:
         return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
 
     def _learn(self, i: int, calm: Calm, y: Sequence[float], first: int) -> tuple[Calm, int]:
-        """Take rows into level, spread and tail, from y[first] to before the first that leaves
-        them.
+        """Update level, spread and tail, from y[first] to before the first row that leaves them.
 
-        Returns what is known then, and the place of that row, or of the end.
+        Returns the new state and the position of that row, or of the end.
         """
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         sigma, tail, n = calm.sigma, calm.tail, calm.num_rows
@@ -162,14 +162,17 @@ class SpikeDetector:
                 z = residual / spread
                 if z > self.threshold_sigma and z > 0.5 * tail:
                     return Calm(level, sigma, tail, n, residuals), at
+                # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
                 tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
                 if not -4 * spread <= residual <= 4 * spread:
                     move = math.copysign(4 * spread, residual)
+            # the raw residual, not the clipped move: sigma has to see the tail
             residuals[n % window_rows] = residual
             level += self.smoothing * move
             n += 1
+            # a sort of the window is the costly part, and 8 of 128 rows hardly move the median
             if n % 8 == 0 or n <= self.min_rows:
-                sigma = 1.4826 * median(np.abs(residuals[:n]))
+                sigma = mad_sigma(residuals[:n], center=0.0)
         calm = changed(calm, level=level, sigma=sigma, tail=tail, num_rows=n, residuals=residuals)
         return calm, len(y)
 
@@ -199,11 +202,12 @@ class SpikeDetector:
         return max(self.threshold_sigma, 0.5 * calm.tail)
 
     def _observe(
-        self, e: Episode, row: Place, value: float, y: float, z: float, bar: float
+        self, e: Episode, row: RowPlace, value: float, y: float, z: float, bar: float
     ) -> Episode:
         """Take a row of an episode into its counts and its peak."""
         over = z > bar
         recent = e.recent.copy()
+        # after a time-out these rows are the past from which the new level starts
         recent[e.age % _RECENT] = y
         higher = z > e.peak_z
         return Episode(
@@ -224,7 +228,7 @@ class SpikeDetector:
         )
 
     def _follow(
-        self, i: int, calm: Calm, e: Episode, row: Place
+        self, i: int, calm: Calm, e: Episode, row: RowPlace
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
@@ -242,7 +246,7 @@ class SpikeDetector:
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
 
-    def _finding(self, i: int, calm: Calm, e: Episode, row: Place, how: str) -> Finding:
+    def _finding(self, i: int, calm: Calm, e: Episode, row: RowPlace, how: str) -> Finding:
         signal = self.signals[i]
         expected = math.exp(calm.level) if SIGNAL_BY_NAME[signal].scale == "log" else calm.level
         width = e.last_over_row - e.onset_row + 1

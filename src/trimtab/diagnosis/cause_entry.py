@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 
 __all__ = ["CauseEntry"]
 
@@ -18,11 +18,11 @@ class CauseEntry:
     """Failure modes that it covers."""
     prior: float
     """Share of incidents before anything is known."""
-    rules: tuple[Rule, ...]
+    rules: tuple[EvidenceRule, ...]
     look_alikes: tuple[str, ...]
     """Causes that look the same in a loss curve."""
     test: str
-    """Cheapest test that would tell."""
+    """Cheapest test that would confirm or exclude it."""
     remedies: tuple[str, ...]
     """Ids in the table of remedies, in the order to try them."""
     go_back: Literal["by kind", "always", "never"] = "by kind"

@@ -1,6 +1,6 @@
-"""The table of causes, as data: how common each is, what speaks for and against it, what to try.
+"""The table of causes, as data: how common each is, the evidence for and against it, what to try.
 
-Failure modes keep the numbers F01-F37 under which they stand in the documentation. Priors are ours
+Failure modes keep the numbers F01-F37 of the documentation. Priors are ours
 and add up to 1.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.outside_causes import OUTSIDE
 from trimtab.diagnosis.plain_causes import PLAIN
 
@@ -18,49 +18,51 @@ __all__ = ["CAUSES", "CAUSE_BY_ID", "UNKNOWN", "CauseEntry"]
 UNKNOWN = "unknown"
 
 
-_NOT_LOSS = Rule(
+_NOT_LOSS = EvidenceRule(
     "another-kind", e.other_kind(*e.STATE_KINDS), -5.0, "the loss and the gradients show nothing"
 )
 
 CAUSES: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="learning-rate-too-high",
-        title="learning rate, or initialisation, too high for this width",
+        title="learning rate, or initialization, too high for this width",
         modes=("F04", "F05", "F07", "F12", "F13", "F23", "F24", "F27"),
         prior=0.144,
         rules=(
-            Rule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
-            Rule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
-            Rule("other-data", e.failed_on_other_data, 0.6, say.OTHER_DATA),
-            Rule("warm-up-end", e.near_warm_up_end, 0.6, say.NEAR),
-            Rule("gradual", e.gradual, 0.5, "the loss climbed over {f.rise_rows} rows, not in one"),
-            Rule("norm-led", e.norm_led, 0.5, say.LED),
-            Rule(
+            EvidenceRule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
+            EvidenceRule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
+            EvidenceRule("other-data", e.failed_on_other_data, 0.6, say.OTHER_DATA),
+            EvidenceRule("warm-up-end", e.near_warm_up_end, 0.6, say.NEAR),
+            EvidenceRule(
+                "gradual", e.gradual, 0.5, "the loss climbed over {f.rise_rows} rows, not in one"
+            ),
+            EvidenceRule("norm-led", e.norm_led, 0.5, say.LED),
+            EvidenceRule(
                 "inner-precursor",
                 e.inner_precursor,
                 0.7,
                 "{f.precursor_names} spoke before the loss",
             ),
-            Rule(
+            EvidenceRule(
                 "norm-before-scale",
                 e.scale_fell_after_norm,
                 0.6,
                 "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
             ),
-            Rule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
-            Rule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
-            Rule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
-            Rule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
-            Rule(
+            EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
+            EvidenceRule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
+            EvidenceRule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
+            EvidenceRule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
+            EvidenceRule(
                 "jump",
                 e.jumped,
                 -1.2,
                 "it was sound until the learning rate in force rose {f.lr_jump:.3g} x",
             ),
-            Rule("short", e.short_and_over, -0.8, say.SHORT),
-            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
-            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
-            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("short", e.short_and_over, -0.8, say.SHORT),
+            EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-jump", "warm-up-end", "fp16-range", "bad-data-window"),
@@ -84,13 +86,15 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F27", "F29"),
         prior=0.036,
         rules=(
-            Rule("jump", e.jumped, 4.0, say.JUMPED),
-            Rule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
-            Rule("cut-held", lambda f: e.jumped(f) * e.cut_held_without_skip(f), 4.0, say.CUT_HELD),
-            Rule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
-            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
-            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
-            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("jump", e.jumped, 4.0, say.JUMPED),
+            EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
+            EvidenceRule(
+                "cut-held", lambda f: e.jumped(f) * e.cut_held_without_skip(f), 4.0, say.CUT_HELD
+            ),
+            EvidenceRule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
+            EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "code-or-resume-change"),
@@ -103,41 +107,45 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F14", "F30"),
         prior=0.144,
         rules=(
-            Rule(
+            EvidenceRule(
                 "abrupt",
                 e.abrupt,
                 0.9,
                 "half of the rise of {f.height:.3g} nats came in its first row",
             ),
-            Rule("norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"),
-            Rule("short", e.short_and_over, 0.4, say.SHORT),
-            Rule(
+            EvidenceRule(
+                "norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"
+            ),
+            EvidenceRule("short", e.short_and_over, 0.4, say.SHORT),
+            EvidenceRule(
                 "outlier",
                 e.of_kind("batch-outlier"),
                 0.8,
-                "a single batch stood out of its neighbours",
+                "a single batch stood out of its neighbors",
             ),
-            Rule(
+            EvidenceRule(
                 "batch-odd",
                 lambda f: e.yes(f.batch_odd != ""),
                 1.5,
                 "the batches were unlike the others before their step: {f.batch_odd}",
             ),
-            Rule(
+            EvidenceRule(
                 "same-data",
                 e.failed_on_same_data,
                 0.6,
                 "attempt {f.recurrence.previous.attempt} failed at the same place on the same data",
             ),
-            Rule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),
-            Rule("skip-held", e.skip_held, 4.0, say.SKIP_HELD),
-            Rule("probe-clean", e.probe_clean, -3.0, say.PROBE_CLEAN),
-            Rule("skip-failed", e.skip_failed, -3.0, say.SKIP_FAILED),
-            Rule("other-data", e.failed_on_other_data, -1.2, say.OTHER_DATA),
-            Rule("norm-led", e.norm_led, -0.7, say.LED),
-            Rule("jump", e.jumped, -1.0, say.JUMPED),
-            Rule("clipped-hard", e.clipped_hard, -0.2, "it was in trouble before: " + say.CLIPPED),
-            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),
+            EvidenceRule("skip-held", e.skip_held, 4.0, say.SKIP_HELD),
+            EvidenceRule("probe-clean", e.probe_clean, -3.0, say.PROBE_CLEAN),
+            EvidenceRule("skip-failed", e.skip_failed, -3.0, say.SKIP_FAILED),
+            EvidenceRule("other-data", e.failed_on_other_data, -1.2, say.OTHER_DATA),
+            EvidenceRule("norm-led", e.norm_led, -0.7, say.LED),
+            EvidenceRule("jump", e.jumped, -1.0, say.JUMPED),
+            EvidenceRule(
+                "clipped-hard", e.clipped_hard, -0.2, "it was in trouble before: " + say.CLIPPED
+            ),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("benign-noise", "learning-rate-too-high", "hardware-fault"),
@@ -153,47 +161,47 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F06", "F31"),
         prior=0.081,
         rules=(
-            Rule(
+            EvidenceRule(
                 "scale-fell-alone",
                 e.scale_fell_alone,
                 2.4,
                 "the loss scale fell by {f.scale_halvings:.0f} halvings while the grad norm stayed"
                 " flat ({f.gnorm_before_scale:.2g} x)",
             ),
-            Rule("collapse", e.of_kind("scale-collapse"), 1.2, "the loss scale collapsed"),
-            Rule(
+            EvidenceRule("collapse", e.of_kind("scale-collapse"), 1.2, "the loss scale collapsed"),
+            EvidenceRule(
                 "overflow-first",
                 lambda f: e.yes(f.has_loss_scale and f.nonfinite_first == "grads"),
                 1.0,
                 "gradients overflowed while the loss was finite",
             ),
-            Rule(
+            EvidenceRule(
                 "fp16-run",
                 lambda f: e.yes(f.has_loss_scale),
                 1.0,
                 "the run is fp16, and this log does not separate its range from its dynamics",
             ),
-            Rule(
+            EvidenceRule(
                 "no-scale",
                 lambda f: e.yes(not f.has_loss_scale),
                 -2.5,
                 "no loss scale is logged, so the run is probably not fp16",
             ),
-            Rule(
+            EvidenceRule(
                 "scale-still", e.scale_still, -0.3, "the loss scale did not fall before the onset"
             ),
-            Rule(
+            EvidenceRule(
                 "norm-before-scale",
                 e.scale_fell_after_norm,
                 -1.3,
                 "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
             ),
-            Rule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
-            Rule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
-            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
-            Rule("fp32-held", e.fp32_held, 4.5, say.FP32_HELD),
-            Rule("fp32-failed", e.fp32_failed, -4.0, say.FP32_FAILED),
-            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
+            EvidenceRule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
+            EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            EvidenceRule("fp32-held", e.fp32_held, 4.5, say.FP32_HELD),
+            EvidenceRule("fp32-failed", e.fp32_failed, -4.0, say.FP32_FAILED),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "hardware-fault"),
@@ -208,32 +216,34 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F04", "F10"),
         prior=0.045,
         rules=(
-            Rule("near", e.near_warm_up_end, 1.8, say.NEAR),
-            Rule("moments", e.moment_precursor, 0.8, "Adam's second moment rose before the loss"),
-            Rule(
+            EvidenceRule("near", e.near_warm_up_end, 1.8, say.NEAR),
+            EvidenceRule(
+                "moments", e.moment_precursor, 0.8, "Adam's second moment rose before the loss"
+            ),
+            EvidenceRule(
                 "peak",
                 lambda f: e.near_warm_up_end(f) * e.yes((f.lr_peak_share or 0) > 0.9),
                 0.3,
                 "the learning rate was at {f.lr_peak_share:.0%} of its peak",
             ),
-            Rule("away", e.away_from_warm_up_end, -3.0, say.NEAR),
-            Rule(
+            EvidenceRule("away", e.away_from_warm_up_end, -3.0, say.NEAR),
+            EvidenceRule(
                 "unknown-end",
                 lambda f: e.yes(f.warm_up_ratio is None),
                 -1.0,
                 "the log does not show where the warm-up ended",
             ),
-            Rule("jump", e.jumped, -1.5, say.JUMPED),
-            Rule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
-            Rule(
+            EvidenceRule("jump", e.jumped, -1.5, say.JUMPED),
+            EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
+            EvidenceRule(
                 "cut-held",
                 lambda f: e.near_warm_up_end(f) * e.cut_held_without_skip(f),
                 3.0,
                 say.CUT_HELD,
             ),
-            Rule("cuts-failed", e.cuts_failed, -1.5, say.CUTS_FAILED),
-            Rule("short", e.short_and_over, -0.4, say.SHORT),
-            Rule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("cuts-failed", e.cuts_failed, -1.5, say.CUTS_FAILED),
+            EvidenceRule("short", e.short_and_over, -0.4, say.SHORT),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high",),
@@ -249,32 +259,32 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F10", "F11"),
         prior=0.045,
         rules=(
-            Rule(
+            EvidenceRule(
                 "after-another",
                 lambda f: e.yes(f.same_attempt_rows is not None and f.same_attempt_rows <= 200),
                 1.3,
                 "an earlier incident of this attempt ended {f.same_attempt_rows} rows before",
             ),
-            Rule(
+            EvidenceRule(
                 "moments", e.moment_precursor, 1.2, "Adam's second moment stood out before the loss"
             ),
-            Rule(
+            EvidenceRule(
                 "small-norm",
                 lambda f: e.yes("update_norm" in f.precursors and (f.clip_ratio or 9) < 1),
                 0.9,
                 "the update norm rose while the grad norm stayed below the clip",
             ),
-            Rule(
+            EvidenceRule(
                 "same-place",
                 lambda f: e.yes(f.recurrence is not None and (f.resume_rows or 99) <= 20),
                 0.7,
                 "the trouble came back {f.resume_rows} rows after the restart",
             ),
-            Rule("skip-held", e.skip_held, -2.5, say.SKIP_HELD),
-            Rule("cut-held", e.cut_held_without_skip, -1.0, say.CUT_HELD),
-            Rule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
-            Rule("older-held", e.older_state_held, 2.0, say.OLDER_HELD),
-            Rule("older-failed", e.older_state_failed, -2.5, say.OLDER_FAILED),
+            EvidenceRule("skip-held", e.skip_held, -2.5, say.SKIP_HELD),
+            EvidenceRule("cut-held", e.cut_held_without_skip, -1.0, say.CUT_HELD),
+            EvidenceRule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
+            EvidenceRule("older-held", e.older_state_held, 2.0, say.OLDER_HELD),
+            EvidenceRule("older-failed", e.older_state_failed, -2.5, say.OLDER_FAILED),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "bad-data-window"),
@@ -290,26 +300,26 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F18", "F19", "F22", "F34"),
         prior=0.045,
         rules=(
-            Rule(
+            EvidenceRule(
                 "sudden",
                 e.sudden_nonfinite,
                 1.7,
                 "{f.nonfinite_first} not finite although the row before was as usual",
             ),
-            Rule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
-            Rule(
+            EvidenceRule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
+            EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
             ),
-            Rule("control-failed", e.control_failed, -4.0, say.CONTROL_FAILED),
-            Rule(
+            EvidenceRule("control-failed", e.control_failed, -4.0, say.CONTROL_FAILED),
+            EvidenceRule(
                 "recurs",
                 lambda f: e.yes(f.recurrence is not None),
                 -1.0,
                 "attempt {f.recurrence.previous.attempt} failed in the same way",
             ),
-            Rule("probe-found", e.probe_found, -2.0, say.PROBE_FOUND),
-            Rule("skip-held", e.skip_held, -1.5, say.SKIP_HELD),
-            Rule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
+            EvidenceRule("probe-found", e.probe_found, -2.0, say.PROBE_FOUND),
+            EvidenceRule("skip-held", e.skip_held, -1.5, say.SKIP_HELD),
+            EvidenceRule("cut-held", e.cut_held_without_skip, -1.5, say.CUT_HELD),
         ),
         look_alikes=("bad-data-window", "fp16-range"),
         test=(
@@ -323,28 +333,28 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F17", "F21", "F22", "F29", "F33", "F35"),
         prior=0.054,
         rules=(
-            Rule(
+            EvidenceRule(
                 "just-resumed",
                 e.just_resumed,
                 1.8,
                 "the onset lies {f.resume_rows} rows after a restart",
             ),
-            Rule(
+            EvidenceRule(
                 "resume-jump",
                 e.of_kind("resume-jump"),
                 2.0,
                 "the curve did not continue where it had been left",
             ),
-            Rule(
+            EvidenceRule(
                 "settings",
                 lambda f: e.yes(bool(f.settings_changed) and not e.long_after_resume(f)),
                 0.7,
                 "changed with the restart: {f.changed_names}",
             ),
-            Rule("repeated", e.of_kind("repeated-data"), 1.5, "data was fed twice"),
-            Rule("no-restart", e.long_after_resume, -2.5, "no restart lies near the onset"),
-            Rule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
-            Rule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
+            EvidenceRule("repeated", e.of_kind("repeated-data"), 1.5, "data was fed twice"),
+            EvidenceRule("no-restart", e.long_after_resume, -2.5, "no restart lies near the onset"),
+            EvidenceRule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
+            EvidenceRule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
         ),
         look_alikes=("learning-rate-jump", "bad-data-window"),
         test=(
@@ -359,33 +369,37 @@ CAUSES: tuple[CauseEntry, ...] = (
         modes=("F01", "F02", "F26"),
         prior=0.108,
         rules=(
-            Rule("pace", e.pace_alone, -8.0, "the clock spoke, not the loss"),
-            Rule("short", e.short_and_over, 2.0, say.SHORT),
-            Rule("minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"),
-            Rule("grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"),
-            Rule("unrecovered", e.unrecovered, -4.0, "the loss did not come back"),
-            Rule("non-finite", e.of_kind("non-finite"), -2.0, "noise is never NaN or Inf"),
-            Rule(
+            EvidenceRule("pace", e.pace_alone, -8.0, "the clock spoke, not the loss"),
+            EvidenceRule("short", e.short_and_over, 2.0, say.SHORT),
+            EvidenceRule(
+                "minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"
+            ),
+            EvidenceRule(
+                "grokking", e.of_kind("grokking"), 2.0, "train and validation loss fell together"
+            ),
+            EvidenceRule("unrecovered", e.unrecovered, -4.0, "the loss did not come back"),
+            EvidenceRule("non-finite", e.of_kind("non-finite"), -2.0, "noise is never NaN or Inf"),
+            EvidenceRule(
                 "recurs",
                 lambda f: e.yes(f.recurrence is not None),
                 -1.5,
                 "attempt {f.recurrence.previous.attempt} failed too",
             ),
-            Rule(
+            EvidenceRule(
                 "pre-drift",
                 lambda f: e.yes(len(f.precursors) >= 2),
                 -0.5,
                 "several signals had drifted before",
             ),
-            Rule("jump", e.jumped, -1.0, say.JUMPED),
-            Rule(
+            EvidenceRule("jump", e.jumped, -1.0, say.JUMPED),
+            EvidenceRule(
                 "lasts",
                 lambda f: e.yes(f.num_rows is None and not f.kinds & e.MALIGNANT),
                 -0.7,
                 "it lasts to the end of the log",
             ),
-            Rule("control-failed", e.control_failed, -1.5, say.CONTROL_FAILED),
-            Rule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
+            EvidenceRule("control-failed", e.control_failed, -1.5, say.CONTROL_FAILED),
+            EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
         ),
         look_alikes=("bad-data-window",),
         test="go on for 50 steps and see whether the loss comes back to its trend",

@@ -1,8 +1,8 @@
 """Incident -> ranked causes with evidence.
 
-Each cause of the table starts from its prior; every rule that speaks moves its log-odds; a softmax
-makes shares that add up to 1. A log alone seldom separates causes, so without an experiment no
-cause gets more than 0.75; what lies above that, or below 0.01, goes to "unknown".
+Each cause of the table starts from its prior; every rule with evidence moves its log-odds; a
+softmax makes shares that add up to 1. A log alone seldom separates causes, so without an experiment
+no cause gets more than 0.75; the share above that, or below 0.01, goes to "unknown".
 """
 
 import math
@@ -37,11 +37,11 @@ class Cause:
     confidence: float
     """Share of belief; the causes of one diagnosis sum to 1."""
     evidence: tuple[str, ...]
-    """What speaks for it, one clause each, with this run's numbers."""
+    """Evidence for it, one clause each, with this run's numbers."""
     against: tuple[str, ...] = ()
-    """What speaks against it."""
+    """Evidence against it, one clause each."""
     test: str = ""
-    """Cheapest test that would tell."""
+    """Cheapest test that would confirm or exclude it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Diagnosis:
     next_test: str = ""
     """Cheapest test that separates the top two."""
     experiment: str = ""
-    """Its id in the table of experiments; empty where it is not in it."""
+    """Its id in the table of experiments; empty where the table lacks it."""
 
     @property
     def top(self) -> Cause:
@@ -93,9 +93,11 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
         before: Step that tests should start before.
     """
     judged = [_judge(entry, features) for entry in CAUSES]
+    # less the highest, so that exp cannot overflow; the shares do not change
     highest = max(score for score, _, _ in judged)
     weights = [math.exp(score - highest) for score, _, _ in judged]
     shares = [w / sum(weights) for w in weights]
+    # a log shows what happened together, an experiment what depends on what
     cap = EXPERIMENT_CAP if features.trials or features.probe else LOG_ALONE_CAP
     shares = _settled(shares, cap)
     causes = [
@@ -114,7 +116,7 @@ def rank_causes(features: Features, *, before: float) -> Diagnosis:
     test = _next_test(causes, features, cap)
     return Diagnosis(
         causes=tuple(causes),
-        next_test="" if test is None else test.told(before),
+        next_test="" if test is None else test.instructions(before),
         experiment="" if test is None else test.id,
     )
 
@@ -125,6 +127,7 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
     for rule in entry.rules:
         moved = rule.weight * rule.strength(f)
         score += moved
+        # weak rules still count in the score, but a list of evidence should be short
         if abs(moved) >= _SILENT:
             spoken.append((moved, rule.say(f)))
     spoken.sort(key=lambda pair: -abs(pair[0]))
@@ -133,7 +136,7 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
 
 
 def _settled(shares: list[float], cap: float) -> list[float]:
-    """Return the shares with what is above the cap or below 1 % given to "unknown"."""
+    """Return the shares; whatever exceeds the cap or is below 1 % goes to "unknown"."""
     unknown = next(i for i, entry in enumerate(CAUSES) if entry.id == UNKNOWN)
     kept = [min(s, cap) if s >= _LEAST_SHARE else 0.0 for s in shares]
     kept[unknown] = 0.0

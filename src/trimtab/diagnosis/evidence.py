@@ -13,7 +13,7 @@ from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.history import warm_up_label
 from trimtab.kinds import KINDS
 
-__all__ = ["Rule"]
+__all__ = ["EvidenceRule"]
 
 MALIGNANT = frozenset({"unrecovered-spike", "divergence", "non-finite"})
 STATE_KINDS = frozenset(
@@ -32,9 +32,9 @@ STATE_KINDS = frozenset(
         "resume-jump",
     }
 )
-"""Kinds in which the loss or the gradients speak, and not only the clock or the data."""
+"""Kinds that concern the loss or the gradients, not only the clock or the data."""
 PACE_KINDS = frozenset(k.name for k in KINDS if k.topic == "pace")
-"""Kinds in which only the clock speaks."""
+"""Kinds that concern the clock only."""
 JUMP = 1.5
 """Rise of the learning rate in force that counts as a jump, ratio; the guard's default too."""
 SHORT_ROWS = 50
@@ -42,14 +42,14 @@ SHORT_ROWS = 50
 
 
 @dataclass(frozen=True)
-class Rule:
+class EvidenceRule:
     """One piece of evidence."""
 
     name: str
     strength: Callable[[Features], float]
     """From 0, silent, to 1."""
     weight: float
-    """Log-odds at full strength, nats; negative: speaks against."""
+    """Log-odds at full strength, nats; negative: evidence against."""
     text: str
     """What to say; `{f}` is the features."""
 
@@ -64,7 +64,7 @@ def yes(condition: bool | None) -> float:  # noqa: FBT001
 
 
 def clipped_hard(f: Features) -> float:
-    """Nearly every row clipped, and hard: 3 clips begin to speak, 10 speak in full."""
+    """Nearly every row clipped, and hard: evidence from 3 clips on, full at 10."""
     if f.clip_share is None or f.clip_ratio is None or f.clip_share < 0.9 or f.clip_ratio < 3:
         return 0.0
     return min(1.0, math.log10(f.clip_ratio))
@@ -90,7 +90,7 @@ def scale_still(f: Features) -> float:
 
 
 def jumped(f: Features) -> float:
-    """The learning rate in force jumped: a factor 1.5 begins to speak, 3 speaks in full."""
+    """The learning rate in force jumped: evidence from a factor of 1.5 on, full at 3."""
     if f.lr_jump is None or f.lr_jump < JUMP:
         return 0.0
     return min(1.0, math.log(f.lr_jump) / math.log(3.0))
@@ -159,13 +159,13 @@ def norm_with_loss(f: Features) -> float:
 
 
 def inner_precursor(f: Features) -> float:
-    """Update norm, activations or attention logits spoke before the loss."""
+    """Update norm, activations or attention logits moved before the loss."""
     inner = {"update_norm", "activation_norm", "attention_logit_max", "attention_entropy"}
     return yes(bool(inner & set(f.precursors)))
 
 
 def moment_precursor(f: Features) -> float:
-    """Adam's second moment spoke before the loss."""
+    """Adam's second moment moved before the loss."""
     return yes(bool({"adam_v_l1", "adam_v_max"} & set(f.precursors)))
 
 
@@ -267,12 +267,12 @@ def not_fed_again(f: Features) -> float:
 
 
 def uniform(f: Features) -> float:
-    """The loss stands still at the logarithm of the number of classes."""
+    """The loss stays constant at the logarithm of the number of classes."""
     return yes(f.uniform_over is not None)
 
 
 def not_uniform(f: Features) -> float:
-    """The loss does not stand still at the logarithm of the number of classes."""
+    """The loss does not stay constant at the logarithm of the number of classes."""
     return yes(f.uniform_over is None)
 
 
@@ -297,12 +297,12 @@ def full_rate(f: Features) -> float:
 
 
 def other_kind(*kinds: str) -> Callable[[Features], float]:
-    """Return a strength that speaks when the incident is none of these kinds."""
+    """Return a strength that is 1 when the incident is none of these kinds."""
     wanted = frozenset(kinds)
     return lambda f: yes(not (f.kinds & wanted))
 
 
 def of_kind(*kinds: str) -> Callable[[Features], float]:
-    """Return a strength that speaks when the incident is one of these kinds."""
+    """Return a strength that is 1 when the incident is one of these kinds."""
     wanted = frozenset(kinds)
     return lambda f: yes(bool(f.kinds & wanted))

@@ -36,8 +36,8 @@ class Experiment:
     kinds: frozenset[str] = frozenset()
     """Kinds of incident that it makes sense for; empty: all."""
 
-    def told(self, before: float) -> str:
-        """Return what to do, with the step to start before written out."""
+    def instructions(self, before: float) -> str:
+        """Return the instructions, with the step to start before filled in."""
         return self.text.format(before=step_text(before))
 
     def separates(self, one: str, other: str) -> bool:
@@ -51,7 +51,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         text=(
             "feed the first batch forward through fresh weights, in fp32 and in the run's number"
             " format, and find the first module whose output is not finite: input that is not"
-            " finite means data, fp32 alone finite means the format, neither means initialisation"
+            " finite means data, fp32 alone finite means the format, neither means initialization"
             " or a kernel"
         ),
         cost="two forward passes",
@@ -102,8 +102,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         id="predicted-norm",
         text=(
-            "lay the grad norm beside sqrt(2 x weight decay / learning rate) x the weight norm:"
-            " what follows that curve is the schedule's doing"
+            "compare the grad norm with sqrt(2 x weight decay / learning rate) x the weight norm:"
+            " what follows that curve is caused by the schedule"
         ),
         cost="minutes, no GPU",
         otherwise="leaves the curve",
@@ -113,7 +113,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         id="save-times",
         text=(
-            "lay the slow steps beside the save and validation intervals: if they fall together,"
+            "compare the slow steps with the save and validation intervals: if they fall together,"
             " the pause was planned"
         ),
         cost="minutes, no GPU",
@@ -147,7 +147,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         id="update-size",
         text=(
             "log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0"
-            " means that nothing is learnt"
+            " means that nothing is learned"
         ),
         cost="one scalar a step, 20 steps",
         otherwise="usual",
@@ -166,7 +166,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     ),
     Experiment(
         id="wait",
-        text="go on for 50 steps: a benign spike comes back to its trend",
+        text="train 50 more steps: a benign spike returns to its trend",
         cost="50 steps, lost if it does not heal",
         otherwise="stays",
         predicts={"benign-noise": "heals"},

@@ -1,6 +1,6 @@
-"""The features of an incident: what speaks for or against a cause, as numbers, before any weighing.
+"""The features of an incident: the evidence for or against causes, as numbers, before weighing.
 
-A feature that the log cannot answer is None, and no rule speaks on None. What the log does not
+A feature that the log cannot answer is None, and no rule counts None. What the log does not
 state but is usual (clip 1.0) is assumed and says so.
 """
 
@@ -100,7 +100,7 @@ class Features:
 
     has_loss_scale: bool = False
     scale_halvings: float | None = None
-    """How far the loss scale stood below its highest before the onset, in factors of two."""
+    """How far the loss scale was below its highest before the onset, in factors of two."""
     gnorm_before_scale: float | None = None
     """Grad norm before the scale fell for good over its median earlier; 1 is flat."""
     nonfinite_first: str = ""
@@ -124,11 +124,11 @@ class Features:
     """Step of the resume that fed data again."""
     uniform_loss: float | None = None
     uniform_over: int | None = None
-    """Classes among which a loss that stands still is that of a uniform guess."""
+    """Classes among which a loss that stays constant is that of a uniform guess."""
     blow_up: float | None = None
     """First sign of the last critical incident before this one in its attempt."""
     precursors: tuple[str, ...] = ()
-    """Signals other than loss that spoke before it."""
+    """Signals other than the loss that moved before it."""
 
     probe: DataProbe | None = None
     trials: tuple[TrialResult, ...] = field(default=())
@@ -415,7 +415,7 @@ def _gnorm_lead(
 ) -> int | None:
     """Return the rows from the first grad norm above 3 times its level to the onset of the loss.
 
-    None: it never rose so far.
+    None where the norm never exceeds that.
     """
     column = record.columns["grad_norm"]
     led = last_rows(before, 16)

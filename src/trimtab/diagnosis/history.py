@@ -19,7 +19,7 @@ __all__ = [
     "JUMP_LOOKBACK_ROWS",
     "JUMP_SEEN_ROWS",
     "EarlierIncidents",
-    "LrJump",
+    "LrRise",
     "Recurrence",
     "find_lr_jump",
     "find_recurrence",
@@ -54,7 +54,7 @@ def rows_before(record: RunRecord, attempt: int, end_row: int) -> NDArray[np.int
 
 
 @dataclass(frozen=True, kw_only=True)
-class LrJump:
+class LrRise:
     """A rise of the learning rate in force that its schedule so far does not explain."""
 
     index: int
@@ -68,7 +68,7 @@ class LrJump:
         return self.after / self.before
 
 
-def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrJump | None:
+def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise | None:
     """Return the latest unexplained rise of the learning rate, or None.
 
     Either the rate rises much faster than in the rows before (slope above 4 times the steepest of
@@ -87,11 +87,11 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrJump |
         slopes = np.abs(np.diff(lr[max(0, i - 17) : i])) / np.diff(step[max(0, i - 17) : i])
         slope = (lr[i] - lr[i - 1]) / (step[i] - step[i - 1])
         if slope > _STEEPER * slopes.max() and lr[i] > 1.05 * lr[max(0, i - 17) : i].max():
-            return LrJump(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
+            return LrRise(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
     return _second_rise(lr, start)
 
 
-def _second_rise(lr: NDArray[np.float64], start: int) -> LrJump | None:
+def _second_rise(lr: NDArray[np.float64], start: int) -> LrRise | None:
     falling = np.diff(lr) <= 1e-9 * np.abs(lr[:-1])
     for k in range(len(lr) - 2, max(start, _FLAT_ROWS) - 1, -1):
         stretch = lr[k - _FLAT_ROWS : k + 1]
@@ -99,7 +99,7 @@ def _second_rise(lr: NDArray[np.float64], start: int) -> LrJump | None:
             continue
         after = float(lr[k:].max())
         if after >= _JUMP_RATIO * lr[k]:
-            return LrJump(index=k + 1, before=float(lr[k]), after=after)
+            return LrRise(index=k + 1, before=float(lr[k]), after=after)
         return None
     return None
 

@@ -6,7 +6,7 @@ BigScience's fp16 runs are divided by the loss scale, which their logs do not do
 
 from collections.abc import Mapping
 
-from trimtab.diagnosis.knowledge import KindNote, Seen
+from trimtab.diagnosis.knowledge import KindNote, PublicRun
 
 __all__ = ["KIND_NOTES", "KIND_NOTE_BY_NAME"]
 
@@ -27,14 +27,14 @@ KIND_NOTES: tuple[KindNote, ...] = (
         ),
         first="the grad norm, by 1 to 4 steps",
         seen=(
-            Seen(
+            PublicRun(
                 "BLOOM-176B",
                 _BLOOM,
                 "steps 31215 to 31250: grad norm 0.24 to 960, loss 2.20 to 5.10, back after about"
                 " 30 steps; the norm stood out 4 steps before the loss's peak",
             ),
-            Seen("PaLM-540B", "PaLM paper", "about 20 spikes at irregular places"),
-            Seen(
+            PublicRun("PaLM-540B", "PaLM paper", "about 20 spikes at irregular places"),
+            PublicRun(
                 "104B exp 11",
                 _TR8,
                 "step 11447: grad norm 0.2 to 4.0 one step before the loss went 3.11 to 7.71; about"
@@ -50,14 +50,16 @@ KIND_NOTES: tuple[KindNote, ...] = (
         ),
         first="drift of the loss or of inner norms; update-norm spikes in one run",
         seen=(
-            Seen(
+            PublicRun(
                 "tr8-104B",
                 _TR8,
                 "loss 6.37 to 10.24 near step 6 900; the true grad norm had been 23 to 69 all"
                 " along, at a clip of 1",
             ),
-            Seen("Marin 32B", _MARIN, "loss 1.96 to 2.02, settled at 1.975 near step 80 000"),
-            Seen("IDEFICS-80B", "IDEFICS-80B chronicles", "spikes after long drift did not heal"),
+            PublicRun("Marin 32B", _MARIN, "loss 1.96 to 2.02, settled at 1.975 near step 80 000"),
+            PublicRun(
+                "IDEFICS-80B", "IDEFICS-80B chronicles", "spikes after long drift did not heal"
+            ),
         ),
     ),
     KindNote(
@@ -71,8 +73,8 @@ KIND_NOTES: tuple[KindNote, ...] = (
             " before"
         ),
         seen=(
-            Seen("104B", "BigScience lessons learned", "several set-ups diverged slowly"),
-            Seen("OPT-66B", _TALK, "one run diverged without a spike and was started anew"),
+            PublicRun("104B", "BigScience lessons learned", "several set-ups diverged slowly"),
+            PublicRun("OPT-66B", _TALK, "one run diverged without a spike and was started anew"),
         ),
     ),
     KindNote(
@@ -80,7 +82,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="the level of a signal changes within a short time and stays",
         first="mostly nothing; look for a restart, a new data mix or an epoch at that place",
         seen=(
-            Seen(
+            PublicRun(
                 "Marin 32B", _MARIN, "training loss shifted near step 190 000, validation did not"
             ),
         ),
@@ -89,16 +91,18 @@ KIND_NOTES: tuple[KindNote, ...] = (
         kind="drift",
         looks="a level moves the wrong way by a little in each thousand steps",
         first="it is itself a first sign",
-        seen=(Seen("OPT-66B", _TALK, "grad norm 0.20 to 0.25 over weeks"),),
+        seen=(PublicRun("OPT-66B", _TALK, "grad norm 0.20 to 0.25 over weeks"),),
     ),
     KindNote(
         kind="plateau",
         looks="the loss is flat while the learning rate is not near its end",
         first="a growing gap to a smaller model or to an earlier run at the same step",
         seen=(
-            Seen("OPT-175B run 2", _OPT, "loss flat after weight decay went from 0.01 to 0.1"),
-            Seen("tr8-104B", _TR8, "loss 6.3 at about 6 000 steps where 13B had had 4.5"),
-            Seen("IDEFICS-80B", "IDEFICS-80B chronicles", "nothing learnt over the last steps"),
+            PublicRun("OPT-175B run 2", _OPT, "loss flat after weight decay went from 0.01 to 0.1"),
+            PublicRun("tr8-104B", _TR8, "loss 6.3 at about 6 000 steps where 13B had had 4.5"),
+            PublicRun(
+                "IDEFICS-80B", "IDEFICS-80B chronicles", "nothing learned over the last steps"
+            ),
         ),
     ),
     KindNote(
@@ -106,7 +110,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="the training loss falls below what the size and the data allow, with a smooth curve",
         first="the share of repeated n-grams among the targets, from the first hundred steps on",
         seen=(
-            Seen(
+            PublicRun(
                 "OPT-175B",
                 _OPT,
                 "a change of the data pipeline added escape characters, and the loss became"
@@ -119,21 +123,21 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="NaN or Inf in a loss, norm or scale; within one step it is on all ranks",
         first="in fp16 the loss scale; on a broken node nothing",
         seen=(
-            Seen("104B exp 12", _TR8, "NaN 285 steps after grad norms of up to 50"),
-            Seen("GLM-130B", _GLM, "after the data mix was changed at 22 800"),
+            PublicRun("104B exp 12", _TR8, "NaN 285 steps after grad norms of up to 50"),
+            PublicRun("GLM-130B", _GLM, "after the data mix was changed at 22 800"),
         ),
     ),
     KindNote(
         kind="scale-collapse",
         looks=(
             "the fp16 loss scale halves again and again, steps are skipped, and at the floor the"
-            " run goes on without learning"
+            " run continues without learning"
         ),
         first="the scale itself: 30 steps in one run, 1 300 to 2 200 in another",
         seen=(
-            Seen("tr8b-104B", "BigScience tr8b chronicles", "1 048 576 to 32 768 in 7 steps"),
-            Seen("GLM-130B", _GLM, "scale fell at 33 710, loss exploded at 33 740"),
-            Seen("OPT-175B", _TALK, "2 to 4 when healthy, towards 0 in each crash"),
+            PublicRun("tr8b-104B", "BigScience tr8b chronicles", "1 048 576 to 32 768 in 7 steps"),
+            PublicRun("GLM-130B", _GLM, "scale fell at 33 710, loss exploded at 33 740"),
+            PublicRun("OPT-175B", _TALK, "2 to 4 when healthy, toward 0 in each crash"),
         ),
     ),
     KindNote(
@@ -141,7 +145,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="the counter of skipped steps grows, and the grad norm printed stays what it was",
         first="the loss scale",
         seen=(
-            Seen(
+            PublicRun(
                 "tr8b-104B",
                 "BigScience tr8b chronicles",
                 "17061 to 17065: the same grad norm printed five times",
@@ -150,24 +154,24 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="grad-explosion",
-        looks="the grad norm stands at tens of times its level and every step is clipped hard",
+        looks="the grad norm is at tens of times its level and every step is clipped hard",
         first="it leads the loss",
         seen=(
-            Seen("OPT-175B 11.x", _OPT, "a few hundred updates after each restart"),
-            Seen("tr8-104B", _TR8, "grad norms 8 to 107 around step 7 000, at a clip of 1"),
+            PublicRun("OPT-175B 11.x", _OPT, "a few hundred updates after each restart"),
+            PublicRun("tr8-104B", _TR8, "grad norms 8 to 107 around step 7 000, at a clip of 1"),
         ),
     ),
     KindNote(
         kind="grad-spike",
         looks="the grad norm leaves its level for a few rows; the loss need not follow",
         first="in one run update norms rose before it",
-        seen=(Seen("Marin 32B", _MARIN, "the grad norm spiked after the loss had"),),
+        seen=(PublicRun("Marin 32B", _MARIN, "the grad norm spiked after the loss had"),),
     ),
     KindNote(
         kind="grad-drift",
         looks="the grad norm rises slowly at a flat or falling learning rate",
         first="weeks before anything else",
-        seen=(Seen("OPT-66B", _TALK, "0.20 to 0.25 towards the end"),),
+        seen=(PublicRun("OPT-66B", _TALK, "0.20 to 0.25 toward the end"),),
     ),
     KindNote(
         kind="activation-reversal",
@@ -176,14 +180,14 @@ KIND_NOTES: tuple[KindNote, ...] = (
             " rises again"
         ),
         first="it leads the loss by hundreds of steps and jumps with it",
-        seen=(Seen("OPT-175B and OPT-66B", _TALK, "watched as the surest sign of trouble"),),
+        seen=(PublicRun("OPT-175B and OPT-66B", _TALK, "watched as the surest sign of trouble"),),
     ),
     KindNote(
         kind="slowdown",
         looks="the step time rises and stays; the loss shows nothing",
         first="mostly nothing",
         seen=(
-            Seen(
+            PublicRun(
                 "BLOOM-176B", _BLOOM, "149 to 140 TFLOPs; the node was found by leaving nodes out"
             ),
         ),
@@ -200,19 +204,21 @@ KIND_NOTES: tuple[KindNote, ...] = (
         kind="hang",
         looks="no row any more, and no error until a collective times out",
         first="",
-        seen=(Seen("BLOOM-176B", _BLOOM, "validation hung three times; 18, 6 and 11 hours lost"),),
+        seen=(
+            PublicRun("BLOOM-176B", _BLOOM, "validation hung three times; 18, 6 and 11 hours lost"),
+        ),
     ),
     KindNote(
         kind="resume-jump",
         looks="the first rows after a restart do not continue the curve",
         first="settings in force at the first step after the load",
         seen=(
-            Seen(
+            PublicRun(
                 "OPT-175B",
                 _OPT,
                 "betas came back from the checkpoint, so a planned change never took force",
             ),
-            Seen(
+            PublicRun(
                 "BLOOM-176B", _BLOOM, "bumps at restarts came from tied weights and a decay group"
             ),
         ),
@@ -222,8 +228,8 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="a loss that is too low after a restart, and a jump up when new data comes",
         first="sample ids, at the first batch after the load",
         seen=(
-            Seen("a Lightning run", _BOOK, "the sampler began anew at each restart"),
-            Seen("OPT-175B", _TALK, "data repeated from about step 93 000 on"),
+            PublicRun("a Lightning run", _BOOK, "the sampler began anew at each restart"),
+            PublicRun("OPT-175B", _TALK, "data repeated from about step 93 000 on"),
         ),
     ),
     KindNote(
@@ -231,15 +237,15 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="one value, over and over",
         first="",
         seen=(
-            Seen("tr1-13B", "BigScience tr1-13B chronicles", "grad norm printed as 0.000"),
-            Seen("OPT-175B", _OPT, "position embeddings whose gradient stayed 0"),
+            PublicRun("tr1-13B", "BigScience tr1-13B chronicles", "grad norm printed as 0.000"),
+            PublicRun("OPT-175B", _OPT, "position embeddings whose gradient stayed 0"),
         ),
     ),
     KindNote(
         kind="grokking",
         looks="training and validation loss fall together, suddenly, away from any epoch boundary",
         first="",
-        seen=(Seen("a small run", _BOOK, "4 to 2.5 within 480 samples"),),
+        seen=(PublicRun("a small run", _BOOK, "4 to 2.5 within 480 samples"),),
     ),
     KindNote(
         kind="batch-outlier",

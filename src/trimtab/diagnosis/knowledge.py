@@ -1,16 +1,16 @@
 """What is known of kinds of incident beyond this log, as data: looks, runs, look-alikes.
 
-The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs stand in
+The tables are `KIND_NOTES` and `LOOK_ALIKES`; remedies with their runs are in
 `trimtab.plan.remedy_table`, what the sources disagree on in `trimtab.plan.conflicts`.
 """
 
 from dataclasses import dataclass
 
-__all__ = ["KindNote", "LookAlike", "Seen"]
+__all__ = ["KindNote", "LookAlike", "PublicRun"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class PublicRun:
     """One public run in which it happened."""
 
     run: str
@@ -32,7 +32,7 @@ class KindNote:
     looks: str
     first: str
     """What moves first, and how long before; empty where nothing is known to."""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[PublicRun, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,4 +45,4 @@ class LookAlike:
     how: str
     """The evidence, cheapest first."""
     source: str = ""
-    """Who told them apart that way; empty: follows from what the two are."""
+    """Who separated them that way; empty: follows from what the two are."""

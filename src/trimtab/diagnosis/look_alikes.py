@@ -1,4 +1,4 @@
-"""What looks alike, and what separates it, the cheapest evidence first."""
+"""Pairs that look alike in a loss curve, and the evidence that separates them, cheapest first."""
 
 from trimtab.diagnosis.knowledge import LookAlike
 
@@ -87,7 +87,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         other="grokking",
         how=(
             "validation falls too: understanding. Validation stays or is not measured, and few"
-            " tokens or n-grams make up the targets: an artefact of the data. A step down exactly"
+            " tokens or n-grams make up the targets: an artifact of the data. A step down exactly"
             " at an epoch's end: repeated data"
         ),
         source="OPT-175B logbook; Machine Learning Engineering, loss patterns",
@@ -126,7 +126,7 @@ LOOK_ALIKES: tuple[LookAlike, ...] = (
         other="scale-collapse",
         how=(
             "update over weight norm: near 0 with the scale at its floor means that nothing is"
-            " learnt. Usual, with shrinking weights: weight decay. A 125M model that fails under"
+            " learned. Usual, with shrinking weights: weight decay. A 125M model that fails under"
             " the same layout too: a bug"
         ),
         source="OPT-175B logbook; S. Zhang's talk on OPT",

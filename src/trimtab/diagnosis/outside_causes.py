@@ -1,18 +1,20 @@
-"""Causes that lie outside the dynamics of the loss: the clock, the order of data, what is logged.
+"""Causes outside the dynamics of the loss: throughput, order of data, logging.
 
-Each speaks only on the kinds of incident that it can explain; on all others it is as good as
-ruled out, so that it takes nothing from the causes of a spike.
+Each has evidence only for the kinds of incident that it can explain. For all others it is
+practically excluded, so it takes no share from the causes of a spike.
 """
 
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis.cause_entry import CauseEntry
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 
 __all__ = ["OUTSIDE"]
 
 
-def _only_for(*kinds: str) -> Rule:
-    return Rule("another-kind", e.other_kind(*kinds), -6.0, "it explains no incident of this kind")
+def _only_for(*kinds: str) -> EvidenceRule:
+    return EvidenceRule(
+        "another-kind", e.other_kind(*kinds), -6.0, "it explains no incident of this kind"
+    )
 
 
 OUTSIDE: tuple[CauseEntry, ...] = (
@@ -22,20 +24,20 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F34",),
         prior=0.02,
         rules=(
-            Rule(
+            EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 2.0, "steps became slow or stopped"
             ),
-            Rule(
+            EvidenceRule(
                 "calm",
                 e.clock_alone,
                 0.7,
-                "the loss and the gradients show nothing, so the work itself was sound",
+                "the loss and the gradients are normal, so the training itself is sound",
             ),
-            Rule(
+            EvidenceRule(
                 "non-finite",
                 e.of_kind("non-finite", "unrecovered-spike", "divergence"),
                 -1.5,
-                "the loss went wrong with it, which a wait does not explain",
+                "the loss went wrong too, which a wait does not explain",
             ),
             _only_for("slowdown", "stall", "hang"),
         ),
@@ -49,10 +51,10 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F34", "F35"),
         prior=0.015,
         rules=(
-            Rule(
+            EvidenceRule(
                 "short", e.of_kind("stall"), 3.2, "single slow steps, and the old pace after them"
             ),
-            Rule(
+            EvidenceRule(
                 "slower-for-good",
                 e.of_kind("slowdown", "hang"),
                 -2.0,
@@ -70,30 +72,34 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F15", "F16", "F17", "F28"),
         prior=0.025,
         rules=(
-            Rule("repeats", e.of_kind("repeated-data"), 2.5, "losses show data fed twice"),
-            Rule(
+            EvidenceRule("repeats", e.of_kind("repeated-data"), 2.5, "losses show data fed twice"),
+            EvidenceRule(
                 "too-good", e.of_kind("too-good"), 2.0, "the loss is lower than learning explains"
             ),
-            Rule(
+            EvidenceRule(
                 "just-resumed",
                 e.just_resumed,
                 0.9,
                 "the onset lies {f.resume_rows} rows after a restart",
             ),
-            Rule(
+            EvidenceRule(
                 "no-restart",
                 e.long_after_resume,
                 -0.4,
                 "no restart lies near the onset, so it would be an epoch or duplicates",
             ),
-            Rule("unrecovered", e.unrecovered, -2.0, "the loss rose; data seen before lowers it"),
+            EvidenceRule(
+                "unrecovered", e.unrecovered, -2.0, "the loss rose; data seen before lowers it"
+            ),
             _only_for("repeated-data", "too-good", "resume-jump", "shift", "plateau"),
-            Rule("rose", e.of_kind("spike"), -3.0, "the loss rose; data seen before lowers it"),
-            Rule(
+            EvidenceRule(
+                "rose", e.of_kind("spike"), -3.0, "the loss rose; data seen before lowers it"
+            ),
+            EvidenceRule(
                 "not-low",
                 e.other_kind("repeated-data", "too-good", "resume-jump"),
                 -1.5,
-                "nothing says that the loss was too low",
+                "there is no sign that the loss was too low",
             ),
         ),
         look_alikes=("code-or-resume-change", "bad-data-window"),
@@ -106,27 +112,27 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F06", "F11", "F25", "F36"),
         prior=0.025,
         rules=(
-            Rule("plateau", e.of_kind("plateau"), 2.2, "the loss stands still"),
-            Rule(
+            EvidenceRule("plateau", e.of_kind("plateau"), 2.2, "the loss is flat"),
+            EvidenceRule(
                 "skipped",
                 e.of_kind("skipped-steps", "scale-collapse"),
                 1.0,
                 "updates are skipped, so weights stay as they are",
             ),
-            Rule(
+            EvidenceRule(
                 "low-rate",
                 e.low_rate,
                 0.6,
                 "the learning rate had fallen to {f.lr_peak_share:.0%} of its peak",
             ),
-            Rule("full-rate", e.full_rate, -0.4, "the learning rate was at its peak"),
-            Rule("up", e.unrecovered, -1.5, "the loss rose; it did not only stand still"),
+            EvidenceRule("full-rate", e.full_rate, -0.4, "the learning rate was at its peak"),
+            EvidenceRule("up", e.unrecovered, -1.5, "the loss rose; it did not only stand still"),
             _only_for("plateau", "skipped-steps", "frozen-signal"),
         ),
         look_alikes=("learning-rate-too-high", "code-or-resume-change", "fp16-range"),
         test=(
             "log the update norm over the weight norm for 20 steps: about 0.001 is usual, near 0"
-            " means nothing is learnt"
+            " means nothing is learned"
         ),
         remedies=("weight-decay", "bf16", "loss-scaler-reset", "adam-eps", "roll-back"),
     ),
@@ -136,8 +142,8 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F36",),
         prior=0.01,
         rules=(
-            Rule("frozen", e.of_kind("frozen-signal"), 3.0, "the signal repeats one value"),
-            Rule(
+            EvidenceRule("frozen", e.of_kind("frozen-signal"), 3.0, "the signal repeats one value"),
+            EvidenceRule(
                 "others-moved",
                 lambda f: e.yes(bool(f.kinds & e.MALIGNANT)),
                 -1.0,
@@ -155,21 +161,21 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F24", "F37"),
         prior=0.005,
         rules=(
-            Rule("drift", e.of_kind("grad-drift"), 2.5, "the grad norm rises slowly"),
-            Rule(
+            EvidenceRule("drift", e.of_kind("grad-drift"), 2.5, "the grad norm rises slowly"),
+            EvidenceRule(
                 "low-rate",
                 e.low_rate,
                 1.0,
                 "the learning rate had fallen to {f.lr_peak_share:.0%} of its peak",
             ),
-            Rule("full-rate", e.full_rate, -1.5, "the learning rate was at its peak"),
-            Rule("up", e.unrecovered, -2.0, "the loss did not come back"),
+            EvidenceRule("full-rate", e.full_rate, -1.5, "the learning rate was at its peak"),
+            EvidenceRule("up", e.unrecovered, -2.0, "the loss did not come back"),
             _only_for("grad-drift", "activation-reversal"),
         ),
         look_alikes=("learning-rate-too-high",),
         test=(
             "compare the grad norm with sqrt(2 x weight decay / learning rate) x the weight norm"
-            " under the schedule: what follows it is the schedule's doing"
+            " under the schedule: what follows that curve is caused by the schedule"
         ),
         remedies=("patience", "lower-lr"),
     ),

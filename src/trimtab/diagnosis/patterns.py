@@ -1,7 +1,7 @@
-"""Names of the shapes that loss curves are told in, as ML-engineering texts name them.
+"""Name the shape of a loss curve as texts on ML engineering name it.
 
-An incident's kind says what a detector saw; its pattern says what people call the picture, with
-what stands around it: the start of an attempt, the losses of single datasets, the validation loss.
+An incident's kind says what a detector saw. Its pattern is the common name of the whole picture,
+with its surroundings: the start of an attempt, the losses of single datasets, the validation loss.
 Losses of single datasets are columns called `loss/NAME`.
 
 Source: S. Bekman, Machine Learning Engineering, "Understanding training loss patterns".
@@ -32,7 +32,7 @@ Pattern = Literal[
 RESUME_ROWS = 10
 """Rows from the start of an attempt within which a spike is one of the resume."""
 DATASET_RATIO = 1.25
-"""A dataset's loss spikes with the whole if it stands this far above its own level."""
+"""A dataset's loss spikes with the whole if it is this far above its own level."""
 
 _RISING = ("divergence", "drift", "shift")
 
@@ -71,7 +71,7 @@ def _at_resume(record: RunRecord, incident: Incident) -> bool:
 
 
 def _spiking(record: RunRecord, incident: Incident) -> tuple[str, ...]:
-    """Return the datasets whose loss stands far above its own level of the rows before."""
+    """Return the datasets whose loss is far above its own level of the rows before."""
     found: list[str] = []
     for name in dataset_losses(record):
         values = record.columns[name].values

@@ -1,26 +1,26 @@
-"""Causes that one plain sign gives away; without the sign they are as good as ruled out."""
+"""Causes with one unmistakable sign; without the sign they are practically excluded."""
 
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis.cause_entry import CauseEntry
-from trimtab.diagnosis.evidence import Rule
+from trimtab.diagnosis.evidence import EvidenceRule
 
 __all__ = ["PLAIN"]
 
 PLAIN: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="never-finite",
-        title="never finite: number format, initialisation, first batch or a kernel",
+        title="never finite: number format, initialization, first batch or a kernel",
         modes=("F06", "F18", "F30"),
         prior=0.002,
         rules=(
-            Rule(
+            EvidenceRule(
                 "never-finite",
                 e.never_finite,
                 12.0,
                 "no finite loss was ever logged, so no update on finite numbers was made: "
                 "neither the learning rate nor a later state can be to blame",
             ),
-            Rule("was-finite", e.was_finite, -8.0, "the run had finite values before"),
+            EvidenceRule("was-finite", e.was_finite, -8.0, "the run had finite values before"),
         ),
         look_alikes=("fp16-range", "hardware-fault"),
         test=(
@@ -36,14 +36,16 @@ PLAIN: tuple[CauseEntry, ...] = (
         modes=("F17",),
         prior=0.002,
         rules=(
-            Rule(
+            EvidenceRule(
                 "fed-again",
                 e.fed_again,
                 12.0,
                 "losses or counters show that data was fed again after the resume at"
                 " {f.fed_again_from:.0f}",
             ),
-            Rule("no-sign", e.not_fed_again, -8.0, "nothing shows data fed again after a resume"),
+            EvidenceRule(
+                "no-sign", e.not_fed_again, -8.0, "nothing shows data fed again after a resume"
+            ),
         ),
         look_alikes=("repeated-data", "code-or-resume-change", "bad-data-window"),
         test="compare the sample ids fed after the resume with all that were fed before",
@@ -56,14 +58,16 @@ PLAIN: tuple[CauseEntry, ...] = (
         modes=("F36",),
         prior=0.002,
         rules=(
-            Rule(
+            EvidenceRule(
                 "uniform",
                 e.uniform,
                 12.0,
-                "the loss stands still at {f.uniform_loss:.4g} = ln {f.uniform_over}: all classes "
-                "are given the same probability, so nothing of the input arrives at the output",
+                "the loss is constant at {f.uniform_loss:.4g} = ln {f.uniform_over}: all classes "
+                "get the same probability, so nothing of the input reaches the output",
             ),
-            Rule("no-sign", e.not_uniform, -8.0, "the loss is not that of a uniform distribution"),
+            EvidenceRule(
+                "no-sign", e.not_uniform, -8.0, "the loss is not that of a uniform distribution"
+            ),
         ),
         look_alikes=("not-wired", "updates-too-small"),
         test=(

@@ -1,8 +1,7 @@
-"""Plain signs: what a log shows that points to one cause and hardly to another.
+"""Unmistakable signs: facts in a log that point to one cause and rarely to another.
 
-A loss that never was finite, data that a resume fed again, a loss that stands still at the
-logarithm of the number of classes. Each is read off the record; what it means stands in
-`plain_causes`.
+A loss that was never finite, data that a resume fed again, a loss constant at the logarithm of the
+number of classes. Each is computed from the record; `plain_causes` says what it means.
 """
 
 import math
@@ -13,6 +12,7 @@ import numpy as np
 from trimtab.diagnosis.history import EarlierIncidents
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 from trimtab.signals.spans import (
     Span,
     finite_values,
@@ -27,7 +27,7 @@ __all__ = ["plain_signs"]
 _COUNTERS = ("samples_seen", "tokens_seen")
 _VOCABULARIES = ("vocab_size", "padded_vocab_size", "num_classes")
 _FLAT_SHARE = 0.01
-"""Spread of a loss that stands still, as a share of it. Ours."""
+"""Spread of a loss that stays constant, as a share of it. Ours."""
 _NEAR_STATED = 0.005
 _NEAR_WHOLE = 0.02
 """How near the exponential of the loss lies to a whole number of classes."""
@@ -35,7 +35,7 @@ _MOST_COUNTED = 2_000
 """Above it every loss of four digits is the logarithm of some whole number."""
 _NEAR_START = 0.03
 _LEARNT = 0.8
-"""A loss below this share of where it stands now shows that the run had learnt. Ours."""
+"""A loss below this share of its present level shows that the run had learned. Ours."""
 
 
 def plain_signs(
@@ -79,7 +79,7 @@ def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
 def _never_finite(
     record: RunRecord, before: Sequence[Span], during: Span, incident: Incident
 ) -> bool:
-    """Return whether no finite loss or norm was logged up to the end of the incident."""
+    """Tell whether no finite loss or norm was logged up to the end of the incident."""
     if "non-finite" not in (incident.kind, *incident.also):
         return False
     spans = (*before, during)
@@ -110,11 +110,11 @@ def _clean_rows_after(record: RunRecord, incident: Incident) -> int | None:
 def _uniform_classes(
     record: RunRecord, before: Sequence[Span], during: Span, incident: Incident
 ) -> tuple[float, int] | None:
-    """Return (loss, number of classes) where a loss stands still at their logarithm; else None.
+    """Return (loss, number of classes) where a loss stays constant at their logarithm; else None.
 
-    The number is the one that the log states; or a whole one that the loss meets to 0.02 classes;
+    The number is the one that the log states; or a whole one that the loss matches to 0.02 classes;
     or, of more classes than a loss can tell apart, that at which the run began. Without a stated
-    number the run must have learnt before: a loss can stand anywhere.
+    number the run must have learned before: a loss can be constant anywhere.
 
     NaN and Inf are left out. Cost: O(m) in the rows of the incident.
     """
@@ -122,7 +122,7 @@ def _uniform_classes(
     if len(loss) < 8:
         return None
     level = float(np.median(loss))
-    spread = 1.4826 * float(np.median(np.abs(loss - level)))
+    spread = mad_sigma(loss, center=level)
     if not 0.5 < level < 20 or spread > _FLAT_SHARE * level:
         return None
     stated = next((record.facts[k] for k in _VOCABULARIES if record.facts.get(k)), None)

@@ -1,4 +1,4 @@
-"""What a live run can be asked, beyond its log: the losses of data to come, and short branches."""
+"""Measurements that a live run allows beyond its log: losses of upcoming data, short branches."""
 
 from dataclasses import dataclass
 

@@ -1,1 +1,1 @@
-"""Causes -> what to do: remedies with values, how far to roll back, and the guard's next step."""
+"""Causes -> plan: remedies with values, the rollback distance, the guard's next trial."""

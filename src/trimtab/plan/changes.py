@@ -1,4 +1,4 @@
-"""What a run changes against its parent: how many things at once, and which of them it was."""
+"""Differences between a run and its parent, and a search for the one that caused a failure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Lint:
-    """Something about the changes that has misled people."""
+    """A warning about changes that have misled people."""
 
     id: str
     text: str
@@ -41,7 +41,7 @@ class ChangeSet:
 
     @property
     def lints(self) -> tuple[Lint, ...]:
-        """What to think about before it is launched."""
+        """Return the warnings to consider before the launch."""
         return tuple(self._lints())
 
     def _lints(self) -> Iterator[Lint]:
@@ -105,10 +105,10 @@ def _is(key: str, names: Sequence[str]) -> bool:
 
 @dataclass
 class Narrowing:
-    """Which of many changes is to blame: run with half of them, and again.
+    """Find the change to blame among many: run with half of them, and repeat.
 
-    All together are known to fail, none is known to go well. Where the fault needs several of them
-    at once, those are what is left.
+    All together are known to fail, none of them is known to work. Where the fault needs several
+    changes at once, the result is that set.
 
     Example:
         >>> runs = Narrowing(keys=("clip", "lr", "seed", "wd"))
@@ -140,7 +140,7 @@ class Narrowing:
         return self._narrowed()[1]
 
     def report(self, *, failed: bool) -> None:
-        """Take in how the next run went."""
+        """Record how the next run went."""
         self._known[frozenset(self.next_run)] = failed
         self.num_runs += 1
 

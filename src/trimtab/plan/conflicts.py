@@ -1,13 +1,13 @@
-"""What the sources disagree on, as data: who says what, and how trimtab reads it."""
+"""Contradictions between published sources, as data: the claims, and how trimtab reads them."""
 
 from dataclasses import dataclass
 
-__all__ = ["CONFLICTS", "Conflict", "Position"]
+__all__ = ["CONFLICTS", "Conflict", "SourceClaim"]
 
 
 @dataclass(frozen=True)
-class Position:
-    """What one source says."""
+class SourceClaim:
+    """The claim of one source."""
 
     source: str
     says: str
@@ -19,7 +19,7 @@ class Conflict:
 
     id: str
     subject: str
-    positions: tuple[Position, ...]
+    positions: tuple[SourceClaim, ...]
     reading: str
     """What trimtab makes of it, and why."""
     about: tuple[str, ...] = ()
@@ -37,9 +37,9 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="beta2",
         subject="Adam's beta2 of 0.95 against instability",
         positions=(
-            Position(_TR8, "advisers had seen it steady losses like this one"),
-            Position(_LESSONS, "listed among what did not help the 104B model"),
-            Position(
+            SourceClaim(_TR8, "advisers had seen it steady losses like this one"),
+            SourceClaim(_LESSONS, "listed among what did not help the 104B model"),
+            SourceClaim(
                 _OPT, "a change in mid-run never took force: the checkpoint's value came back"
             ),
         ),
@@ -50,9 +50,9 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="weight-decay-1.0",
         subject="weight decay of OPT-175B's run 12",
         positions=(
-            Position(_NOTES, "went to 1.0"),
-            Position(_TALK, "set to match GPT-3, whose value is 0.1"),
-            Position(_OPT, "0.1 in the settings"),
+            SourceClaim(_NOTES, "went to 1.0"),
+            SourceClaim(_TALK, "set to match GPT-3, whose value is 0.1"),
+            SourceClaim(_OPT, "0.1 in the settings"),
         ),
         reading=(
             "1.0 is a slip for 0.1: ten times the usual decay would stop learning, and two sources"
@@ -64,10 +64,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="6k-or-7k",
         subject='where the tr8-104B run broke: "6K" or 7 000',
         positions=(
-            Position(
+            SourceClaim(
                 _TR8, "the text dates the glitch to 6K, and a drift of the loss scale to 4.7K"
             ),
-            Position(
+            SourceClaim(
                 f"{_TR8}, log lines",
                 "the printed steps of the first failure are 7 000 and 7 010, of the second 6 910 to"
                 " 6 940",
@@ -83,9 +83,9 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="stable-attention",
         subject="scaling queries and keys before their product",
         positions=(
-            Position("trainers since", "taken over widely as a matter of course"),
-            Position(_TR8, "try 3 with it failed in the same way"),
-            Position(_OPT, "11.10 with it, from BigScience's change, failed too"),
+            SourceClaim("trainers since", "taken over widely as a matter of course"),
+            SourceClaim(_TR8, "try 3 with it failed in the same way"),
+            SourceClaim(_OPT, "11.10 with it, from BigScience's change, failed too"),
         ),
         reading=(
             "harmless in exact arithmetic and good for fp16's range; it cured neither run, so do"
@@ -97,9 +97,9 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="clip-0.3",
         subject="whether clipping at 0.3 helped OPT-175B",
         positions=(
-            Position(_OPT, "lowered 2.5, 1.5, 1.0, 0.3 alongside other changes"),
-            Position(_TALK, "helped, or only put it off: they could not tell"),
-            Position("Marin 32B retrospective", "a tighter clip made no big difference"),
+            SourceClaim(_OPT, "lowered 2.5, 1.5, 1.0, 0.3 alongside other changes"),
+            SourceClaim(_TALK, "helped, or only put it off: they could not tell"),
+            SourceClaim("Marin 32B retrospective", "a tighter clip made no big difference"),
         ),
         reading=(
             "a delay at least; combine it with a lower learning rate, and compare with the"
@@ -111,10 +111,10 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="opt-peak-rate",
         subject="peak learning rate of OPT-175B's run 12",
         positions=(
-            Position(_OPT, "1.2e-4"),
-            Position("OPT code, table of models", "3e-5"),
-            Position("GPT-3 paper", "6e-5 for that size"),
-            Position(_NOTES, "1.2e-4, lowered whenever the loss began to diverge"),
+            SourceClaim(_OPT, "1.2e-4"),
+            SourceClaim("OPT code, table of models", "3e-5"),
+            SourceClaim("GPT-3 paper", "6e-5 for that size"),
+            SourceClaim(_NOTES, "1.2e-4, lowered whenever the loss began to diverge"),
         ),
         reading=(
             "1.2e-4 at the start, and much less in force later; look at the rate as it was, not at"
@@ -126,9 +126,9 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="z-loss-size",
         subject="weight of the z-loss",
         positions=(
-            Position("PaLM paper", "1e-4"),
-            Position("OLMo 2 report", "1e-4"),
-            Position("OLMo-core, configuration", "1e-5"),
+            SourceClaim("PaLM paper", "1e-4"),
+            SourceClaim("OLMo 2 report", "1e-4"),
+            SourceClaim("OLMo-core, configuration", "1e-5"),
         ),
         reading="either is small; 1e-4 is the better tested",
         about=("z-loss",),
@@ -137,8 +137,8 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="olmo2-13b-rate",
         subject="peak learning rate of OLMo 2 13B",
         positions=(
-            Position("OLMo 2 report", "9e-4"),
-            Position("OLMo, configuration file", "3e-4"),
+            SourceClaim("OLMo 2 report", "9e-4"),
+            SourceClaim("OLMo, configuration file", "3e-4"),
         ),
         reading="open",
         about=("learning-rate-too-high",),
@@ -147,9 +147,11 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="patience",
         subject="whether to wait for a huge spike to heal",
         positions=(
-            Position(_LESSONS, "one healed after some 2 000 steps, more often they did not"),
-            Position("BLOOM chronicles", "its one spike healed in 30 steps"),
-            Position("IDEFICS-80B chronicles", "waited for hours in vain where drift came before"),
+            SourceClaim(_LESSONS, "one healed after some 2 000 steps, more often they did not"),
+            SourceClaim("BLOOM chronicles", "its one spike healed in 30 steps"),
+            SourceClaim(
+                "IDEFICS-80B chronicles", "waited for hours in vain where drift came before"
+            ),
         ),
         reading="wait where nothing drifted before; roll back where it did",
         about=("patience", "spike", "unrecovered-spike", "benign-noise"),
@@ -158,8 +160,8 @@ CONFLICTS: tuple[Conflict, ...] = (
         id="llama3-gpu-share",
         subject="share of GPU faults among Llama 3's interruptions",
         positions=(
-            Position("Llama 3 paper, text", "30.1 %"),
-            Position("Llama 3 paper, counts of its table", "148 of 419, which is 35.3 %"),
+            SourceClaim("Llama 3 paper, text", "30.1 %"),
+            SourceClaim("Llama 3 paper, counts of its table", "148 of 419, which is 35.3 %"),
         ),
         reading="the counts",
         about=("hardware-fault", "exclude-node"),

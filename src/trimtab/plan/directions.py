@@ -1,4 +1,4 @@
-"""Finding a value by direction: drastically first (times and by 4), then the interval halved."""
+"""Search for a value with side runs: ×4 and ÷4 first, then bisect on a logarithmic scale."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,14 +14,15 @@ class Probe:
 
     value: float
     factor: float
-    """Against the value that the search stands at."""
+    """Relative to the current value of the search."""
 
 
 @dataclass
 class Directions:
-    """A search over one setting on a logarithmic scale, such as warm-up steps or a rate.
+    """A search over one setting on a logarithmic scale, such as warm-up steps or a learning rate.
 
-    Side runs only: a raised learning rate is found here, and never set in a run by trimtab.
+    It uses side runs only: it may find that a higher learning rate is better, but trimtab never
+    raises one in a run.
 
     Example:
         >>> search = Directions("lr", 1e-4)
@@ -36,7 +37,7 @@ class Directions:
     value: float
     factor: float = 4.0
     loss: float = math.nan
-    """Of the value that the search stands at."""
+    """Loss at the current value of the search."""
     finest: float = 1.2
     """Factor below which it is fine enough. Ours."""
     tried: dict[float, float] = field(default_factory=dict)
@@ -55,12 +56,10 @@ class Directions:
         return tuple(Probe(self.value * f, f) for f in both)
 
     def report(self, losses: dict[float, float], *, here: float) -> None:
-        """Take in the losses of the arms by value, and of the value itself.
+        """Record the losses of the arms by value, and of the current value; halve the interval.
 
-        Then halve the interval.
-
-        A loss that is not finite is worse than any. The best of the three is where the search
-        stands next; the interval is halved on the logarithmic scale.
+        A non-finite loss is worse than any other. The search continues at the best of the three;
+        the interval is halved on the logarithmic scale.
         """
         self.tried |= {**losses, self.value: here}
         known = {v: x if math.isfinite(x) else math.inf for v, x in self.tried.items()}

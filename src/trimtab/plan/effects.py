@@ -1,4 +1,4 @@
-"""How much a branch changed: its loss against the control's, step by step, with an interval."""
+"""Effect of a branch: its loss minus the control's, step by step, with a confidence interval."""
 
 import math
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def effect_of(branch: Mapping[int, float], control: Mapping[int, float]) -> Effe
     """Return the mean difference of two loss curves over the steps that both have.
 
     d[t] = branch[t] - control[t]; the interval is mean(d) ± t s / sqrt(n) over the means of up to 8
-    blocks of neighbouring steps, since neighbours are not independent. Blind to a change that comes
+    blocks of neighboring steps, since neighbors are not independent. Blind to a change that comes
     and goes within a block, and to all before the first common step.
 
     Args:
@@ -59,7 +59,8 @@ def effect_of(branch: Mapping[int, float], control: Mapping[int, float]) -> Effe
         size ±Inf; steps at which neither is are left out. Under 4 common steps: NaN, inconclusive.
 
     Example:
-        >>> effect_of({t: 2.0 + 0.01 * (t % 2) for t in range(16)}, {t: 3.0 for t in range(16)}).label
+        >>> branch = {t: 2.0 + 0.01 * (t % 2) for t in range(16)}
+        >>> effect_of(branch, {t: 3.0 for t in range(16)}).label
         'better'
         >>> str(effect_of({1: 2.0}, {1: 2.5}))
         'inconclusive: 1 steps to compare'

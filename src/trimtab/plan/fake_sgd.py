@@ -1,7 +1,4 @@
-"""Adam made to act like SGD (beta1 0, a large eps, the rate scaled by it).
-
-Is it one, and is it in force?
-"""
+"""Adam configured to act like SGD (beta1 0, a large eps): does it, and with which rate?"""
 
 import math
 from collections.abc import Mapping
@@ -39,7 +36,7 @@ def check_fake_sgd(
     Blind to single elements whose gradient is far above the RMS.
 
     Args:
-        wanted: beta1, eps and lr as asked for.
+        wanted: beta1, eps and lr as requested.
         in_force: The same as the optimizer holds them, read after the load: a checkpoint brings its
             own back.
         grad_rms: Root mean square of a gradient element.
@@ -48,14 +45,14 @@ def check_fake_sgd(
         ConfigError: A setting is missing.
 
     Example:
-        >>> asked = {"beta1": 0.0, "eps": 100.0, "lr": 1.0}
-        >>> check_fake_sgd(asked, asked, grad_rms=1e-3).effective
+        >>> requested = {"beta1": 0.0, "eps": 100.0, "lr": 1.0}
+        >>> check_fake_sgd(requested, requested, grad_rms=1e-3).effective
         True
-        >>> check_fake_sgd(asked, {**asked, "eps": 1e-8}, grad_rms=1e-3).warnings[0]
-        'eps is 1e-08 in force and not 100: not effective, loading a checkpoint brought the old one
-        back'
+        >>> in_force = {**requested, "eps": 1e-8}
+        >>> check_fake_sgd(requested, in_force, grad_rms=1e-3).warnings[0].split(":")[0]
+        'eps is 1e-08 in force and not 100'
     """
-    for side, values in (("asked for", wanted), ("in force", in_force)):
+    for side, values in (("requested", wanted), ("in force", in_force)):
         missing = [k for k in ("beta1", "eps", "lr") if k not in values]
         if missing:
             raise ConfigError(f"settings {side}: no {', '.join(missing)}")

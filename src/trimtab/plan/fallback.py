@@ -1,5 +1,4 @@
-"""Plan B: until when a failing lineage can go on so that published settings still finish in
-time."""
+"""Plan B: how long a failing run can continue if published settings must still finish in time."""
 
 import math
 from dataclasses import dataclass
@@ -35,11 +34,10 @@ def plan_b(
     plan_b_goodput: float = 0.9,
     reserve: float = 0.1,
 ) -> PlanB:
-    """Return whether to give a failing lineage up for published settings.
+    """Return whether to give up a failing run for published settings.
 
     days needed = tokens / (tokens_per_day * goodput); switch within = (1 - reserve) * days_left -
-    days needed of plan B. Switch where the present lineage will not be done in time and plan B
-    will.
+    days needed of plan B. Switch where the present run will not finish in time and plan B will.
 
     Args:
         days_left: Until the machines are gone.

@@ -1,6 +1,4 @@
-"""Flags by framework, as data.
-
-What carries out a remedy, and what runs a test that tells causes apart.
+"""Flags by framework, as data: for each remedy, and for each test that separates causes.
 
 Megatron-LM as of 2024-2026; Megatron-DeepSpeed is BigScience's fork, whose scheduler override and
 data skip have other names. metaseq and fairseq, torchtitan, OLMo, nanoGPT, Lightning's CLI, NeMo

@@ -11,9 +11,7 @@ __all__ = ["TRAPS", "dialect", "experiment_flags", "flags_for", "located"]
 
 
 def dialect(log_format: str) -> str:
-    """Return whose flags a log's format, or a framework's name, calls for.
-
-    Empty where none are known.
+    """Return whose flags a log format or framework uses; empty where none are known.
 
     Example:
         >>> dialect("megatron"), dialect("hf-stdout"), dialect("csv")

@@ -1,8 +1,8 @@
-"""Why a run keeps failing: the hypotheses people went through, in the order of cost and prior.
+"""Why a run keeps failing: hypotheses that large public runs tested, ordered by cost and prior.
 
-Each is a guided test: what to launch, what its outcome says, and what need not be looked at any
-more. The order of BigScience's 104B series: other data, fp32, beta2, redesign. Costs and priors are
-data; `edited` takes them from a table of the user's.
+Each is a guided test: which run to launch, what each outcome means, and which hypotheses it
+excludes. The order of BigScience's 104B series: other data, fp32, beta2, redesign. Costs and priors
+are data; `edited` takes them from a table of the user's.
 
 References:
     BigScience tr8-104B chronicles and lessons learned (bigscience-workshop/bigscience).
@@ -272,9 +272,9 @@ def _counted(was: str) -> str:
 def still_open(
     outcomes: Mapping[str, bool], hypotheses: Sequence[Hypothesis] = HYPOTHESES
 ) -> tuple[Hypothesis, ...]:
-    """Return what is left to test, in order.
+    """Return the untested hypotheses, in order.
 
-    Not what was tested, nor the parts of what is ruled out.
+    Tested ones are left out, and so are the parts of excluded ones.
 
     Args:
         outcomes: By id, whether the changed run went well.

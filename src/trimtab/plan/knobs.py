@@ -1,7 +1,4 @@
-"""The ledger of knobs: every setting that one attempt changed alone.
-
-With its effect on four metrics.
-"""
+"""Effect of settings: every change that one attempt made alone, judged by four metrics."""
 
 from dataclasses import dataclass
 
@@ -9,20 +6,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.plan.changes import change_set
-from trimtab.plan.labels import ChangeLabel, Stretch, label_change
+from trimtab.plan.labels import ChangeLabel, StepWindow, label_change
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 
 __all__ = ["Toggle", "knob_ledger"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Toggle:
-    """One change and what followed."""
+    """One change of settings and its effect."""
 
     attempt: str
     parent: str
     keys: tuple[str, ...]
-    """What changed; more than one: which of them did it cannot be told."""
+    """What changed; more than one: which of them did it is not known."""
     was: tuple[str, ...]
     now: tuple[str, ...]
     steps: int
@@ -40,7 +38,7 @@ class Toggle:
 def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, ...]:
     """Return every change of settings from a parent attempt to its child, in order.
 
-    Compared are the child's rows with the parent's at the same steps, where the parent went on;
+    Compared are the child's rows with the parent's at the same steps, where the parent continued;
     else with the parent's last rows before the branch. What the child does not state is no change:
     a guard's trial states what it sets, and nothing else.
 
@@ -84,7 +82,7 @@ def _said(value: str | None) -> str:
     return "not stated" if value is None else value
 
 
-def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> Stretch:
+def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> StepWindow:
     columns = {
         name: record.columns[name].values[rows]
         for name in ("loss", "grad_norm")
@@ -92,9 +90,10 @@ def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> Stretch:
     }
     nothing = np.full(len(rows), np.nan)
     losses = columns.get("loss", nothing)
-    stretch = Stretch()
+    stretch = StepWindow()
     level = np.nanmedian(losses) if np.isfinite(losses).any() else np.nan
-    spread = 1.4826 * np.nanmedian(np.abs(losses - level)) if np.isfinite(level) else np.nan
+    known = losses[~np.isnan(losses)]  # an infinite loss counts as far away, a NaN as not logged
+    spread = mad_sigma(known, center=float(level)) if np.isfinite(level) else np.nan
     for loss, norm in zip(losses, columns.get("grad_norm", nothing), strict=True):
         odd = not np.isfinite(loss) or abs(loss - level) > max(8 * spread, 0.05 * abs(level))
         stretch.add(float(loss), float(norm), alarms=int(odd))

@@ -1,4 +1,4 @@
-"""Better, worse or unclear: what a change did to stability, by four metrics before and after it."""
+"""Label the effect of a change on stability: better, worse or unclear, by four metrics."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-__all__ = ["METRICS", "ChangeLabel", "Stretch", "label_change"]
+from trimtab.signals.robust import mad_sigma
+
+__all__ = ["METRICS", "ChangeLabel", "StepWindow", "label_change"]
 
 Label = Literal["better", "worse", "unclear"]
 
@@ -21,7 +23,7 @@ _RATIO = 1.5
 
 
 @dataclass
-class Stretch:
+class StepWindow:
     """Some steps of a run, in order."""
 
     losses: list[float] = field(default_factory=list)
@@ -57,7 +59,7 @@ class ChangeLabel:
         return f"{self.overall}: {', '.join(said)}"
 
 
-def label_change(before: Stretch, after: Stretch) -> ChangeLabel:
+def label_change(before: StepWindow, after: StepWindow) -> ChangeLabel:
     """Return the label of a change from the steps before and after it.
 
     The loss counts by size (1 %) and significance (3 standard errors of the difference of the
@@ -67,8 +69,8 @@ def label_change(before: Stretch, after: Stretch) -> ChangeLabel:
     Non-finite losses after the change make it worse. Under 8 steps on either side: unclear.
 
     Example:
-        >>> calm = Stretch(losses=[2.0, 2.01] * 8, norms=[0.2] * 16)
-        >>> wild = Stretch(losses=[3.0, 2.5] * 8, norms=[0.9] * 16, alarms=2)
+        >>> calm = StepWindow(losses=[2.0, 2.01] * 8, norms=[0.2] * 16)
+        >>> wild = StepWindow(losses=[3.0, 2.5] * 8, norms=[0.9] * 16, alarms=2)
         >>> label_change(wild, calm).overall, label_change(calm, wild).overall
         ('better', 'worse')
     """
@@ -135,5 +137,5 @@ def _median(values: Sequence[float]) -> float:
 def _spread(values: Sequence[float]) -> float:
     if len(values) < 3:
         return math.nan
-    d = np.diff(values)
-    return 1.4826 * float(np.median(np.abs(d - np.median(d))))
+    # not divided by sqrt(2): only ratios of two such spreads are looked at
+    return mad_sigma(np.diff(values))

@@ -1,10 +1,10 @@
-"""The guard's next step after it has gone back: which short branch to try, which one to keep.
+"""The guard's next step after a rollback: which short branch to try, which one to keep.
 
-One pure function of a `Situation`. The order is `Policy.arms`, what worked in an incident of the
-same kind first. The replay that changes nothing comes where neither the data nor the rate is
-suspected; then it tells whether there is anything to cure. A branch is kept once it held, and no
-dearer one is tried then, except stronger cuts of the rate, as long as they are clearly better, and
-bf16 where fp32 held. A rate is never raised.
+One pure function of a `Situation`. The order is `Policy.arms`, with what worked in an incident of
+the same kind first. The unchanged replay comes first where neither the data nor the rate is
+suspected: it shows whether there is anything to fix. A branch that holds is kept, and no more
+costly one is tried after it, except stronger cuts of the rate, as long as they are clearly better,
+and bf16 where fp32 held. A rate is never raised.
 """
 
 import math
@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Commit:
-    """Go on from the restore point with what this trial changed."""
+    """Continue from the restore point with the changes of this trial."""
 
     trial: Trial
     reason: str
@@ -37,7 +37,7 @@ class Commit:
 
 @dataclass(frozen=True, kw_only=True)
 class GoBack:
-    """Nothing held here: go further back, probe again and start the trials over."""
+    """No trial held here: go further back, probe again and start the trials over."""
 
     times: int
     """Multiple of the first rollback distance to go back from the first sign."""
@@ -54,7 +54,7 @@ class Wait:
 
 @dataclass(frozen=True, kw_only=True)
 class GiveUp:
-    """Leave the run as it is and only advise from here on."""
+    """Leave the run as it is and only advise from now on."""
 
     reason: str
 
@@ -126,7 +126,7 @@ class Situation:
     """Steps spent on branches for this incident."""
     step: int = 0
     last_action_step: int | None = None
-    """Step from which the last committed action went on; None: there was none."""
+    """Step from which the last committed action continued; None: there was none."""
 
 
 def next_step(s: Situation) -> NextStep:
@@ -180,12 +180,14 @@ def _blocked(s: Situation) -> NextStep | None:
     if s.trials:
         return None
     since = None if s.last_action_step is None else s.step - s.last_action_step
+    # non-finite values are exempt: waiting would only spread them through the state
     if since is not None and since < policy.cooldown_steps and not s.nonfinite:
         until = s.step - since + policy.cooldown_steps
         return Wait(
             until_step=until,
             reason=f"the last action was {since} steps ago; cool-down until step {until}",
         )
+    # the limits are checked before the first trial only: a case that has begun is finished
     if s.rollbacks >= policy.max_rollbacks:
         return GiveUp(
             reason=f"{s.rollbacks} rollbacks so far, the policy allows {policy.max_rollbacks}"
@@ -208,10 +210,11 @@ def _blocked(s: Situation) -> NextStep | None:
 
 
 def _too_much_data(s: Situation) -> GiveUp | None:
-    """Return why data that stood out is not left out; a branch through it would tell nothing."""
+    """Return why outlying data is not skipped; a branch through it would show nothing."""
     p = s.probe
     if not _outliers(s) or s.recurrences or s.policy.bisect == "always":
         return None
+    # without a known length no share can be computed, so nothing is refused
     if s.planned_samples is None or _skip_range(s) is not None:
         return None
     assert p is not None
@@ -235,6 +238,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
     if s.policy.bisect == "never":
         arms = tuple(a for a in arms if a in _CHEAP)
     late = "replay" in arms and not _unexplained(s) and s.policy.bisect == "when-stuck"
+    # the replay comes late: the cheap arms that fit a suspicion go first
     waiting = {a for a in arms if a in _CHEAP and a != "replay"}
     for arm in arms:
         if arm == "replay":
@@ -251,7 +255,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
 
 
 def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial]:
-    """Yield the branches that separate causes; none after a replay in which all went well."""
+    """Yield the branches that separate causes; none after an unchanged replay that held."""
     control = Trial(name="as it was")
     arms = in_order(s.policy.arms, first=("replay",))
     if "replay" in arms:
@@ -267,7 +271,7 @@ _CHEAP = ("replay", "other-data", "lower-lr")
 
 
 def _unexplained(s: Situation) -> bool:
-    """Tell whether nothing speaks for the data or for the rate."""
+    """Tell whether there is no evidence against the data or the rate."""
     if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
         return False
     looked = s.probe is not None and s.policy.bisect != "never"
@@ -292,8 +296,10 @@ def _data(s: Situation) -> Iterator[Trial]:
 
 
 def _cuts(s: Situation) -> Iterator[Trial]:
+    # data that stood out stays skipped in the cuts: a cut alone would have to survive it
     also = _skip_range(s) if _outliers(s) else None
     for factor, label in _factors(s):
+        # under a rising schedule a factor would be overtaken; the rate is held instead
         limit = s.lr_now * factor if s.lr_rising else None
         if limit is not None:
             label, factor = f"LR held at {limit:.3g}", 1.0
@@ -311,6 +317,7 @@ def _in_fp32(s: Situation) -> Iterator[Trial]:
 def _in_bf16(s: Situation) -> Iterator[Trial]:
     """bf16 has fp16's cost and fp32's range; it is not tried where fp32 failed."""
     asked = next((t for t in s.trials if t.name == "in fp32"), None)
+    # where fp32 failed the number format is not to blame, and bf16 would fail as well
     if s.low_precision == "fp16" and (asked is None or asked.held):
         yield Trial(name="in bf16", precision="bf16")
 
@@ -378,6 +385,7 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
         return
     base = 1.0
     if _lr_rose(s):
+        # after a jump the old rate comes first: it is known to have worked
         base = s.lr_restore / s.lr_now
         yield base, f"LR back to {s.lr_restore:.3g} (x {base:.3g})"
     for factor in s.policy.lr_factors:

@@ -1,7 +1,8 @@
-"""Which machine is faulty: halve the pool, run on one half, and again.
+"""Find the faulty machine: halve the pool, probe one half, and repeat.
 
-A pool fails a probe if any machine in it is faulty. Found one, it is taken out and the rest is
-tried; so any number is found, one after the other, in about log2(n) probes each.
+A pool fails a probe if any machine in it is faulty. Each faulty machine found is removed and the
+search continues with the rest, so any number is found, one after the other, in about log2(n) probes
+each.
 """
 
 import math
@@ -48,7 +49,7 @@ class Search:
         return math.ceil(math.log2(len(self._suspects))) if self._suspects else 0
 
     def report(self, *, failed: bool) -> None:
-        """Take in whether the pool failed."""
+        """Record whether the pool failed."""
         self.num_probes += 1
         pool, self._pool = self._pool, ()
         if self._checking_rest:

@@ -1,11 +1,7 @@
-"""What worked in earlier incidents, read off the events of a run.
-
-It is tried, and proposed, first.
-"""
+"""Remedies that worked in earlier incidents, from the events of a run; they are tried first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from trimtab.plan.plan import Plan
 from trimtab.plan.trials import Trial
@@ -31,17 +27,18 @@ def remedy_of(trial: Trial) -> str:
     """Return what keeping a trial is called.
 
     Example:
-        >>> remedy_of(Trial(name="x", skip=(0, 7), lr_factor=0.5)), remedy_of(Trial(name="as it was"))
+        >>> trial = Trial(name="x", skip=(0, 7), lr_factor=0.5)
+        >>> remedy_of(trial), remedy_of(Trial(name="as it was"))
         ('roll-back+skip-data+lower-lr', 'roll-back')
     """
     return "+".join(["roll-back", *(ARM_REMEDIES[a] for a in trial.arms if a in ARM_REMEDIES)])
 
 
-def what_worked(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
+def what_worked(events: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str, tuple[str, ...]]:
     """Return the arms that worked, by kind of incident, the latest first.
 
-    One counts from the outcome that verified it, and no longer once it failed in a later incident
-    of the same kind.
+    An arm counts from the outcome that verified it until it fails in a later incident of the same
+    kind.
 
     Args:
         events: (event, fields) of a journal, in order.
@@ -71,8 +68,7 @@ def what_worked(events: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, tu
 
 
 def prefer(plan: Plan, worked: Sequence[str]) -> Plan:
-    """Return a plan with the remedies of arms that worked in an earlier incident of the kind
-    first."""
+    """Return a plan that begins with the remedies that worked in earlier incidents of the kind."""
     names = [ARM_REMEDIES.get(arm, "roll-back") for arm in worked]
     first = [
         replace(r, why="; ".join(filter(None, ("worked in the last incident of this kind", r.why))))

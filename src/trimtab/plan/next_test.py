@@ -27,7 +27,7 @@ def next_test_flags(
 ) -> str:
     """Return the command or flags of an experiment, or an empty string where there are none.
 
-    Where no checkpoint is known, STEP stands for one, and what it must be is said.
+    Without a known checkpoint, the text holds STEP and says what it must be.
     """
     values = _values(record, incident, features, choice)
     flags = experiment_flags(framework, experiment, values)

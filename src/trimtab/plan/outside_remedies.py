@@ -1,7 +1,4 @@
-"""Remedies for what lies outside the dynamics of the loss.
-
-Input, order of data, logging, updates.
-"""
+"""Remedies outside the dynamics of the loss: input, order of data, logging, updates."""
 
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy
@@ -21,7 +18,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         id="restore-data-order",
         title="bring the order of data back and name what was fed",
         changes="the position of the sampler at a restart, and its seed",
-        cost="a restart; what was learnt from repeated data stays",
+        cost="a restart; what was learned from repeated data stays",
         undo="start the sampler as before",
         when="mid-run",
         worked=(
@@ -37,7 +34,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
             "nothing yet: find_overflow(model, forward) names the modules by how near their outputs"
             " come to the largest number of the format, and the first that is not finite"
         ),
-        cost="two forward passes; nothing has been learnt that could be lost",
+        cost="two forward passes; nothing has been learned that could be lost",
         undo="start without the check",
         when="mid-run",
     ),
@@ -47,7 +44,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         changes=(
             "the number format, and the kernels: plain attention, none that is compiled or fused"
         ),
-        cost="ten slow steps; nothing has been learnt that could be lost",
+        cost="ten slow steps; nothing has been learned that could be lost",
         undo="go back to the old format once the cause is found",
         when="mid-run",
     ),
@@ -62,7 +59,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
     Remedy(
         id="weight-decay",
         title="set weight decay to the usual 0.1, off for norms and biases",
-        changes="the pull of the weights towards 0, by parameter group",
+        changes="the pull of the weights toward 0, by parameter group",
         cost="a larger one shrinks weights faster than they learn; a smaller one lets norms grow",
         undo="set it back",
         when="unsure",

@@ -1,4 +1,4 @@
-"""What to do: remedies with values, cost and undo. Data only; `guard/` is the hand that does it."""
+"""A plan: remedies with values, cost and undo. Data only; `guard/` carries it out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -106,13 +106,16 @@ def make_plan(
     remedies: dict[str, PlannedRemedy] = {}
     has = traits_of(record, framework)
     for name in _wanted(diagnosis, incident, features):
+        # a remedy for Adam's beta2 says nothing to a run under SGD, and so on
         if not has.issuperset(REMEDY_BY_ID[name].needs):
             continue
         if name == "exclude-node" and _one_rank(record):
             continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
+            # two causes may want one remedy; the more likely cause gave it first
             remedies.setdefault(planned.remedy, planned)
+    # sorting is stable: within one time of use the order of the causes stays
     ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
     return Plan(
         remedies=tuple(ordered),
@@ -129,10 +132,7 @@ def make_plan(
 
 
 def _one_rank(record: RunRecord) -> bool:
-    """Whether the run says of itself that it is one process.
-
-    There is no other node to go on with.
-    """
+    """Whether the run states that it is one process, so there is no other node to move to."""
     sizes = (a.settings.get("world_size") for a in record.attempts)
     return {size for size in sizes if size is not None} == {"1"}
 
@@ -154,20 +154,21 @@ def _rollback(
 def _first_sign(diagnosis: Diagnosis, incident: Incident, f: Features) -> float:
     """Return the step to go back before.
 
-    Of weights spoilt by an earlier incident, its first sign.
+    Where an earlier incident damaged the weights, that is its first sign.
     """
     spoilt = CAUSE_BY_ID[diagnosis.top.cause].go_back == "always"
     return f.blow_up if spoilt and f.blow_up is not None else incident.first_step
 
 
 def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
-    """Return ids of remedies: the leading cause's in full, of the others the first that is new.
+    """Return the ids of remedies: all of the leading cause, the first new one of each other.
 
-    Going back comes first where the leading cause does not say otherwise, and last where the run
-    itself has shown that it heals.
+    Rollback comes first unless the leading cause says otherwise, and last where the run has
+    recovered by itself.
     """
     top = CAUSE_BY_ID[diagnosis.top.cause]
     pace = pace_alone(f) > 0
+    # a note needs no cure, whatever its causes would suggest
     if incident.severity == "info" or top.id == "benign-noise":
         return ["watch-pace" if pace else "patience"]
     if top.go_back == "never":
@@ -185,13 +186,14 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
     others = [r for r in wanted if r not in back]
     if top.go_back != "always" and not f.kinds & _STATE_KINDS:
         return others or ["watch-pace" if pace else "patience"]
+    # going back would cost steps that the run has already won back by itself
     if _healed(f):
         return ["patience", *(r for r in others if r != "patience"), *back]
     return wanted
 
 
 def _healed(f: Features) -> bool:
-    """Tell whether the loss came back soon and as many rows as a spike may last followed."""
+    """Tell whether the loss came back soon, with enough rows after it to be sure."""
     return short_and_over(f) > 0 and (f.rows_after or 0) >= SHORT_ROWS
 
 
@@ -253,6 +255,7 @@ def _roll_back(case: _Case) -> Built:
 
 def _lower_lr(case: _Case) -> Built:
     f = case.features
+    # a half was tried and failed, so the next cut is a quarter of the schedule
     factor = 0.25 if _was_lowered(case) else 0.5
     if f.lr_onset is None or not f.lr_peak_share:
         return "lower-lr", {"factor": factor}, "the log states no learning rate"
@@ -360,8 +363,8 @@ def _restore_order(case: _Case) -> Built:
         return None
     why = (
         f"resume once more from the checkpoint that the resume at {step_text(resumed)} loaded, with"
-        " the sampler's position restored, or go on with data that was not fed yet; the loss"
-        " before the rise was that of data learnt by heart, so the rise itself needs no cure"
+        " the sampler's position restored, or continue with data that was not fed yet; the loss"
+        " before the rise was that of memorized data, so the rise itself needs no cure"
     )
     return "restore-data-order", {}, why
 

@@ -65,13 +65,13 @@ class Policy:
     smaller of both holds. BigScience saved every 300 instead of 1500 while tr8-104B was
     unstable."""
     checkpoint_in_background: bool = True
-    """Copy the state and write a scheduled checkpoint while training goes on; False: training waits
-    until it is on disk. Ours."""
+    """Copy the state and write a scheduled checkpoint while training continues; False: training
+    waits until it is on disk. Ours."""
     checkpoints_kept: int = 5
     """Healthy on-disk checkpoints kept, count; pinned ones do not count. Ours."""
     copy_to: str = ""
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records
-    under its own name; a run that lost its directory goes on from there. Empty: none."""
+    under its own name; a run that lost its directory continues from there. Empty: none."""
 
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
@@ -123,13 +123,13 @@ class Policy:
     distance."""
     lr_raise_allowed: bool = False
     """Always False: the guard lowers a learning rate and never raises one. OPT-175B and IDEFICS-80B
-    raised theirs in mid-run, and both counted it as a failure."""
+    raised theirs during a run, and both counted it as a failure."""
     better_by: float = 0.002
     """How much lower a stronger cut must bring the loss to be taken over a milder one that also
     held, share of the loss. Ours."""
 
     on_give_up: OnGiveUp = "advise"
-    """What to do when nothing is left to try. advise: the run goes on, advice follows; stop: the
+    """What to do when nothing is left to try. advise: the run continues, advice follows; stop: the
     run is saved and ended with exit code 3, for a person to look."""
 
     verify_steps: int = 64

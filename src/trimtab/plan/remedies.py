@@ -46,7 +46,7 @@ class Remedy:
     """What is paid for it; never empty."""
     undo: str
     when: When
-    """Whether it may be made in mid-run."""
+    """Whether it may be made during a run."""
     needs: tuple[str, ...] = ()
     """Traits of a run without which it has nothing to act on; see `trimtab.plan.traits`."""
     labels: tuple[str, ...] = ()

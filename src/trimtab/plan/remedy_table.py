@@ -162,7 +162,7 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         id="init-std",
-        title="initialise with std sqrt(2 / (5 x hidden size))",
+        title="initialize with std sqrt(2 / (5 x hidden size))",
         changes="the scale of the initial weights",
         cost="a restart from step 0",
         undo="another restart from step 0",

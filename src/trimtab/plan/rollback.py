@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 __all__ = [
-    "Candidate",
     "CheckpointInfo",
     "Grade",
+    "RollbackCandidate",
     "RollbackChoice",
     "choose_target",
     "parse_candidate",
@@ -34,7 +34,7 @@ _LOST_WEIGHT = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointInfo:
-    """A checkpoint that could be gone back to."""
+    """A checkpoint that the run could roll back to."""
 
     step: int
     grade: Grade = "healthy"
@@ -43,7 +43,7 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class RollbackCandidate:
     """One checkpoint with its score."""
 
     checkpoint: CheckpointInfo
@@ -54,16 +54,16 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackChoice:
-    """Where to go back to."""
+    """Where to roll back to."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[RollbackCandidate, ...]
     """Best first."""
     before: float
     """The first sign; no target lies after it."""
     at_most: float
     """Step that the target should not lie after, recurrences considered."""
     further_back_than: float | None = None
-    """Step that an earlier attempt resumed from in vain."""
+    """Step that an earlier attempt resumed from before it failed."""
 
     @property
     def target(self) -> CheckpointInfo | None:
@@ -131,11 +131,14 @@ def choose_target(
     """
     wanted = wanted_distance(failed_distance, recurrences, sooner=sooner)
     margin_steps = max(margin_steps, 1)  # a checkpoint of the first sign's own step holds it
+    # the first sign, not the detection: the state is in doubt from there on
     at_most = first_sign_step - max(wanted, margin_steps)
+    # a resume that did not fail is no evidence against its checkpoint
     tried = resumed_at if recurrences else None
     candidates = [
         _score(c, first_sign_step, max(at_most, 0.0), tried, margin_steps) for c in checkpoints
     ]
+    # of equal scores the newest, which gives up the fewest steps
     candidates.sort(key=lambda c: (-c.score, -c.checkpoint.step))
     return RollbackChoice(
         candidates=tuple(candidates),
@@ -151,18 +154,18 @@ def _score(
     at_most: float,
     tried: float | None,
     margin: int,
-) -> Candidate:
+) -> RollbackCandidate:
     step = checkpoint.step
     if checkpoint.grade == "poisoned":
-        return Candidate(checkpoint=checkpoint, score=0.0, reason="poisoned")
+        return RollbackCandidate(checkpoint=checkpoint, score=0.0, reason="poisoned")
     if step > first_sign - margin:
         text = f"after the first sign at {first_sign:g}"
         if step < first_sign:
             text = f"within {margin} steps of the first sign at {first_sign:g}"
-        return Candidate(checkpoint=checkpoint, score=0.05, reason=text)
+        return RollbackCandidate(checkpoint=checkpoint, score=0.05, reason=text)
     if tried is not None and step >= tried:
         text = f"not further back than {tried:g}, which failed"
-        return Candidate(checkpoint=checkpoint, score=0.1, reason=text)
+        return RollbackCandidate(checkpoint=checkpoint, score=0.1, reason=text)
     lost = f"gives up {first_sign - step:g} steps before the first sign at {first_sign:g}"
     score = 1.0
     if step > at_most:
@@ -171,7 +174,8 @@ def _score(
         lost += f", nearer than the wanted {first_sign - at_most:g}"
     else:
         score -= _LOST_WEIGHT * (at_most - step) / max(at_most, 1.0)
+    # half, not zero: where nothing healthy is left, a suspect checkpoint beats none
     if checkpoint.grade == "suspect":
         score *= 0.5
         lost += "; suspect"
-    return Candidate(checkpoint=checkpoint, score=round(score, 4), reason=lost)
+    return RollbackCandidate(checkpoint=checkpoint, score=round(score, 4), reason=lost)

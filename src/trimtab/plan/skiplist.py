@@ -63,10 +63,7 @@ class SkipList:
 
     @property
     def ranges(self) -> tuple[tuple[int, int], ...]:
-        """Ranges [first, last] over all sources.
-
-        As indices of the dataset that holds them in this order.
-        """
+        """Ranges [first, last] over all sources, as indices into all of them in this order."""
         found, before = [], 0
         for source in self.sources:
             found += [(before + first, before + last) for first, last in source.ids]

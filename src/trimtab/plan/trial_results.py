@@ -1,6 +1,6 @@
-"""What the branches from one restore point say together: a ranked table, and data against state.
+"""Results of the branches from one restore point: a ranked table, and data against state.
 
-The row that changes nothing is always there: where it was not run again, it is the run as recorded.
+The unchanged row is always there: where it was not run again, it is the run as recorded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from trimtab.plan.effects import Effect
 from trimtab.plan.trials import ARM_BY_ID
 
-__all__ = ["Cells", "Readout", "Repeat", "Row", "read_out"]
+__all__ = ["Cells", "Readout", "Repeat", "TrialRow", "read_out"]
 
 Repeat = Literal["", "bit-equal", "rounding", "different"]
 """How an unchanged replay compares with the record, up to where the trouble was seen."""
@@ -19,7 +19,7 @@ Suspect = Literal["bad data", "state", "both together", "transient", "inconclusi
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TrialRow:
     """One branch."""
 
     name: str
@@ -81,7 +81,7 @@ class Cells:
         return "state" if self.other_state else "inconclusive"
 
     @property
-    def asked(self) -> bool:
+    def tested(self) -> bool:
         """Whether it was tried far enough to blame something."""
         return bool(self.same) or None not in (self.other_data, self.other_state)
 
@@ -109,7 +109,7 @@ class Cells:
             reading = "bad data"
         elif self.other_state and self.other_data is None:
             reading = "state"
-        rest = f"; whether {' or '.join(open_)} matters was not asked" if open_ else ""
+        rest = f"; whether {' or '.join(open_)} matters was not tested" if open_ else ""
         return f"{', '.join([*tried, control])}: {reading}{rest}"
 
 
@@ -117,28 +117,25 @@ class Cells:
 class Readout:
     """The whole table."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TrialRow, ...]
     """The control first, then those that held, cheapest first, then the others by effect."""
     cells: Cells
     repeat: Repeat
     repeat_text: str
     precision: str
-    """not fp16 / fp16 / empty where it was not asked."""
+    """not fp16 / fp16 / empty where it was not tested."""
     pruned: tuple[str, ...]
     """Hypotheses that need not be looked at any more."""
 
     @property
     def verdict(self) -> str:
-        """What it says as a whole, in a line."""
+        """The overall result in one line."""
         return self._together(self.cells.text())
 
     @property
     def news(self) -> str:
-        """The same for people: without a table that says nothing yet.
-
-        Empty where nothing is known.
-        """
-        return self._together(self.cells.text() if self.cells.asked else "")
+        """The verdict for people; empty while the table shows nothing yet."""
+        return self._together(self.cells.text() if self.cells.tested else "")
 
     def _together(self, table: str) -> str:
         parts = [self.repeat_text, table, self.precision]
@@ -180,9 +177,9 @@ class Readout:
 
 
 def read_out(
-    rows: Sequence[Row], *, recorded: Row, repeat: Repeat = "", low_precision: str = ""
+    rows: Sequence[TrialRow], *, recorded: TrialRow, repeat: Repeat = "", low_precision: str = ""
 ) -> Readout:
-    """Return what the branches say.
+    """Summarize the results of the branches.
 
     Args:
         rows: Those that were run, in order.
@@ -191,12 +188,13 @@ def read_out(
         low_precision: What the forward pass runs in, where below fp32.
 
     Example:
-        >>> failed = Row(name="no change", arms=("replay",), held=False, loss=9.0, expected=2.0, steps=20, recorded=True)
-        >>> skip = Row(name="without", arms=("other-data",), held=True, loss=2.0, expected=2.0, steps=48)
+        >>> at = {"expected": 2.0, "steps": 20}
+        >>> failed = TrialRow(name="no change", arms=("replay",), held=False, loss=9.0, **at)
+        >>> skip = TrialRow(name="without", arms=("other-data",), held=True, loss=2.0, **at)
         >>> read_out([skip], recorded=failed).cells.suspect
         'inconclusive'
     """
-    by_arms: dict[tuple[str, ...], Row] = {}
+    by_arms: dict[tuple[str, ...], TrialRow] = {}
     for row in rows:
         by_arms.setdefault(row.arms, row)
     run = by_arms.get(("replay",))
@@ -223,12 +221,12 @@ def read_out(
 _NUMERICS = ("softmax", "attention", "loss scale")
 
 
-def _held(rows: Mapping[tuple[str, ...], Row], arm: str) -> bool | None:
+def _held(rows: Mapping[tuple[str, ...], TrialRow], arm: str) -> bool | None:
     row = rows.get((arm,))
     return None if row is None else row.held
 
 
-def _rank(row: Row) -> tuple[bool, float, float]:
+def _rank(row: TrialRow) -> tuple[bool, float, float]:
     size = row.effect.size if row.effect is not None and row.effect.size == row.effect.size else 0.0
     return (not row.held, row.cost if row.held else 0.0, size)
 

@@ -28,7 +28,7 @@ class Arm:
     """How often it is the answer, 0 to 1, before anything is known of the incident. Ours, read off
     the public runs of the table of remedies."""
     keepable: bool = True
-    """Whether the run may go on with it; False: it only separates causes."""
+    """Whether the run may continue with it; False: it only separates causes."""
     evidence: str = ""
     """What is not known about it."""
 
@@ -112,7 +112,7 @@ ARMS: tuple[Arm, ...] = (
         title="moments reset, rate warmed up again",
         cost=0.5,
         prior=0.05,
-        question="are the moments spoilt?",
+        question="are the moments spoiled?",
         evidence="relapses are known",
     ),
 )

@@ -1,9 +1,26 @@
-"""A log on disk -> RunRecord, the format told by content.
+"""A log on disk -> RunRecord; the format is recognized by content, never by name.
 
     record = read_run("train.log")
     records = read("runs/")  # a directory of logs; a directory with journal.jsonl is one run
 
-To add a format, write a `Reader` and put it into `READERS`.
+To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads what:
+
+| on disk                    | modules                                                     |
+| -------------------------- | ----------------------------------------------------------- |
+| any text with a loss in it | `freetext`                                                  |
+| Megatron text              | `megatron`, `megatron_units`, `loss_scaling`, `line_layout` |
+| JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
+| HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
+| one JSON document          | `json_document`, `long_form`                                |
+| TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
+| W&B offline runs           | `wandb` over `leveldb_log`                                  |
+| MLflow, trackio            | `mlflow`, `sqlite_store`                                    |
+| archives, notebooks, pages | `containers`                                                |
+| trimtab's own directory    | `rundir`, `layers`                                          |
+
+`protobuf` decodes the wire format that both TensorBoard and W&B use, and knows neither. `series`
+builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`, `skip_counter` and
+`tags` settle what a value or a name means, for all of them.
 """
 
 import os
@@ -16,8 +33,8 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.formats import TEXT_FORMATS
+from trimtab.readers.freetext.reader import TextReader
 from trimtab.readers.hf_stdout import HfStdoutReader
 from trimtab.readers.json_document import JsonDocumentReader
 from trimtab.readers.jsonl import JsonlReader
@@ -61,6 +78,7 @@ def find_reader(path: Path) -> Reader:
         ReadError: The file is missing, empty or binary, or nobody knows it.
     """
     sample = take_sample(path)
+    # of equally sure readers the first wins, so their order in READERS decides
     surest, found = MIN_CONFIDENCE, None
     for reader in READERS:
         sure = reader.sniff(sample)
@@ -93,7 +111,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
 
 
 def read(path: str | os.PathLike[str]) -> list[RunRecord]:
-    """Read a log, or every log in a directory; files there that are no logs are passed over.
+    """Read a log, or every log in a directory; other files there are skipped.
 
     Raises:
         ReadError: A named file cannot be read, or a directory holds no log.
@@ -148,8 +166,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
 
 
 def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
-    """Yield the record of a run (one path, or the event files of a directory), or all in a
-    database."""
+    """Yield the records of one run: a path, the event files of a directory, or a database."""
     if len(run) > 1:
         yield TensorBoardReader().read_files(run, source)
     elif is_run_directory(run[0]):
@@ -169,9 +186,7 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
 
 
 def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]:
-    """Yield the records of the logs inside an archive, a notebook or a page.
-
-    Others are passed over.
+    """Yield the records of the logs inside an archive, a notebook or a page; skip other files.
 
     Raises:
         ReadError: There is no log in it.
@@ -187,6 +202,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
                 continue
             finally:
                 unpacked.unlink()
+            # one log is enough: other files of an archive are code, configs, pictures
             found = True
             yield replace(record, source=f"{source}#{member.name}" if member.name else source)
     if not found:
@@ -197,10 +213,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 
 
 def _read_text(reader: Reader, path: Path) -> RunRecord:
-    """Read a file; text that looked like a known trainer's and is not.
-
-    As that of an unknown one.
-    """
+    """Read a file; text that only looks like a known trainer's is read as unknown text."""
     try:
         return reader.read(path)
     except ReadError as error:

@@ -1,7 +1,7 @@
-"""What a reader is, and how it sees a file: a sample to recognise it by, lines to read.
+"""The protocol of a reader, and its view of a file: a sample to recognize it by, lines to read.
 
-A reader turns one log on disk into a `RunRecord`. It says by the content of the file, never by its
-name, how sure it is that the format is its own (`sniff`); the surest one reads (`read`).
+A reader turns one log on disk into a `RunRecord`. `sniff` says how sure it is, by the content of
+the file, that the format is its own; the surest reader reads (`read`).
 """
 
 import bz2
@@ -57,7 +57,7 @@ class Reader(Protocol):
 
     @property
     def looks_for(self) -> str:
-        """What it recognises its format by, as a clause for an error message."""
+        """What it recognizes its format by, as a clause for an error message."""
         ...
 
     def sniff(self, sample: "Sample") -> float:

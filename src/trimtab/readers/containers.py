@@ -1,7 +1,7 @@
-"""Files that hold logs without being one: archives, notebooks, pages with tables, NumPy arrays.
+"""Files that contain logs: archives, notebooks, HTML pages with tables, NumPy arrays.
 
-What is inside is unpacked as text, never run, and read as any file is. Archives are bounded: a
-member or a sum of them beyond the limits is left out.
+The content is unpacked as text, never executed, and read like any file. Archives are bounded:
+members beyond the size limits are left out.
 """
 
 import io
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -32,6 +31,9 @@ _TAR_MARK = slice(257, 262)
 _NO_ARCHIVE_OF_LOGS = re.compile(
     r"(?:^|/)(?:data\.pkl|constants\.pkl|\[Content_Types\]\.xml|METADATA|AndroidManifest\.xml)$"
 )
+_PICKLE = (
+    "a pickle, which is never opened, as that may run code; write the history as JSON and give that"
+)
 _BINARIES: tuple[tuple[bytes, str], ...] = (
     (
         b"PAR1",
@@ -39,34 +41,7 @@ _BINARIES: tuple[tuple[bytes, str], ...] = (
     ),
     (b"ARROW1", "an Arrow file; write it as CSV and give that"),
     (b"\x89HDF\r\n", "an HDF5 file; write its history as CSV or JSON and give that"),
-    (
-        b"\x80\x02",
-        (
-            "a pickle, which is never opened, as that may run code; write the history as JSON and"
-            " give that"
-        ),
-    ),
-    (
-        b"\x80\x03",
-        (
-            "a pickle, which is never opened, as that may run code; write the history as JSON and"
-            " give that"
-        ),
-    ),
-    (
-        b"\x80\x04",
-        (
-            "a pickle, which is never opened, as that may run code; write the history as JSON and"
-            " give that"
-        ),
-    ),
-    (
-        b"\x80\x05",
-        (
-            "a pickle, which is never opened, as that may run code; write the history as JSON and"
-            " give that"
-        ),
-    ),
+    *((bytes([0x80, protocol]), _PICKLE) for protocol in (2, 3, 4, 5)),
     (b"PK\x03\x04", "an archive without a log in it, such as a checkpoint; give the log"),
 )
 
@@ -86,7 +61,7 @@ def name_of_binary(raw: bytes) -> str:
 
 
 def members_of(path: Path) -> Iterator[Member] | None:
-    """Return the files inside a container, None for a file that is none.
+    """Return the files inside a container, None for any other file.
 
     Raises:
         ReadError: The file is missing or may not be read.
@@ -117,7 +92,7 @@ def _of_zip(path: Path) -> Iterator[Member]:
             entries = archive.infolist()
             if any(_NO_ARCHIVE_OF_LOGS.search(e.filename) for e in entries[:50]):
                 return
-            arrays: dict[str, list[Any]] = {}
+            arrays: dict[str, list[object]] = {}
             total = 0
             for entry in entries[:_MAX_MEMBERS]:
                 total += entry.file_size
@@ -176,7 +151,7 @@ def _of_array(path: Path) -> Iterator[Member]:
         yield Member("", json.dumps({tag: values}).encode())
 
 
-def _column(data: bytes) -> list[Any]:
+def _column(data: bytes) -> list[object]:
     """Return the numbers of a one-dimensional array, [] of another; objects are never unpickled."""
     try:
         array = np.load(io.BytesIO(data), allow_pickle=False)

@@ -1,9 +1,7 @@
-"""CRC-32C (Castagnoli), as TFRecord files carry it.
-
-Of one record, or of many of one length at once.
+"""CRC-32C (Castagnoli) as TFRecord files use it, of one record or of many of equal length.
 
 The CRC is linear over bits: for two messages of one length, crc(a) ^ crc(b) depends on a ^ b alone,
-and that byte by byte. So of many records that differ in a few bytes only those few are looked up.
+byte by byte. So for many records that differ in a few bytes, only those bytes are looked up.
 """
 
 from functools import lru_cache

@@ -1,8 +1,8 @@
-"""Tables with a header: CSV, TSV and their kin, by their content.
+"""Tables with a header: CSV, TSV and similar, recognized by content.
 
-An empty cell is missing. What `nan` means is settled per column (`nan_policy`). Comment lines
-before the header, a header repeated where a run was resumed, and decimal commas beside `;` are
-understood.
+An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
+before the header, a header repeated where a run was resumed, and decimal commas with `;` are
+handled.
 """
 
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
@@ -31,7 +31,7 @@ class CsvReader:
     looks_for = "a table with a header (`step,loss,...`; commas, tabs, semicolons or bars)"
 
     def sniff(self, sample: Sample) -> float:
-        """Return 0.8 where a header with a known name stands over rows of as many cells."""
+        """Return 0.8 for a header with a known name, followed by rows with as many cells."""
         lines = [line for line in sample.lines[:50] if not line.startswith("#")]
         if sample.is_binary or not lines or max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
             return 0.0
@@ -62,7 +62,7 @@ class CsvReader:
             ReadError: A row is broken, there are no rows, or no column is known.
         """
         lines = TextLines(path)
-        table = Table(str(path), self.name)
+        table = LogTable(str(path), self.name)
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)

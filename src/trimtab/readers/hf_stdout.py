@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.numbers import BadNumberError, parse_number
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import Attempt, RunRecord
 from trimtab.vocabulary import canonical, normalise
 
@@ -58,7 +58,7 @@ class HfStdoutReader:
         """
         lines = TextLines(path)
         rows = list(_rows(lines))
-        table = Table(str(path), self.name)
+        table = LogTable(str(path), self.name)
         has_step = any(table.role(key) == "step" for _, row in rows for key in row)
         epochs = _fill(table, rows, merges=not has_step)
         if table.num_rows == 0:
@@ -108,7 +108,7 @@ def _speaks_of_training(key: str, value: object) -> bool:
 
 
 def _fill(
-    table: Table, rows: list[tuple[int, dict[str, object]]], *, merges: bool
+    table: LogTable, rows: list[tuple[int, dict[str, object]]], *, merges: bool
 ) -> list[float | None]:
     """Put rows into a table; return the epoch of each row, None where it has none.
 

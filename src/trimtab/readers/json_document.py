@@ -1,4 +1,4 @@
-"""One JSON document per file: rows, columns, or values by step, wherever in it they stand.
+"""One JSON document per file: rows, columns, or values by step, at any depth.
 
     {"log_history": [{"step": 1, "loss": 2.0}, ...], ...}               rows (HF's trainer_state)
     [{"step": 1, "loss": 2.0}, ...]                                     rows
@@ -24,9 +24,9 @@ import orjson
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
-from trimtab.readers.long_form import LongForm, Series, fill_series, series_of
+from trimtab.readers.long_form import LongForm, StepValues, fill_series, series_of
 from trimtab.readers.numbers import counted
-from trimtab.readers.table import Table, is_known_key, is_step_key
+from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
@@ -85,7 +85,7 @@ class JsonDocumentReader:
                 f"{path}: no rows, columns or values by step with a known name; looked for a loss, "
                 "grad norm or learning rate; give a training log"
             )
-        table = Table(str(path), _FORMATS.get(found.name, self.name))
+        table = LogTable(str(path), _FORMATS.get(found.name, self.name))
         table.notes.extend(notes)
         _FILL[found.kind](table, found.part)
         table.settle_problems([], "a number")
@@ -98,13 +98,13 @@ class _Found:
 
     kind: str
     name: str
-    """Key that it stands under; `values` for values by step."""
+    """Its key; `values` for values by step."""
     part: Any
     size: int
 
 
 def _parse(data: bytes) -> Any:
-    """Return the document, None where the bytes are none."""
+    """Return the document, None where the bytes are not JSON."""
     text = data.removeprefix(b"\xef\xbb\xbf")
     try:
         return orjson.loads(text)
@@ -211,12 +211,12 @@ def _rows_know(rows: list[dict[str, Any]]) -> bool:
     return any(is_known_key(key) for key in keys) or LongForm.told_by(rows[0]) is not None
 
 
-def _named_series(rows: list[dict[str, Any]]) -> dict[str, Series]:
+def _named_series(rows: list[dict[str, Any]]) -> dict[str, StepValues]:
     """Return the series of `[{"name": "loss", "x": [...], "y".
 
     [...]}, ...]`, none of other rows.
     """
-    found: dict[str, Series] = {}
+    found: dict[str, StepValues] = {}
     for row in rows:
         name = next((row[k] for k in ("name", "metric", "tag", "key") if k in row), None)
         series = series_of(row)
@@ -279,7 +279,7 @@ def _values_by_step(value: object) -> dict[float, Any] | None:
         return None
 
 
-def _fill_rows(table: Table, rows: list[dict[str, Any]]) -> None:
+def _fill_rows(table: LogTable, rows: list[dict[str, Any]]) -> None:
     long_form = LongForm.told_by(rows[0])
     if long_form is not None:
         for row in rows:
@@ -292,7 +292,7 @@ def _fill_rows(table: Table, rows: list[dict[str, Any]]) -> None:
         table.end_row()
 
 
-def _fill_columns(table: Table, part: dict[str, Any]) -> None:
+def _fill_columns(table: LogTable, part: dict[str, Any]) -> None:
     columns = {k: v for k, v in part.items() if _is_column(v) and table.role(k) != "nothing"}
     for row in range(max(map(len, columns.values()))):
         for key, values in columns.items():
@@ -301,7 +301,7 @@ def _fill_columns(table: Table, part: dict[str, Any]) -> None:
         table.end_row()
 
 
-def _fill_by_step(table: Table, part: dict[str, dict[float, Any]]) -> None:
+def _fill_by_step(table: LogTable, part: dict[str, dict[float, Any]]) -> None:
     wanted = {k: v for k, v in part.items() if table.role(k) != "nothing"}
     steps = sorted({step for values in wanted.values() for step in values})
     num_missing = 0
@@ -319,7 +319,7 @@ def _fill_by_step(table: Table, part: dict[str, dict[float, Any]]) -> None:
         table.notes.append(f'"nan" as a string in {cells}, taken as not recorded')
 
 
-_FILL: dict[str, Callable[[Table, Any], None]] = {
+_FILL: dict[str, Callable[[LogTable, Any], None]] = {
     _ROWS: _fill_rows,
     _COLUMNS: _fill_columns,
     _BY_STEP: _fill_by_step,

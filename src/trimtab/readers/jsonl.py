@@ -8,13 +8,12 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import orjson
 
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
@@ -23,7 +22,7 @@ _MAX_DEPTH = 16
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
-def parse_object(line: str) -> dict[str, Any] | None:
+def parse_object(line: str) -> dict[str, object] | None:
     """Return the JSON object on a line, None where there is none."""
     try:
         data = orjson.loads(line)
@@ -32,7 +31,7 @@ def parse_object(line: str) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _parse_loosely(line: str) -> Any:
+def _parse_loosely(line: str) -> object:
     """Parse JSON with NaN and Infinity, which the standard forbids and loggers write."""
     if not line.lstrip().startswith("{"):
         return None
@@ -54,7 +53,7 @@ def _spell(match: re.Match[str]) -> str:
 
 
 def flatten(
-    data: dict[str, Any], prefix: str = "", *, depth: int = 0
+    data: dict[str, object], prefix: str = "", *, depth: int = 0
 ) -> Iterator[tuple[str, object]]:
     """Yield (key, value) of all scalars of nested objects, keys joined with `/`.
 
@@ -101,7 +100,7 @@ class JsonlReader:
         Raises:
             ReadError: A line is broken, or no key is known.
         """
-        table = Table(str(path), self.name)
+        table = LogTable(str(path), self.name)
         lines = TextLines(path)
         broken: list[tuple[int, str]] = []
         long_form: LongForm | None = None

@@ -1,15 +1,14 @@
-"""What a run measured block by block: signals/layers/ATTEMPT.jsonl of a run directory.
+"""Per-block measurements of a run: signals/layers/ATTEMPT.jsonl of a run directory.
 
 One line per reading: {"step": 40, "grad_norm": [0.1, 0.2, ...], ...}, a list with one value for
 each block of the model, first block first. It is read apart from the record, whose signals are one
-value per step, and a fault in it never costs the record: what cannot be read is left out and told.
+value per step. A fault in it never costs the record: unreadable lines are left out and counted.
 """
 
 import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +42,8 @@ class LayerReadings:
 def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]:
     """Return (readings, notes) of a run directory; nothing where nothing was recorded.
 
-    A step that was read twice (a launch that went on after a kill) has its last reading. Lines that
-    do not parse and steps that are not finite are left out and counted in a note.
+    A step that was read twice (a launch that continued after a kill) has its last reading. Lines
+    that do not parse and steps that are not finite are left out and counted in a note.
 
     Cost: O(size of the files); as much memory as the numbers need.
     """
@@ -72,8 +71,8 @@ def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]
     return tuple(found), tuple(notes)
 
 
-def _reading(row: dict[str, Any] | None) -> tuple[float, list[tuple[str, list[float]]]] | None:
-    """Return (step, lists by name) of one line; None if it is none."""
+def _reading(row: dict[str, object] | None) -> tuple[float, list[tuple[str, list[float]]]] | None:
+    """Return (step, lists by name) of one line; None for any other line."""
     step = None if row is None else row.get("step")
     if row is None or isinstance(step, bool) or not isinstance(step, int | float):
         return None
@@ -90,7 +89,7 @@ def _reading(row: dict[str, Any] | None) -> tuple[float, list[tuple[str, list[fl
 
 
 def _value(value: object) -> float:
-    """Return one value of a list; null stands for NaN, which JSON has not."""
+    """Return one value of a list; null means NaN, which JSON lacks."""
     number = None if value is None else parse_number(value)
     return math.nan if number is None else number
 

@@ -1,7 +1,7 @@
 """LevelDB's log framing, as W&B writes it: blocks of 32 KiB, records split over blocks.
 
-A fragment is CRC-32 (zlib, of type and data), length and type, then data. A damaged fragment costs
-its record; reading goes on at the next block.
+A fragment is CRC-32 (zlib, of type and data), length and type, then data. A damaged fragment loses
+its record; reading continues at the next block.
 """
 
 import struct

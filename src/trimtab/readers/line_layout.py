@@ -1,10 +1,10 @@
-"""Lines that differ in nothing but the digits of their numbers, read as columns.
+"""Lines that differ only in the digits of their numbers, read as columns.
 
-A program prints most lines of a log by one format, and whole stretches of them have every number
-at the same place. From one such line, its layout is learnt: which bytes are digits of a number and
-which must stay as they are. It is then laid over all lines of the same length at once. A number is
-its digits as an integer times or over a power of ten: below 2^53 and up to 10^22 both are exact,
-so that one rounding gives what `float` gives, to the last bit. Anything else is left to the caller.
+A program prints most lines of a log with one format, and long stretches of them have every number
+in the same place. From one such line the layout is learned: which bytes are digits of a number, and
+which must stay as they are. It is then applied to all lines of the same length at once. A number is
+its digits as an integer times or over a power of ten: below 2^53 and up to 10^22 both are exact, so
+one rounding gives what `float` gives, to the last bit. Anything else is left to the caller.
 """
 
 import re
@@ -22,7 +22,7 @@ _NUMBER = re.compile(rb"\s*([-+]?)(\d+)(?:\.(\d*))?(?:[eE]([-+])(\d+))?\s*")
 _CLOCK = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?")
 _MAX_DIGITS = 15
 _FEW_LINES = 8
-"""Lines of one length, left over, for which no layout is learnt."""
+"""Lines of one length, left over, for which no layout is learned."""
 _MAX_TRIES = 24
 """Layouts laid over lines of one length, in one block."""
 _POWERS = 10.0 ** np.arange(23)
@@ -57,7 +57,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class _Number:
-    """Where the digits of one number stand."""
+    """The positions of the digits of one number."""
 
     digits: NDArray[np.intp]
     num_decimals: int
@@ -134,7 +134,7 @@ class RecordLayout:
     lines: LineLayout
     factors: tuple[float, ...]
     constants: tuple[tuple[str, float], ...]
-    """Values that are spelt otherwise (`nan`), and so are the same in every such line."""
+    """Values that are spelled otherwise (`nan`), and so are the same in every such line."""
     rank: str
     closed: bool
 

@@ -1,26 +1,24 @@
-"""Series of values, each with a name and steps of its own -> rows.
+"""Series of values, each with its own name and steps -> rows.
 
 Trackers export one line per value (`step,metric,value`), or one list per metric (`{"loss": [[1,
-2.5], ...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss;
-what the others say at the same step joins them, and what they say between two rows gets a row of
-its own.
+2.5], ...]}`, `{"name": "loss", "x": [...], "y": [...]}`). The rows are those of the training loss.
+Values of other series at the same step join them; values between two rows get a row of their own.
 """
 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 from trimtab.readers.freetext.keys import is_held_out
 from trimtab.readers.numbers import BadNumberError, parse_step
-from trimtab.readers.table import Table
+from trimtab.readers.table import LogTable
 from trimtab.readers.tags import might_be_loss, signal_of_tag
 from trimtab.vocabulary import normalise
 
 __all__ = ["LongForm", "fill_series", "series_of"]
 
-Series = Sequence[tuple[float, Any]]
+StepValues = Sequence[tuple[float, object]]
 """(step, value) in the order of the file."""
 
 _NAME_KEYS = ("metric", "metric name", "metricname", "key", "tag", "variable", "name", "measure")
@@ -39,7 +37,7 @@ class LongForm:
         """Start with no values; the keys are those of the file."""
         self.name_key, self.value_key, self.step_key = name_key, value_key, step_key
         self.context_key = context_key
-        self.series: dict[str, list[tuple[float, Any]]] = {}
+        self.series: dict[str, list[tuple[float, object]]] = {}
 
     @staticmethod
     def told_by(keys: Iterable[str]) -> "LongForm | None":
@@ -69,7 +67,7 @@ class LongForm:
             mine.append((step, value))
 
 
-def series_of(part: object) -> Series | None:
+def series_of(part: object) -> StepValues | None:
     """Return the (step, value) pairs that a part of a JSON document is, None for another part.
 
     Pairs `[step, value]`; triples `[time, step, value]` as TensorBoard exports them; or two lists
@@ -89,7 +87,7 @@ def series_of(part: object) -> Series | None:
     widths = {len(p) for p in pairs}
     if len(pairs) < _MIN_PAIRS or widths not in ({2}, {3}):
         return None
-    result: list[tuple[float, Any]] = []
+    result: list[tuple[float, object]] = []
     for *_, step, value in pairs:
         if not isinstance(step, int | float) or not isinstance(value, int | float | str | None):
             return None
@@ -97,15 +95,15 @@ def series_of(part: object) -> Series | None:
     return result
 
 
-def fill_series(table: Table, series: Mapping[str, Series]) -> None:
+def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
     """Put series into a table, row by row."""
     wanted = {k: v for k, v in series.items() if len(v) and table.role(k) != "nothing"}
     if not wanted:
         return
     main = max(wanted, key=lambda k: (signal_of_tag(k) == "loss", might_be_loss(k), len(wanted[k])))
-    rows: list[tuple[float, dict[str, Any]]] = [(s, {main: v}) for s, v in wanted.pop(main)]
+    rows: list[tuple[float, dict[str, object]]] = [(s, {main: v}) for s, v in wanted.pop(main)]
     reached = list(accumulate((step for step, _ in rows), max))
-    waiting: dict[tuple[str, float], deque[Any]] = {}
+    waiting: dict[tuple[str, float], deque[object]] = {}
     for name, values in wanted.items():
         for step, value in values:
             waiting.setdefault((name, step), deque()).append(value)
@@ -114,7 +112,7 @@ def fill_series(table: Table, series: Mapping[str, Series]) -> None:
             queue = waiting.get((name, step))
             if queue:
                 row[name] = queue.popleft()
-    between: dict[int, list[tuple[float, dict[str, Any]]]] = {}
+    between: dict[int, list[tuple[float, dict[str, object]]]] = {}
     for (name, step), queue in sorted(waiting.items(), key=lambda item: item[0][1]):
         at = bisect_right(reached, step)
         between.setdefault(at, []).extend((step, {name: value}) for value in queue)

@@ -1,8 +1,8 @@
-"""Is the grad norm that a log prints still multiplied by the fp16 loss scale?
+"""Decide whether a printed grad norm is still multiplied by the fp16 loss scale.
 
 Megatron-DeepSpeed prints DeepSpeed's norm of the scaled gradients (seen in the public logs of
 bigscience-workshop/bigscience: dividing makes every line consistent); Megatron-LM unscales first.
-The lines look alike, so the figures have to tell.
+The lines look alike, so the values have to decide.
 """
 
 from dataclasses import dataclass
@@ -39,12 +39,12 @@ def decide_scaling(
     1. Slope. Where the loss scale changes, a multiplied norm changes with it: the median of
        d log norm / d log scale over at least 3 changes is near 1 (multiplied) or near 0 (true).
        A run that explodes while its scale is being halved also gives a low slope, so "true" is
-       believed only where the magnitude does not speak clearly against it.
+       believed only where the magnitude does not clearly contradict it.
     2. Layout. Fields that only Megatron-LM's later versions print: the norm is the true one.
     3. Magnitude. Norms of language models lie within a few decades of 1. If the printed norm and
        the divided one differ by 1.5 decades in their distance from 1, the nearer one is believed.
 
-    Otherwise it cannot be told; the norm stays as printed and the note says so.
+    Otherwise it cannot be decided; the norm stays as printed and the note says so.
     Blind spot: in the one step in which the scale has just been doubled the printed scale is not
     yet the one that multiplied the norm, so the quotient is half the true norm there.
 
@@ -60,8 +60,10 @@ def decide_scaling(
         how = f"over {num_changes} changes of the loss scale its log-log slope is {slope:.2f}"
         if slope > 0.75:
             return ScalingDecision(scaled=True, why=how)
+        # a low slope alone does not do: a run that explodes while its scale falls has one too
         if slope < 0.25 and gain < _CLEAR_DECADES:
             return ScalingDecision(scaled=False, why=how, note=f"taken as the true one: {how}")
+    # the layout comes after the slope: forks print the same lines with another norm
     if prints_true_norm:
         how = "the layout is Megatron-LM's own, which prints the true norm"
         return ScalingDecision(scaled=False, why=how, note=f"taken as printed: {how}")
@@ -70,6 +72,7 @@ def decide_scaling(
     if gain <= -_CLEAR_DECADES:
         how = f"{how_large}; only the former is plausible"
         return ScalingDecision(scaled=False, why=how, note=f"taken as the true one: {how}")
+    # left as printed: a wrong factor would be worse than none
     doubt = "it cannot be told whether the printed one is multiplied by the loss scale"
     return ScalingDecision(
         scaled=False, why=how_large, note=f"{doubt} ({how_large}); it is left as printed"

@@ -1,5 +1,4 @@
-"""Text that Megatron-LM and Megatron-DeepSpeed print, also inside Markdown and behind rank
-prefixes.
+"""Text of Megatron-LM and Megatron-DeepSpeed, also inside Markdown and behind rank prefixes.
 
     iteration  7000/ 159576 | consumed samples: 260912 | elapsed time per iteration (ms): 18706.1 |
     learning rate: 6.000E-05 | ... | lm loss: 6.444662E+00 | loss scale: 2048.0 | grad norm: ... |
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
-from trimtab.readers.megatron_units import Layout, settle_units
+from trimtab.readers.megatron_units import MegatronFork, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.sections import Sections
 from trimtab.record import RecordBuilder, RunRecord
@@ -35,7 +34,7 @@ _VALIDATION = re.compile(
 )
 _RANK = re.compile(r"\[(?:default|rank)?\s*\d+\]\s*:|^\s*\d+\s*:")
 _LINE_END = re.compile(r"\s*(?:\[(?:default|rank)?\s*\d*\]?:?|\d+:)?\s*")
-"""What may stand after the last bar: nothing, or the prefix of another rank's next line."""
+"""Text allowed after the last bar: nothing, or the prefix of another rank's next line."""
 _LAST_KEY = "number of nan iterations:"
 _ELISION = re.compile(r"\s*(?:\[\s*(?:\.{2,}|…)\s*\]|\.{3}|…)\s*")
 _RECENT_ROWS = 256
@@ -95,7 +94,7 @@ class _Parse:
     """The state of reading one log."""
 
     builder: RecordBuilder
-    layout: Layout = field(default_factory=Layout)
+    layout: MegatronFork = field(default_factory=MegatronFork)
     has_last_key: bool = False
     """Whether the lines so far end with the counter of NaN iterations, as nearly all do."""
     num_torn: int = 0
@@ -234,7 +233,7 @@ class _Parse:
             self.num_rank_repeats += 1
             return
         if self.builder.num_rows == 0:
-            self.layout = Layout.of_line(line)
+            self.layout = MegatronFork.of_line(line)
         if self.builder.num_rows == 0 or self.sections.pending:
             self.builder.facts["total_steps"] = float(match[2])
         if self.sections.pending:

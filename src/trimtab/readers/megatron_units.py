@@ -6,8 +6,8 @@
 3. A grad norm of exactly 0.000 was not computed.
 4. On a step skipped for overflow, Megatron-DeepSpeed prints the norm of the step before again.
 5. With fp16, Megatron-DeepSpeed prints the norm still multiplied by the loss scale. See
-   `decide_scaling` for how that is told from Megatron-LM's own, which is the true norm.
-6. Where lines stand several steps apart, the loss is a mean over the steps between.
+   `decide_scaling` for how that is distinguished from Megatron-LM's own, which is the true norm.
+6. Where lines are several steps apart, the loss is a mean over the steps between.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from trimtab.readers.loss_scaling import decide_scaling
 from trimtab.readers.numbers import counted
 from trimtab.record import Column, RunRecord
 
-__all__ = ["Layout", "settle_units"]
+__all__ = ["MegatronFork", "settle_units"]
 
 _UNWIRED_ROWS = 5
 _DISTINCT_NORM = 1000.0
@@ -28,14 +28,14 @@ _DISTINCT_NORM = 1000.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class MegatronFork:
     """Which of Megatron's descendants printed the log, as far as the lines show it."""
 
     newer_megatron_lm: bool = False
     """Fields that only Megatron-LM's own later versions print; their norm is the true one."""
 
     @classmethod
-    def of_line(cls, line: str) -> "Layout":
+    def of_line(cls, line: str) -> "MegatronFork":
         """Judge by the first record line."""
         return cls(newer_megatron_lm="throughput per GPU" in line or "params norm" in line)
 
@@ -59,11 +59,8 @@ class _Draft:
         return np.full(self.record.num_rows, np.nan) if column is None else column.values
 
 
-def settle_units(record: RunRecord, layout: Layout) -> RunRecord:
-    """Return the record with every signal in the unit of the vocabulary.
-
-    And notes on what was done.
-    """
+def settle_units(record: RunRecord, layout: MegatronFork) -> RunRecord:
+    """Return the record with every signal in the unit of the vocabulary, and notes on changes."""
     draft = _Draft(
         record,
         dict(record.columns),
@@ -173,7 +170,7 @@ def _count_missing_loss(draft: _Draft) -> None:
         )
 
 
-def _undo_loss_scale(draft: _Draft, layout: Layout) -> None:
+def _undo_loss_scale(draft: _Draft, layout: MegatronFork) -> None:
     norm, scale = draft.columns.get("grad_norm"), draft.columns.get("loss_scale")
     if norm is None or scale is None:
         return

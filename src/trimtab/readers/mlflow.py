@@ -51,7 +51,7 @@ def read_mlflow_run(directory: Path) -> RunRecord:
 
 
 def _read_metric(path: Path) -> tuple[list[tuple[float, float, float]], int]:
-    """Return (time, step, value) of each line, and how many lines are none."""
+    """Return (time, step, value) of each line, and how many lines are malformed."""
     try:
         if path.stat().st_size > _MAX_METRIC_SIZE_BYTES:
             raise ReadError(f"{path}: a metric of more than 2 GiB; is it an artifact?")

@@ -1,20 +1,19 @@
-"""MLPerf's logging: `:::MLLOG {json}` lines, between whatever else the trainer prints.
+"""MLPerf's logging: `:::MLLOG {json}` lines among the trainer's other output.
 
-A training loss stands in `tracked_stats` (a mapping) or under a key such as `train_loss`; the step
-is in the line's metadata, as `step` or `step_num`; where it says `samples_count` alone, rows are
-counted by that, and a note says so. Other ranks repeat the lines of the first.
+A training loss is in `tracked_stats` (a mapping) or under a key such as `train_loss`; the step is
+in the line's metadata, as `step` or `step_num`. Where it has only `samples_count`, rows are counted
+by that, and a note says so. Other ranks repeat the lines of the first.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.jsonl import flatten, parse_object
-from trimtab.readers.table import Table
+from trimtab.readers.table import LogTable
 from trimtab.record import RunRecord
 from trimtab.vocabulary import canonical, normalise
 
@@ -48,7 +47,7 @@ class MllogReader:
             ReadError: No line holds a loss.
         """
         lines = TextLines(path)
-        parse = _Parse(Table(str(path), self.name))
+        parse = _Parse(LogTable(str(path), self.name))
         for number, line in enumerate(lines, 1):
             match = _LINE.search(line) if ":::MLL" in line else None
             event = parse_object(match[1]) if match is not None else None
@@ -63,7 +62,7 @@ class MllogReader:
 
 @dataclass
 class _Parse:
-    table: Table
+    table: LogTable
     batch_size: float = 0.0
     benchmark: str = ""
     counts_samples: bool = False
@@ -77,7 +76,7 @@ class _Parse:
         size = f"; {self.batch_size:g} samples make a step" if self.batch_size else ""
         return [f"rows are counted by samples{size}"]
 
-    def see(self, event: dict[str, Any], number: int) -> None:
+    def see(self, event: dict[str, object], number: int) -> None:
         key, value = event.get("key"), event.get("value")
         if key == "global_batch_size" and isinstance(value, int | float) and value > 0:
             self.batch_size = float(value)
@@ -97,7 +96,7 @@ class _Parse:
                 self.table.put(name, cell, number)
         self.table.end_row()
 
-    def _values(self, key: str, value: Any) -> Iterator[tuple[str, object]]:
+    def _values(self, key: str, value: object) -> Iterator[tuple[str, object]]:
         """Yield what an event says of signals."""
         if isinstance(value, dict):
             for name, cell in flatten(value):
@@ -110,7 +109,7 @@ class _Parse:
             elif canonical(key) is not None or "loss" in normalise(key).split():
                 yield key, value
 
-    def _place(self, metadata: dict[str, Any]) -> list[tuple[str, object]]:
+    def _place(self, metadata: dict[str, object]) -> list[tuple[str, object]]:
         for names, kind in (
             (_STEP_KEYS, "step"),
             (_SAMPLE_KEYS, "samples"),

@@ -1,4 +1,4 @@
-"""Does `nan` in a columnar file mean that the run logged NaN, or that nothing was recorded?
+"""Decide whether `nan` in a columnar file is a logged NaN or a value that was not recorded.
 
 CSV writers fill cells with `nan` that were never measured: a norm computed every tenth row, the
 first row before there is a gradient. A divergence also writes `nan`. The pattern tells them apart.
@@ -24,7 +24,7 @@ def nan_means_missing(column: Column, *, is_loss: bool) -> tuple[NDArray[np.bool
       so often. For columns other than the loss it is enough that most cells are nan and numbers
       come back at least three times.
     - A first stretch of nan in a column that is not the loss: the value did not exist yet.
-    All else stands as NaN that the run logged: one in the middle, a stretch, a tail.
+    All other NaN counts as logged by the run: one in the middle, a stretch, a tail.
 
     Args:
         column: Values [n_rows]; absent cells take no part.

@@ -1,4 +1,4 @@
-"""How a number is written in logs: NaN in its spellings, missing in its spellings, `1/294`."""
+"""How logs write numbers: spellings of NaN and of missing values, `1/294`, `12.1K`."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Values that stand for none: -1 for a loss, 0 for a norm; and rows that say the same again."""
+"""Placeholder values, -1 for a loss or 0 for a norm, and rows that repeat an earlier one."""
 
 from collections.abc import Mapping, MutableMapping, Sequence
 

@@ -1,9 +1,12 @@
-"""The protobuf wire format, as far as logs need it: the fields of a message with their places."""
+"""The protobuf wire format, as far as logs need it: the fields of a message with their offsets.
+
+TensorBoard's events and W&B's records are both built of it; what a field means is for them to say.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-__all__ = ["Field", "WireError", "fields", "read_varint", "signed"]
+__all__ = ["WireError", "WireField", "fields", "read_varint", "signed"]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _SIZES = {FIXED64: 8, FIXED32: 4}
@@ -13,7 +16,7 @@ class WireError(ValueError):
     """Bytes that are no protobuf message; only inside `readers/`."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """One field of a message."""
 
     number: int
@@ -49,7 +52,7 @@ def signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Field]:
+def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[WireField]:
     """Yield the fields of the message in data[start:end].
 
     Raises:
@@ -73,4 +76,4 @@ def fields(data: bytes, start: int = 0, end: int | None = None) -> Iterator[Fiel
             raise WireError(f"wire type {kind} at byte {first}")
         if at > stop or number == 0:
             raise WireError(f"field {number} runs over its end at byte {first}")
-        yield Field(number, kind, first, at, value)
+        yield WireField(number, kind, first, at, value)

@@ -2,7 +2,7 @@
 
 The journal's `attempt` events say how the attempts descend from each other; the samples say what
 was measured. A directory whose journal has no such event is read by its sample files alone. The
-names of the files are those of `trimtab.chronicle`, which stands above the readers and is not
+names of the files are those of `trimtab.chronicle`, which is above the readers and is not
 imported here.
 """
 
@@ -12,7 +12,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import TextLines
@@ -25,7 +24,7 @@ __all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"
 
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
 _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-"""The number of an attempt; it names a file, so nothing else may stand in it."""
+"""The number of an attempt; it names a file, so it may hold nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +109,7 @@ def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:
         )
 
 
-def _branch(number: str, event: Mapping[str, Any]) -> _Branch:
+def _branch(number: str, event: Mapping[str, object]) -> _Branch:
     settings = event.get("settings")
     parent = _text(event.get("parent"))
     try:
@@ -140,7 +139,7 @@ def _finite(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, Any]]:
+def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, object]]:
     if not journal.is_file():
         notes.append("there is no journal.jsonl; how the attempts descend is not known")
         return
@@ -153,8 +152,8 @@ def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, An
 def _read_samples(file: Path, builder: RecordBuilder) -> int:
     """Add the rows of one attempt; return how many lines were torn.
 
-    A torn line is one that does not parse: the process died in mid-write, and a later one went on
-    after it. A row whose step is not finite has no place and is left out, too.
+    A torn line is one that does not parse: the process died while writing it, and a
+    later one continued after it. A row whose step is not finite is left out, too.
     """
     num_torn = num_nowhere = 0
     for number, line in enumerate(TextLines(file), 1):
@@ -181,7 +180,7 @@ def _read_samples(file: Path, builder: RecordBuilder) -> int:
 
 
 def _known(
-    data: dict[str, Any], file: Path, line: int, builder: RecordBuilder
+    data: dict[str, object], file: Path, line: int, builder: RecordBuilder
 ) -> Iterator[tuple[str, float | None]]:
     for key, value in flatten(data):
         name = canonical(key)

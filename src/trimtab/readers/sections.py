@@ -1,4 +1,4 @@
-"""What stands around the records of a log: launches in a plain log, headings in a chronicle.
+"""Text around the records of a log: launches in a plain log, headings in a chronicle.
 
 A chronicle is Markdown written by the people who run the training, with excerpts of the log in it:
 
@@ -6,8 +6,8 @@ A chronicle is Markdown written by the people who run the training, with excerpt
     - Seed: `43`
     - Restarted from `global_step6210`
 
-Such a heading, an argument dump or a "loaded checkpoint" line begins an attempt; what is said of it
-before its first record becomes its settings.
+Such a heading, an argument dump or a "loaded checkpoint" line begins an attempt; the values it
+names before its first record become its settings.
 """
 
 import re
@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(
 
 @dataclass
 class Sections:
-    """Collects what is said of the attempt that the next record will begin."""
+    """Collects what the text says of the attempt that the next record will begin."""
 
     builder: RecordBuilder
     number: str | None = None

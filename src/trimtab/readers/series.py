@@ -1,8 +1,8 @@
-"""One series per tag, each with its own steps -> RunRecord, as TensorBoard and MLflow keep them.
+"""One series per tag, each with its own steps -> RunRecord, as TensorBoard and MLflow store them.
 
-The training loss leads: an attempt ends where its step falls back or where the store says that a
-new one starts. The other series follow it; between the last loss of one attempt and the first of
-the next they are parted where their own step falls.
+The training loss decides where attempts end: where its step falls back, or where the store says
+that a new one starts. The other series follow it; between the last loss of one attempt and the
+first of the next they are split where their own step falls.
 """
 
 from collections.abc import Mapping, Sequence
@@ -163,7 +163,7 @@ def _bounds(series: TagSeries, lead: TagSeries, cuts: Sequence[int]) -> list[int
 def _extend(
     builder: RecordBuilder, signals: Mapping[str, TagSeries], parts: Mapping[str, slice]
 ) -> int:
-    """Add one attempt; return how many values stood at a step that had one."""
+    """Add one attempt; return how many values repeat a step."""
     firsts: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     repeats = 0
     for name, part in parts.items():

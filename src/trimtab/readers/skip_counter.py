@@ -1,4 +1,4 @@
-"""Skipped steps as DeepSpeed prints them: how many so far, where the vocabulary wants a share."""
+"""Turn DeepSpeed's running count of skipped steps into the share per row of the vocabulary."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def skipped_as_share(record: RunRecord) -> RunRecord:
     values = column.values.copy()
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
-        rows = np.flatnonzero(column.present[span] & np.isfinite(column.values[span])) + span.start
+        rows = column.finite_rows(span)
         if not len(rows):
             continue
         counts, steps = column.values[rows], record.step[rows]

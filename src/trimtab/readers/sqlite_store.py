@@ -1,6 +1,6 @@
 """SQLite stores of experiment trackers: MLflow, trackio, and tables of the same kinds.
 
-Told by their columns, not their names:
+Recognized by their columns, not their names:
 
 - a value per row (`key`, `value`, `step`, a run): MLflow's `metrics`;
 - a JSON object per row (`metrics`, `step`, a run): trackio's `metrics`;
@@ -24,7 +24,7 @@ from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, parse_number
 from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
-from trimtab.readers.table import Table, is_known_key
+from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 
 __all__ = ["SqliteReader"]
@@ -178,7 +178,7 @@ def _read_run(database: sqlite3.Connection, shape: _Shape, run: object, path: Pa
     source = str(path) if run is None else f"{path}#{run}"
     if shape.key is not None:
         return _read_long(database, shape, run, source)
-    table = Table(source, "trackio" if shape.json else "sqlite")
+    table = LogTable(source, "trackio" if shape.json else "sqlite")
     if shape.json is not None:
         columns = [c for c in (shape.step, shape.json) if c is not None]
         for number, (step, text) in enumerate(_select(database, shape, columns, run), 1):

@@ -1,8 +1,8 @@
-"""Rows of named values, in whatever names and units a logger chose -> RunRecord.
+"""Rows of named values, with any logger's names and units -> RunRecord.
 
-JSONL and CSV share this. The keys are settled over the whole file, not line by line: which key
-counts the steps, which of several keys that mean the same signal is the fullest, and, in columnar
-files, whether `nan` means "not recorded" (`nan_policy`).
+JSONL and CSV share this. The keys are decided over the whole file, not line by line: which key
+counts the steps, which of several keys with one meaning has most values, and, in columnar files,
+whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
@@ -31,7 +31,7 @@ from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
-__all__ = ["BadValue", "Table", "is_known_key", "is_step_key"]
+__all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
 _SPLIT_KEYS = frozenset(
     {
@@ -51,7 +51,7 @@ _SPLIT_KEYS = frozenset(
 )
 """Names of a column that says whether a row is of training or of held-out data."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
-"""Last words of what is said of a loss beside its mean."""
+"""Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -124,6 +124,7 @@ def _role(key: str) -> str:
         return "split"
     if signal_of_tag(key) is not None:
         return "signal"
+    # a loss under an unknown name may still be the training loss, if nothing better is there
     words = name.replace("/", " ").split()
     if words[-1:] and words[-1] in _OF_A_SPREAD:
         return "nothing"
@@ -132,7 +133,7 @@ def _role(key: str) -> str:
     return "nothing"
 
 
-class Table:
+class LogTable:
     """Collects rows, then becomes a record."""
 
     def __init__(self, source: str, format_name: str) -> None:
@@ -159,6 +160,7 @@ class Table:
 
     def add(self, keys: tuple[str, ...], values: Sequence[object], line: int) -> None:
         """Add a row; of values under one key the first that is not missing counts."""
+        # rows with the same keys are stored together, as columns: one check of types for all
         if keys != self._keys or len(self._lines) >= _MAX_WAITING:
             self._store()
             self._keys = keys
@@ -179,6 +181,7 @@ class Table:
         lines, waiting = self._lines, self._waiting
         self._lines, self._waiting = [], []
         first = self.num_rows - len(lines)
+        # a repeated key needs the rule for missing values, row by row
         if len(set(self._keys)) < len(self._keys):
             for k, values in enumerate(waiting):
                 for key, value in zip(self._keys, values, strict=True):
@@ -238,6 +241,7 @@ class Table:
             return
         num_lines = self.num_rows + len(broken)
         where = f"{self.source}:{problems[0][0]}: {problems[0][1]}"
+        # a few torn lines are normal; many mean that the format was misread
         if len(problems) >= _MAX_BAD_SHARE * num_lines:
             raise ReadError(
                 f"{where}; {len(problems)} such in {num_lines} lines: correct or remove them"
@@ -262,6 +266,7 @@ class Table:
                 f"{self.source}: no known signal; looked for a loss, grad norm or learning rate, "
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss'"
             )
+        # ranks repeat each row; judging all would multiply every event
         keep = self._first_rank(columns)
         keep &= _any_present(signals, self.num_rows)
         drop_zero_norm(signals, keys, self.notes)
@@ -273,6 +278,7 @@ class Table:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        # a row without a place on the axis cannot be compared with any other
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
@@ -362,9 +368,9 @@ class Table:
 
 
 def _extend(builder: RecordBuilder, step: NDArray[np.float64], signals: dict[str, Column]) -> None:
-    """Add all rows; a step logged again with another loss begins an attempt.
+    """Add all rows.
 
-    As a fallen one does.
+    An attempt begins where a step falls back, or is logged again with another loss.
     """
     cuts = [0, *_again(step, signals), len(step)]
     for first, end in pairwise(cuts):

@@ -1,4 +1,4 @@
-"""What counts the rows of a table: a step, an epoch and the share of it done, an epoch, the row."""
+"""What counts the rows of a table: a step, an epoch with its fraction, an epoch, or the row."""
 
 import re
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Which signal a tag means, for loggers whose tags carry a path: `optim/lr`, `valid/lm loss`.
+"""The signal that a tag means, for loggers whose tags are paths: `optim/lr`, `valid/lm loss`.
 
-A tag that the vocabulary knows as a whole is that. Else its last part counts, with what its path
-says: under `eval/` a loss is a validation loss. Words that mean something only at the top level
-(`norm`, `scale`) are not believed below an unknown path. Words for how often it is logged or for
-averaging (`train_loss_batch`, `loss_avg`) change no meaning. `lm loss vs samples` is the same
-series on another axis and is never taken.
+A tag that the vocabulary knows as a whole has that meaning. Otherwise its last part decides, with
+the path as context: under `eval/` a loss is a validation loss. Words that mean something only at
+the top level (`norm`, `scale`) are not trusted below an unknown path. Words for a logging interval
+or for averaging (`train_loss_batch`, `loss_avg`) change no meaning. `lm loss vs samples` is the
+same series on another axis and is never taken.
 """
 
 import re
@@ -28,7 +28,7 @@ __all__ = [
 
 _VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
 _SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
-"""Words of a path under which the settings of a run stand."""
+"""Words of a path that holds the settings of a run."""
 _TRAIN = frozenset(
     {"train", "training", "trainer", "metrics", "optim", "optimizer", "stats", "global"}
 )
@@ -47,10 +47,7 @@ def _words(text: str) -> list[str]:
 
 
 def _is_no_series(tag: str) -> bool:
-    """Whether a tag is another's series over.
-
-    On another axis, its bounds, a run's final figures.
-    """
+    """Whether a tag repeats a series on another axis, bounds one, or is a run's final figure."""
     other_axis = " vs " in normalise(tag) or not _SETTINGS.isdisjoint(tag.lower().split("/")[:-1])
     return other_axis or bool(_EXPORTED_BOUND.search(tag)) or tag.startswith("hparam/")
 

@@ -1,8 +1,8 @@
-"""TensorBoard event files: one file, or all that stand in one directory, which are one run.
+"""TensorBoard event files: one file, or all files of one directory, which are one run.
 
 Each launch of a trainer opens a new file, so a later file with a training loss is a new attempt,
-whether it goes on where the last one ended or begins further back. A file that was written at the
-same time as another and says the same steps is another rank's, and is left out.
+whether it continues where the last one ended or begins further back. A file written at the same
+time as another, with the same steps, is another rank's and is left out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from trimtab.readers.base import Sample
 from trimtab.readers.numbers import counted
 from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.tags import choose_tags, is_validation_word
-from trimtab.readers.tfevents import EventFile, Series, parse_events
+from trimtab.readers.tfevents import EventFile, EventSeries, parse_events
 from trimtab.readers.tfrecord import starts_like_tfrecord
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
@@ -97,7 +97,7 @@ class _File:
         firsts = [float(s.wall_s[0]) for s in self.events.series.values() if len(s.wall_s)]
         return min(firsts, default=np.inf)
 
-    def lead(self) -> Series | None:
+    def lead(self) -> EventSeries | None:
         """Return the series of the training loss, None where there is none."""
         chosen, _ = choose_tags({t: s.value for t, s in self.events.series.items()})
         tag = chosen.get("loss")
@@ -105,10 +105,7 @@ class _File:
 
 
 def _parse(data: bytes, path: Path) -> EventFile:
-    """Return what a file holds; below `eval/`.
-
-    As TensorFlow writes it, tags are said to be that.
-    """
+    """Return the content of a file; tags in a directory such as `eval/` get that prefix."""
     folder = path.resolve().parent.name
     if not is_validation_word(folder):
         return parse_events(data, is_wanted_tag)
@@ -147,7 +144,7 @@ def _without_other_ranks(files: Sequence[_File], notes: list[str]) -> list[_File
     return kept
 
 
-def _is_other_rank(one: Series, other: Series | None) -> bool:
+def _is_other_rank(one: EventSeries, other: EventSeries | None) -> bool:
     if other is None or not len(one.step):
         return False
     begin = max(one.wall_s[0], other.wall_s[0])

@@ -1,9 +1,9 @@
 """TensorBoard event files: records of scalars -> one series per tag, thousands of events at once.
 
-Events are sorted by length; of each length the layout of the first event (`tfevents_layout`) is
-laid over all, those that fit are read as columns, and the first that does not fit gives the next
-layout. Rare lengths are read one by one. The checksum of every event that is used is checked; by
-the linearity of the CRC that costs a look-up per byte that differs.
+Events are grouped by length. For each length the layout of the first event (`tfevents_layout`) is
+applied to all; those that fit are read as columns, and the first that does not fit gives the next
+layout. Rare lengths are read one by one. The checksum of every event used is checked; by the
+linearity of the CRC that costs a look-up per byte that differs.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from trimtab.readers.crc32c import byte_effects, crc32c_rows, masked
 from trimtab.readers.protobuf import WireError
-from trimtab.readers.tfevents_layout import Layout, lay_out, scalars_of
+from trimtab.readers.tfevents_layout import EventLayout, lay_out, scalars_of
 from trimtab.readers.tfrecord import Frames, find_frames
 
-__all__ = ["EventFile", "Series", "parse_events"]
+__all__ = ["EventFile", "EventSeries", "parse_events"]
 
 _CHUNK_ROWS = 1 << 14
 _MAX_LAYOUTS = 128
@@ -30,7 +30,7 @@ _LONG_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Series:
+class EventSeries:
     """One tag of a file, in file order."""
 
     place: NDArray[np.int64]
@@ -47,7 +47,7 @@ class Series:
 class EventFile:
     """What one event file holds."""
 
-    series: dict[str, Series]
+    series: dict[str, EventSeries]
     session_starts: list[tuple[int, int]]
     """(record, step) where the file says that a session starts."""
     num_records: int
@@ -80,8 +80,8 @@ class _Pieces:
     wall_s: list[NDArray[np.float64]] = field(default_factory=list)
     value: list[NDArray[np.float64]] = field(default_factory=list)
 
-    def joined(self) -> Series:
-        series = Series(
+    def joined(self) -> EventSeries:
+        series = EventSeries(
             np.concatenate(self.place),
             np.concatenate(self.step),
             np.concatenate(self.wall_s),
@@ -90,7 +90,7 @@ class _Pieces:
         if np.all(np.diff(series.place) >= 0):
             return series
         order = np.argsort(series.place, kind="stable")
-        return Series(
+        return EventSeries(
             series.place[order], series.step[order], series.wall_s[order], series.value[order]
         )
 
@@ -98,7 +98,7 @@ class _Pieces:
 class _Fit:
     """A layout with what is needed to lay it over many events of its length."""
 
-    def __init__(self, data: bytes, layout: Layout) -> None:
+    def __init__(self, data: bytes, layout: EventLayout) -> None:
         self.layout = layout
         self.first = np.frombuffer(data, np.uint8)
         self.mask = layout.mask(len(data))

@@ -1,6 +1,4 @@
-"""One TensorBoard event as a layout.
-
-Which bytes are the time, the step, the values, and which are fixed.
+"""The byte layout of one TensorBoard event: which bytes are time, step, values, and which fixed.
 
 Events of one tag differ only in those bytes, so the layout of one of them reads thousands at once.
 Both forms of a scalar are known: `simple_value`, and a tensor with one element (TF2, tensorboardX,
@@ -18,14 +16,14 @@ from trimtab.readers.protobuf import (
     FIXED32,
     FIXED64,
     VARINT,
-    Field,
     WireError,
+    WireField,
     fields,
     read_varint,
     signed,
 )
 
-__all__ = ["Layout", "Slot", "lay_out"]
+__all__ = ["EventLayout", "Slot", "lay_out"]
 
 _WALL, _STEP, _SUMMARY, _SESSION = 1, 2, 5, 7
 _TAG, _SIMPLE, _TENSOR, _METADATA = 1, 2, 8, 9
@@ -40,7 +38,7 @@ _VARINT_ELEMENTS = {7: 3, 10: 9, 11: 10, 13: 0}
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one scalar stands."""
+    """The place of one scalar in an event."""
 
     tag: str
     at: int
@@ -50,7 +48,7 @@ class Slot:
 
 
 @dataclass
-class Layout:
+class EventLayout:
     """The layout of an event of one length."""
 
     wall: int = -1
@@ -79,13 +77,13 @@ class Layout:
         return 0.0 if self.wall < 0 else float(struct.unpack_from("<d", data, self.wall)[0])
 
 
-def lay_out(data: bytes) -> Layout:
+def lay_out(data: bytes) -> EventLayout:
     """Return the layout of an event.
 
     Raises:
         WireError: The bytes are no event.
     """
-    layout = Layout()
+    layout = EventLayout()
     for part in fields(data):
         if part.number == _WALL and part.kind == FIXED64:
             layout.wall = part.start
@@ -105,7 +103,7 @@ def lay_out(data: bytes) -> Layout:
     return layout
 
 
-def _lay_out_value(data: bytes, whole: Field, layout: Layout) -> None:
+def _lay_out_value(data: bytes, whole: WireField, layout: EventLayout) -> None:
     parts = {p.number: p for p in fields(data, whole.start, whole.end)}
     tag_part = parts.get(_TAG)
     if tag_part is None or tag_part.kind != BYTES:
@@ -127,7 +125,7 @@ def _lay_out_value(data: bytes, whole: Field, layout: Layout) -> None:
             layout.loose.append((part.start, part.end, 0))
 
 
-def _is_scalar_plugin(data: bytes, parts: dict[int, Field]) -> bool:
+def _is_scalar_plugin(data: bytes, parts: dict[int, WireField]) -> bool:
     """Whether a tensor is for the scalars dashboard, or says nothing of where it is for."""
     metadata = parts.get(_METADATA)
     if metadata is None or metadata.kind != BYTES:
@@ -140,7 +138,7 @@ def _is_scalar_plugin(data: bytes, parts: dict[int, Field]) -> bool:
     return True
 
 
-def _tensor_slot(data: bytes, tensor: Field, tag: str) -> Slot | None:
+def _tensor_slot(data: bytes, tensor: WireField, tag: str) -> Slot | None:
     """Return the slot of a tensor with one number; None for any other."""
     dtype = 0
     for part in fields(data, tensor.start, tensor.end):
@@ -158,7 +156,7 @@ def _tensor_slot(data: bytes, tensor: Field, tag: str) -> Slot | None:
     return None
 
 
-def _varint_slot(data: bytes, part: Field, tag: str, dtype: int) -> Slot | None:
+def _varint_slot(data: bytes, part: WireField, tag: str, dtype: int) -> Slot | None:
     bits, after = read_varint(data, part.start, part.end)
     if after != part.end:
         return None
@@ -170,7 +168,7 @@ def _varint_slot(data: bytes, part: Field, tag: str, dtype: int) -> Slot | None:
     return Slot(tag, part.start, "", value)
 
 
-def scalars_of(data: bytes, layout: Layout) -> list[tuple[str, float]]:
+def scalars_of(data: bytes, layout: EventLayout) -> list[tuple[str, float]]:
     """Return (tag, value) of all scalars in one event."""
     found: list[tuple[str, float]] = []
     for slot in layout.slots:

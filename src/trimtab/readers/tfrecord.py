@@ -1,7 +1,7 @@
 """The framing of TFRecord files: length, CRC of the length, data, CRC of the data.
 
-A torn last record is normal while a run writes. Where a length is damaged the chain of records is
-lost; it is picked up again at the next length that earlier records had, checksum and all.
+A torn last record is normal while a run writes. A damaged length breaks the chain of records; it is
+resumed at the next length that earlier records had, with a valid checksum.
 """
 
 import re

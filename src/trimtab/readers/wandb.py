@@ -1,14 +1,13 @@
 """W&B's offline transaction log, `run-ID.wandb`: LevelDB's log framing around protobuf records.
 
-Of the records only the history is read, whose items are JSON texts by key; NaN is the bare word
-that JSON does not have. Rows are counted by W&B's own `_step`, as its pages do; where the trainer
-logs a step of its own, a note says how the two go together.
+Only the history records are read; their items are JSON texts by key, and NaN is written as a bare
+word, which JSON does not allow. Rows are counted by W&B's own `_step`, as its pages do; where the
+trainer logs a step of its own, a note says how the two are related.
 """
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -18,7 +17,7 @@ from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
 from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
-from trimtab.readers.protobuf import BYTES, VARINT, Field, WireError, fields, signed
+from trimtab.readers.protobuf import BYTES, VARINT, WireError, WireField, fields, signed
 from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
@@ -152,7 +151,7 @@ def _history_row(record: bytes) -> list[tuple[str, object]]:
     return row
 
 
-def _item(record: bytes, item: Field) -> Iterator[tuple[str, object]]:
+def _item(record: bytes, item: WireField) -> Iterator[tuple[str, object]]:
     path: list[str] = []
     text = b""
     for part in fields(record, item.start, item.end):
@@ -168,7 +167,7 @@ def _item(record: bytes, item: Field) -> Iterator[tuple[str, object]]:
         yield key, value
 
 
-def _value(text: bytes) -> Any:
+def _value(text: bytes) -> object:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:

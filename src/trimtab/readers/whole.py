@@ -1,20 +1,15 @@
 """A whole file in memory, decompressed, for formats that are not read line by line."""
 
-import lzma
-import zlib
 from pathlib import Path
 
-import zstandard
-
 from trimtab.errors import ReadError
-from trimtab.readers.base import open_bytes
+from trimtab.readers.base import CUT_STREAM, open_bytes
 
 __all__ = ["MAX_SIZE_BYTES", "read_whole"]
 
 MAX_SIZE_BYTES = 1 << 33
 """Most that is read of one file after decompression; a small archive can unpack to far more."""
 _PART_SIZE_BYTES = 1 << 24
-_CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
 
 
 def read_whole(path: Path) -> tuple[bytes, bool]:
@@ -34,7 +29,7 @@ def read_whole(path: Path) -> tuple[bytes, bool]:
                 if size > MAX_SIZE_BYTES:
                     limit = f"{MAX_SIZE_BYTES >> 30} GiB"
                     raise ReadError(f"{path}: holds more than {limit}; split it into several files")
-        except _CUT_STREAM:
+        except CUT_STREAM:
             cut = True
     if not size:
         raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")

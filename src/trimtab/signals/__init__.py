@@ -1,4 +1,4 @@
-"""Signals that follow from others: what a log did not write down but what it wrote down implies."""
+"""Signals derived from others, and the statistics that judge them; `robust` has the spreads."""
 
 from trimtab.signals.derived import derive
 

@@ -30,7 +30,8 @@ def running_share(flags: Column) -> Column:
     """Return the mean of all flags so far, NaN flags left out; NaN before the first one.
 
     Example:
-        >>> running_share(Column(np.array([1.0, 0.0, 1.0, 1.0]), np.ones(4, dtype=bool))).values.tolist()
+        >>> flags = Column(np.array([1.0, 0.0, 1.0, 1.0]), np.ones(4, dtype=bool))
+        >>> running_share(flags).values.tolist()
         [1.0, 0.5, 0.6666666666666666, 0.75]
     """
     counted = flags.present & ~np.isnan(flags.values)

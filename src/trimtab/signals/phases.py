@@ -1,8 +1,8 @@
-"""Phases of the learning-rate schedule, and which way a signal went in each.
+"""Phases of the learning-rate schedule, and the trend of a signal in each.
 
-The norm of the last hidden state rises at first in a sound run and comes down with the learning
-rate; one that rises again while the rate falls is a warning (S. Zhang on OPT-175B, 2022). So its
-slope is told by phase, and not over the run as a whole.
+In a healthy run the norm of the last hidden state rises at first and falls with the learning rate;
+one that rises again while the rate falls is a warning (S. Zhang on OPT-175B, 2022). So the slope is
+reported by phase, and not over the run as a whole.
 """
 
 from dataclasses import dataclass

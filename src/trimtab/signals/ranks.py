@@ -1,4 +1,4 @@
-"""Whether signals move together, and whether one stands still."""
+"""Whether signals move together (rank correlation), and whether one is flat."""
 
 from collections.abc import Sequence
 
@@ -41,7 +41,7 @@ def rank_correlations(
 
 
 def is_flat(levels: Floats, *, share: float = 0.02, num_few: int = 8) -> bool:
-    """Tell whether finite float64 [n] stand on one level.
+    """Tell whether finite float64 [n] stay on one level.
 
     Fewer than `num_few` values: all within `share` of their median. More: the medians of the first
     and the second half are within `share` of each other. One value is no level.

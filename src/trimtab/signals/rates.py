@@ -1,8 +1,8 @@
-"""The learning rate that was in force at each step, whoever set it, and the curve that it follows.
+"""The learning rate in force at each step, and the usual curve nearest to it.
 
-A run whose rate was cut by hand, by a guard or at restarts has no schedule any more that a config
-states; what it did have is its history. Where that is close to a usual curve, the curve is named,
-so that a next run can be launched with it.
+A run whose rate was cut by hand, by a guard or at restarts no longer follows the schedule of its
+config; its history is what counts. Where that is close to a usual curve, the curve is named, so
+that a next run can be launched with it.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def lr_history(record: RunRecord) -> tuple[_Floats, _Floats]:
     rows = record.lineage_rows()
     if column is None:
         return np.zeros(0), np.zeros(0)
-    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    rows = column.finite_rows(rows)
     return record.step[rows], column.values[rows]
 
 
@@ -95,10 +95,7 @@ def _fit(kind: str, shape: _Floats, y: _Floats) -> tuple[str, float, _Floats]:
 
 
 def history_csv(record: RunRecord) -> str:
-    """Return the history as CSV: step, lr, and the curve where one is followed.
-
-    With a line on top.
-    """
+    """Return the history as CSV: step, lr, and the curve if one fits; the first line says which."""
     steps, rates = lr_history(record)
     envelope = fit_envelope(steps, rates)
     if envelope is None or not envelope.close:

@@ -1,9 +1,9 @@
-"""Several runs in one file: a log that was written to again and again from the first step on.
+"""Several runs in one file: a log that was appended to again and again from the first step on.
 
 An attempt begins anew where its steps begin where those of the first did, its loss is back at the
-first one's start, away from where the attempt before left it, and its learning rate, where that had
+first one's start, away from where the attempt before left it, and its learning rate, if it had
 moved, is back as well. Once may be a restart without a checkpoint; from the second time on the file
-holds runs of their own.
+holds separate runs.
 """
 
 from dataclasses import replace
@@ -25,9 +25,7 @@ LEAST_RESTARTS = 2
 
 
 def separate_runs(record: RunRecord) -> RunRecord:
-    """Return the record with each run that starts anew as one without a parent.
-
-    And a note that says so.
+    """Return the record with each run that starts anew as one without a parent, and a note on it.
 
     Attempts that state where they resumed stay as they are; so does a file with one restart. A loss
     of NaN at a start is no evidence. Cost: a look at the ends of each attempt.
@@ -60,10 +58,7 @@ def _is_anew(record: RunRecord, index: int) -> bool:
 
 
 def _is_back(record: RunRecord, name: str, index: int, num: int) -> bool | None:
-    """Whether a signal is back at its first start, away from its end before.
-
-    None where that says nothing.
-    """
+    """Whether a signal is back at its first start, away from its end before; None if unknown."""
     start, here, before = (_finite(record, name, i) for i in (0, index, index - 1))
     if min(len(start), len(here), len(before)) < num:
         return None
@@ -81,10 +76,7 @@ def _finite(record: RunRecord, name: str, index: int) -> Floats:
 
 
 def root_of(record: RunRecord, index: int) -> int:
-    """Return the attempt that an attempt descends from in the end.
-
-    Itself where it has no parent.
-    """
+    """Return the attempt at the root of an attempt's lineage; itself where it has no parent."""
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
     seen = {index}
     while (parent := by_number.get(record.attempts[index].parent or "", -1)) not in (-1, *seen):

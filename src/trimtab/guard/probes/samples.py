@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from trimtab.signals.robust import MAD_TO_SIGMA
+
 __all__ = ["SampleProbe", "outstanding"]
 
 OUTLIER_SIGMA = 8.0
@@ -62,7 +64,7 @@ def outstanding(losses: torch.Tensor) -> tuple[float, tuple[int, ...]]:
     odd = ~losses.isfinite()
     if len(finite) >= 8:
         middle = finite.median()
-        spread = 1.4826 * (finite - middle).abs().median()
+        spread = MAD_TO_SIGMA * (finite - middle).abs().median()
         spread = torch.maximum(spread, _LEAST_SPREAD * middle.abs())
         odd |= losses > middle + OUTLIER_SIGMA * spread
     return float(losses.max()), tuple(odd.nonzero().flatten().tolist()[:_NAMED])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.learning_rate import LrJump
     from trimtab.guard.recovery.values import InForce, RestorePoint
     from trimtab.incidents import Incident
-    from trimtab.plan.trial_results import Repeat, Row
+    from trimtab.plan.trial_results import Repeat, TrialRow
     from trimtab.plan.trials import Trial
     from trimtab.record import RunRecord
 
@@ -88,7 +88,7 @@ class Case:
     """
     trial: Trial | None = None
     """The trial in force."""
-    rows: tuple[Row, ...] = ()
+    rows: tuple[TrialRow, ...] = ()
     """One for each trial that ended, from this restore point."""
     control: Mapping[int, float] = field(default_factory=dict)
     """Losses by step of what changed nothing, from this restore point: as recorded, or replayed."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.detectors.contract import changed
 from trimtab.guard.recovery.commands import JournalEvent
-from trimtab.plan.labels import Stretch, label_change
+from trimtab.plan.labels import StepWindow, label_change
 
 if TYPE_CHECKING:
     from trimtab.plan.labels import ChangeLabel
@@ -101,8 +101,8 @@ class ChangeEffects:
         return replace(self, changes=left), tuple(_outcome(c, step) for c in due)
 
 
-def _stretch(steps: _Steps) -> Stretch:
-    return Stretch(
+def _stretch(steps: _Steps) -> StepWindow:
+    return StepWindow(
         losses=[loss for loss, _, _ in steps],
         norms=[norm for _, norm, _ in steps],
         alarms=sum(alarms for _, _, alarms in steps),

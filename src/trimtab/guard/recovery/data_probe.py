@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.diagnosis.probes import DataProbe
+from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     center, spread = case.level, case.sigma
     if len(trained) >= _FEWEST_TRAINED:
         center = float(np.median(trained))
-        spread = 1.4826 * float(np.median(np.abs(np.array(trained) - center)))
+        spread = mad_sigma(np.array(trained), center=center)
     if center > _ODD_STATE * case.level:
         return none
     noise, least = max(spread, case.sigma), _LEAST_SHARE * center

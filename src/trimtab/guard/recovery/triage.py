@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
+from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -129,5 +130,5 @@ def loss_level(record: RunRecord, step: int, *, window_rows: int = 64) -> tuple[
     if not len(losses):
         return math.nan, math.nan
     level = float(losses.mean())
-    spread = 1.4826 * float(np.median(np.abs(losses - np.median(losses))))
+    spread = mad_sigma(losses)
     return level, max(spread, 2e-3 * abs(level))

@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.guard.recovery.curves import as_curve, repeats
 from trimtab.plan.effects import effect_of
-from trimtab.plan.trial_results import Readout, Row, read_out
+from trimtab.plan.trial_results import Readout, TrialRow, read_out
 
 if TYPE_CHECKING:
     from trimtab.diagnosis.probes import TrialResult
@@ -35,7 +35,7 @@ def with_row(case: Case, trial: Trial, result: TrialResult) -> Case:
     elif not trial.older_state:
         onset = min(case.incident.onset, case.seen_step)
         effect = effect_of(curve, {t: x for t, x in case.control.items() if t >= onset})
-    row = Row(
+    row = TrialRow(
         name=trial.name,
         arms=trial.arms,
         held=result.held,
@@ -51,7 +51,7 @@ def read_case(case: Case) -> Readout:
     """Return what the trials of a case's restore point say together."""
     losses = list(case.control.values())
     end = float(np.mean(losses[-8:])) if losses else np.nan
-    recorded = Row(
+    recorded = TrialRow(
         name="no change",
         arms=("replay",),
         held=False,

@@ -1,4 +1,4 @@
-"""What counts the rows of a text: a step on the line, one on a line nearby, an epoch, the row."""
+"""What counts the rows of a text: a step on the line or near it, an epoch, or the row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from trimtab.readers.freetext.key_values import PROGRESS_BAR, Field
 from trimtab.readers.freetext.keys import STEP_KEYS
-from trimtab.readers.freetext.rows import Rows, gather
+from trimtab.readers.freetext.rows import TextRows, gather
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.record import Axis, Column
 
-__all__ = ["Position", "find_axis"]
+__all__ = ["RowAxis", "find_axis"]
 
 _MIN_SHARE = 0.9
 _MAX_FALLS = 0.02
@@ -22,8 +22,8 @@ _MIN_FALLS = 2
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where each row stands."""
+class RowAxis:
+    """The axis of the rows, and how it was found."""
 
     axis: Axis
     place: NDArray[np.float64]
@@ -33,7 +33,7 @@ class Position:
     """0: a step by name on the line; more: less sure."""
 
 
-def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
+def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     """Return the best axis.
 
     In this order: a step named on the line; one on a line in front of or behind it (records of
@@ -64,13 +64,13 @@ def find_axis(rows: Rows, others: Sequence[Shape]) -> Position:
         found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:
             return found
-    return _by_epoch(epoch, rows.num) or Position(
+    return _by_epoch(epoch, rows.num) or RowAxis(
         "row", np.arange(rows.num, dtype=np.float64), "", "by their place in the text", 4
     )
 
 
-def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
-    """Columns named like a step, the surest first, those that stand still last."""
+def _by_name(rows: TextRows) -> list[tuple[Field, Column]]:
+    """Columns named like a step, the surest first, those that stay constant last."""
 
     def order(item: tuple[Field, Column]) -> tuple[bool, int, int]:
         f, c = item
@@ -81,12 +81,12 @@ def _by_name(rows: Rows) -> list[tuple[Field, Column]]:
 
 
 def _ties(column: Column) -> bool:
-    """Whether a count mostly stands still."""
+    """Whether a count mostly stays constant."""
     still = np.count_nonzero(np.diff(column.values) == 0)
     return bool(still > _MIN_DISTINCT * len(column.values))
 
 
-def _epoch_slash_batch(rows: Rows) -> Position | None:
+def _epoch_slash_batch(rows: TextRows) -> RowAxis | None:
     """Read `Batch 4/203700` as epoch 4, batch 203700, where what looks like the total counts."""
     for field, total in rows.of_kind("total"):
         owner = next(
@@ -113,8 +113,8 @@ def _is_count(column: Column, num: int) -> bool:
 
 
 def _step_or_inner(
-    field: Field, column: Column, epoch: tuple[str, Column] | None, rows: Rows, *, doubt: int
-) -> Position | None:
+    field: Field, column: Column, epoch: tuple[str, Column] | None, rows: TextRows, *, doubt: int
+) -> RowAxis | None:
     if not _is_count(column, rows.num):
         return None
     values = column.values
@@ -134,10 +134,12 @@ def _step_or_inner(
     if not ok:
         return None
     lead = "numbers" if field.kind in ("lead", "counter") else "the step"
-    return Position("step", values, field.key, f"by {lead} {field.key!r}", doubt + field.doubt)
+    return RowAxis("step", values, field.key, f"by {lead} {field.key!r}", doubt + field.doubt)
 
 
-def _inside_epoch(field: Field, column: Column, epoch: tuple[str, Column], rows: Rows) -> Position:
+def _inside_epoch(
+    field: Field, column: Column, epoch: tuple[str, Column], rows: TextRows
+) -> RowAxis:
     """Return epoch + share of it done: a step that begins again in each epoch is no axis."""
     total = rows.columns.get(("total", f"of {field.key}"))
     size = np.nanmax(column.values)
@@ -148,7 +150,7 @@ def _inside_epoch(field: Field, column: Column, epoch: tuple[str, Column], rows:
     share = np.clip(column.values / (totals + 1.0), 0.0, 1.0 - 1e-6)
     place = _untied(epoch[1].values + share)
     how = f"by {epoch[0]!r} and the share of it done, since {field.key!r} begins again in each"
-    return Position("epoch", place, epoch[0], how, 1)
+    return RowAxis("epoch", place, epoch[0], how, 1)
 
 
 def _untied(place: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -158,7 +160,7 @@ def _untied(place: NDArray[np.float64]) -> NDArray[np.float64]:
     return place + 1e-9 * (np.arange(len(place)) - np.repeat(starts, sizes))
 
 
-def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
+def _best_epoch(rows: TextRows) -> tuple[str, Column] | None:
     for f, c in rows.of_kind("epoch"):
         if c.present.all() and np.all(np.isfinite(c.values)):
             falls = np.count_nonzero(np.diff(c.values) < 0)
@@ -167,7 +169,7 @@ def _best_epoch(rows: Rows) -> tuple[str, Column] | None:
     return None
 
 
-def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
+def _leading_epoch(rows: TextRows, but: str) -> tuple[str, Column] | None:
     """Return a number without a name that never falls, as `Train: 3 [ 50/1000]` has it."""
     for f, c in rows.of_kind("lead", "counter"):
         if f.key == but or not c.present.all() or not np.all(np.isfinite(c.values)):
@@ -179,7 +181,7 @@ def _leading_epoch(rows: Rows, but: str) -> tuple[str, Column] | None:
     return None
 
 
-def _turns(field: Field, column: Column, rows: Rows) -> tuple[str, Column] | None:
+def _turns(field: Field, column: Column, rows: TextRows) -> tuple[str, Column] | None:
     """Count how often a bar began again after it was full: the epochs of a log that names none."""
     total = rows.columns.get(("total", f"of {field.key}"))
     if field.kind != "counter" or total is None or not total.present.all():
@@ -193,13 +195,13 @@ def _turns(field: Field, column: Column, rows: Rows) -> tuple[str, Column] | Non
     return "full bar", Column(np.cumsum(turn), np.ones(rows.num, dtype=np.bool_))
 
 
-def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
+def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> RowAxis | None:
     if epoch is None or num < 2:
         return None
     key, column = epoch
     values = column.values
     if np.all(np.diff(values) != 0):
-        return Position("epoch", values, key, f"by {key!r}", 1)
+        return RowAxis("epoch", values, key, f"by {key!r}", 1)
     if np.any(values != np.floor(values)) or np.ptp(values) == 0:
         return None
     starts = np.concatenate([[0], np.flatnonzero(np.diff(values) != 0) + 1, [num]])
@@ -207,12 +209,12 @@ def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> Position | None:
     inside = np.arange(num) - np.repeat(starts[:-1], sizes)
     share = inside / np.repeat(sizes, sizes)
     how = f"by {key!r}, its rows spread evenly over it"
-    return Position("epoch", values + share, key, how, 3)
+    return RowAxis("epoch", values + share, key, how, 3)
 
 
-def _carried(rows: Rows, others: Sequence[Shape]) -> Position | None:
+def _carried(rows: TextRows, others: Sequence[Shape]) -> RowAxis | None:
     """Take the step from lines of their own, one before or after each loss."""
-    found: list[tuple[tuple[int, float], Position]] = []
+    found: list[tuple[tuple[int, float], RowAxis]] = []
     counts = {
         (f.kind, f.key)
         for s in others
@@ -231,13 +233,13 @@ def _carried(rows: Rows, others: Sequence[Shape]) -> Position | None:
                 continue
             how = f"by the step {name!r} on a line nearby"
             rank = STEP_KEYS.index(field.name) if field.name in STEP_KEYS else 99
-            found.append(((rank, distance), Position("step", place, name, how, 1)))
+            found.append(((rank, distance), RowAxis("step", place, name, how, 1)))
     if not found:
         return None
     return min(found, key=lambda item: item[0])[1]
 
 
-def _carried_epoch(rows: Rows, others: Sequence[Shape]) -> tuple[str, Column] | None:
+def _carried_epoch(rows: TextRows, others: Sequence[Shape]) -> tuple[str, Column] | None:
     side = gather([s for s in others if any(f.kind == "epoch" for f in s.fields)])
     for f, column in side.of_kind("epoch"):
         values = column.values[column.present]
@@ -255,10 +257,7 @@ def _carried_epoch(rows: Rows, others: Sequence[Shape]) -> tuple[str, Column] | 
 def _nearby(
     lines: NDArray[np.int64], at: NDArray[np.int64], values: NDArray[np.float64]
 ) -> list[tuple[NDArray[np.float64], float]]:
-    """Return the values on the last line before and on the first after.
-
-    With their usual distance.
-    """
+    """Return the values on the line before and on the line after, with their usual distances."""
     before = np.searchsorted(at, lines, side="right") - 1
     after = np.searchsorted(at, lines, side="left")
     result = []

@@ -1,10 +1,11 @@
-"""Text formats with a name: how each is told, and which of its keys mean something else.
+"""Trainers whose text is recognized by name, and their keys that have another meaning there.
 
-All are read by the same mechanism as text of unknown trainers; a name saves the guess and its note.
+All are read by the same mechanism as text of unknown trainers; a name avoids the guess and its
+note.
 """
 
-from trimtab.readers.fallback import TextReader
 from trimtab.readers.freetext.keys import Meaning
+from trimtab.readers.freetext.reader import TextReader
 
 __all__ = ["TEXT_FORMATS"]
 
@@ -80,7 +81,10 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
     TextReader(
         name="step-dict",
         looks_for="a step, then a dict (`Step 10: {'loss': 2.5}`)",
-        pattern=rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}\{\s*['\"][^\n]{0,400}?loss['\"]:",
+        pattern=(
+            rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}"
+            rb"\{\s*['\"][^\n]{0,400}?loss['\"]:"
+        ),
         sureness=0.905,
     ),
     TextReader(

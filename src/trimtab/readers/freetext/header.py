@@ -1,6 +1,6 @@
 """Tables inside text: a line of names, then lines with a number under each.
 
-Cells are parted by bars, tabs, two blanks or more, or one blank; a row counts only where it has as
+Cells are separated by bars, tabs, two blanks or more, or one blank. A row counts only if it has as
 many cells as the header and a number where the header says loss.
 """
 

@@ -1,4 +1,4 @@
-r"""Which numbers of a line of text are values, and of what.
+r"""Which numbers of a line of text are values, and what each is a value of.
 
 A line is split into numbers and the text between them. The text in front of a number names it:
 
@@ -47,19 +47,20 @@ _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
 _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
-"""What stands around a number that is printed as an object."""
+"""The text around a number that is printed as an object."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
-    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
+    r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*"
+    r"(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
 )
 _WORD_VALUE = re.compile(r"[\"']\s*:\s*[\"']([\w ]{1,30})[\"']")
-"""What a key in quotes is said to be: `"type": "test_epoch"`."""
+"""What a key in quotes is reported to be: `"type": "test_epoch"`."""
 _AT_STEP = re.compile(
     r"(.*?[A-Za-z)])\s+(?:at|in|for|after|on)\s+(?:global"
     r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
 )
-"""`Training loss at step 100: 2.5`: the name of the value stands in front of the step."""
+"""`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _MAX_NAME_LENGTH = 200
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
@@ -307,10 +308,7 @@ class _LineParse:
 
 
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
-    """Return the key in front of a number, "" if there is none.
-
-    And whether a sign parts the two.
-    """
+    """Return the key in front of a number ("" for none), and whether a sign separates them."""
     text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
     separator = _SEPARATOR.search(text)
     cell = _CELL.search(text) if first and not text.endswith(BAR) else None

@@ -1,8 +1,8 @@
-"""What a key in free text means: a loss, another signal, a step, an epoch, a rank.
+"""The meaning of a key in free text: a loss, another signal, a step, an epoch, a rank.
 
-Keys of unknown trainers are seldom in the vocabulary as they stand: `completed step`, `Train
-Epoch`, `cls_loss`. The words in front are dropped one by one until the rest is known; each dropped
-or guessed word makes the meaning less sure (`doubt`).
+Keys of unknown trainers are seldom in the vocabulary as they are: `completed step`, `Train Epoch`,
+`cls_loss`. Leading words are dropped one by one until the rest is known; each dropped or guessed
+word makes the meaning less sure (`doubt`).
 """
 
 import re
@@ -192,12 +192,12 @@ _STAND_INS = frozenset(
     ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
-"""Aliases that mean a signal only where nothing stands in front of them."""
+"""Aliases that mean a signal only without a word in front of them."""
 _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
 """Words of a path under which `step` is how long one takes."""
 _OF_THE_WHOLE = frozenset({"weight_norm", "activation_norm", "update_norm"})
 _WHOLE = frozenset({"train", "training", "global", "total", "optim", "model"})
-"""Words that may stand in front of these; others name a part of the model."""
+"""Words allowed in front of these; others name a part of the model."""
 _TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
 _L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
 """`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
@@ -207,13 +207,13 @@ _STAGE = 10
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a key stands for."""
+    """The meaning of a key."""
 
     kind: Kind
     name: str
     """Canonical name of the signal; else the key."""
     doubt: int = 0
-    """0: known as it stands; more: guessed."""
+    """0: known as it is; more: guessed."""
 
 
 def bare_split(key: str) -> Meaning | None:
@@ -234,7 +234,7 @@ def names_mean(key: str) -> bool:
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a stretch of text speaks of validation data."""
+    """Whether a piece of text is about validation data."""
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
 
 

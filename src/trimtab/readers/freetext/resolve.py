@@ -1,7 +1,4 @@
-"""Shapes of a text -> RunRecord.
-
-Which key is the loss, what counts the rows, what belongs to them.
-"""
+"""Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what joins them."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -11,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
-from trimtab.readers.freetext.axis import Position, find_axis
+from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
-from trimtab.readers.freetext.rows import Rows, choose_main, gather, one_rank
+from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
@@ -75,14 +72,14 @@ def settle(
 
 
 class _Draft:
-    """The main rows, where they stand, and what else is said of them."""
+    """The main rows, their axis, and the signals and notes that join them."""
 
-    def __init__(self, key: str, name: str, rows: Rows, others: Sequence[Shape]) -> None:
+    def __init__(self, key: str, name: str, rows: TextRows, others: Sequence[Shape]) -> None:
         self.key = key
         self.name = name
         self.rows = rows
         self.others = others
-        self.position: Position = find_axis(rows, others)
+        self.position: RowAxis = find_axis(rows, others)
         self.signals: dict[str, Column] = {}
         self.keys: dict[str, str] = {}
         self.notes: list[str] = list(rows.notes)
@@ -170,7 +167,7 @@ class _Draft:
         self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
         return []
 
-    def _own_step(self, side: Rows) -> NDArray[np.float64] | None:
+    def _own_step(self, side: TextRows) -> NDArray[np.float64] | None:
         wanted = ("step", self.position.key) if self.position.axis == "step" else ("epoch", "epoch")
         column = side.columns.get(wanted)
         if column is None and self.position.axis == "step":
@@ -183,7 +180,7 @@ class _Draft:
 
     def _validation(
         self,
-        side: Rows,
+        side: TextRows,
         column: Column,
         at: NDArray[np.intp],
         where: NDArray[np.intp],
@@ -251,9 +248,9 @@ class _Draft:
     def _how(self) -> str:
         sure = "high" if self.doubt <= 1 else "medium" if self.doubt <= 4 else "low"
         return (
-            f"a format without a name, learnt from its lines: {self.name} is {self.key!r}, rows are"
-            f" counted {self.position.how}; {counted(self.rows.num, 'record')}, the first on line"
-            f" {int(self.rows.lines[0])}; confidence {sure}"
+            f"a format without a name, learned from its lines: {self.name} is {self.key!r}, rows"
+            f" are counted {self.position.how}; {counted(self.rows.num, 'record')}, the first on"
+            f" line {int(self.rows.lines[0])}; confidence {sure}"
         )
 
 

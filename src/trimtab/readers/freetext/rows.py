@@ -1,4 +1,4 @@
-"""The rows of the training loss among the shapes of a text, and what stands around them."""
+"""The rows of the training loss among the shapes of a text, and the lines around them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted
 from trimtab.record import Column
 
-__all__ = ["Rows", "choose_main", "gather"]
+__all__ = ["TextRows", "choose_main", "gather"]
 
 _SIDE_SHARE = 0.3
 """A key that more than this share of the surest key's rows has is not rare."""
@@ -19,7 +19,7 @@ _COUNTS = ("step", "counter")
 
 
 @dataclass
-class Rows:
+class TextRows:
     """Lines of several shapes in the order of the file."""
 
     lines: NDArray[np.int64]
@@ -34,10 +34,10 @@ class Rows:
         """Number of rows."""
         return len(self.lines)
 
-    def keep(self, mask: NDArray[np.bool_]) -> "Rows":
+    def keep(self, mask: NDArray[np.bool_]) -> "TextRows":
         """Return the rows where the mask is set."""
         columns = {k: Column(c.values[mask], c.present[mask]) for k, c in self.columns.items()}
-        return Rows(self.lines[mask], columns, self.fields, self.num_skeletons, self.notes)
+        return TextRows(self.lines[mask], columns, self.fields, self.num_skeletons, self.notes)
 
     def of_kind(self, *kinds: str) -> list[tuple[Field, Column]]:
         """Return the columns of some kinds."""
@@ -48,7 +48,7 @@ class Rows:
         ]
 
 
-def gather(shapes: Sequence[Shape]) -> Rows:
+def gather(shapes: Sequence[Shape]) -> TextRows:
     """Join the lines of shapes into rows in the order of the file."""
     tables = [shape.table() for shape in shapes]
     lines = np.concatenate([t[0] for t in tables]) if tables else np.zeros(0, np.int64)
@@ -69,7 +69,7 @@ def gather(shapes: Sequence[Shape]) -> Rows:
             columns[key].values[here] = np.where(known, values[:, j], np.nan)
             columns[key].present[here] = known
     ordered = {k: Column(c.values[order], c.present[order]) for k, c in columns.items()}
-    return Rows(lines[order], ordered, fields, sum(s.num_skeletons for s in shapes))
+    return TextRows(lines[order], ordered, fields, sum(s.num_skeletons for s in shapes))
 
 
 def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[Shape]] | None:
@@ -110,7 +110,7 @@ def _is_flat(shapes: Sequence[Shape], key: str) -> bool:
     return values is not None and len(np.unique(values.logged())) == 1
 
 
-def one_rank(rows: Rows, loss: Column) -> Rows:
+def one_rank(rows: TextRows, loss: Column) -> TextRows:
     """Keep one rank where several print: the lowest that computes a loss."""
     for _, column in (*rows.of_kind("rank"), *_labels(rows)):
         known = column.present
@@ -128,7 +128,7 @@ def one_rank(rows: Rows, loss: Column) -> Rows:
     return rows
 
 
-def _labels(rows: Rows) -> list[tuple[Field, Column]]:
+def _labels(rows: TextRows) -> list[tuple[Field, Column]]:
     """Numbers in front of lines (`3: ...`) that return again and again: the labels of ranks."""
     return [
         (f, c)

@@ -1,9 +1,8 @@
-"""The shapes that the lines of a text have, and the numbers of the lines of each shape.
+"""The shapes of the lines of a text, and the numbers of the lines of each shape.
 
-What is left of a line when its numbers are taken out is its skeleton. Lines of one skeleton hold
-the same fields, so a line is parsed once per skeleton, and then read by position. Skeletons with
-the same fields are one `Shape`. Lines without fields, such as prose or source code, cost little and
-give none.
+A line without its numbers is its skeleton. Lines with one skeleton hold the same fields, so a line
+is parsed once per skeleton and then read by position. Skeletons with the same fields are one
+`Shape`. Lines without fields, such as prose or source code, cost little and give none.
 """
 
 import re
@@ -37,7 +36,7 @@ _GLYPHS = str.maketrans(
     | {chr(c): " " for c in range(0x2580, 0x25A0)}
 )
 _HEADING = re.compile(r"(\s*)[*#=>\-\s]*((?:[A-Za-z]+ ?){1,3}):?[\s*#=\-]*:?\s*")
-"""Words alone on a line; those that name held-out data stand over the lines indented below."""
+"""Words alone on a line; those that name held-out data apply to the lines indented below."""
 _PREFIX = re.compile(
     rf"\s*(?:(?:\[?(?:rank|default|worker)[ _]?\d+\]?:?|\d{{1,4}}\s*:|\[?(?:{CLOCK})\]?:?)\s?)+",
     re.IGNORECASE,
@@ -48,7 +47,6 @@ _LONG_LINE_LENGTH = 1_000
 _MAX_HEADING_LENGTH = 120
 _MAX_LINE_LENGTH = 20_000
 _MAX_SKELETONS = 20_000
-_HAS_DIGIT_OR_NAN = re.compile(r"[0-9]|\b[nN]a[nN]\b|\b[iI]nf")
 _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
@@ -82,12 +80,13 @@ class _Plan:
 
     shape: Shape
     places: tuple[tuple[int, float], ...]
-    """Where the number of each field stands among the parts of the line, and its factor."""
+    """Index of each field's number among the parts of the line, and its factor."""
     num_slow: int = 0
     fast: Callable[[str], re.Match[str] | None] | None = None
 
     def compile(self, skeleton: tuple[str, ...], tokens: Sequence[str]) -> None:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
+        # only for numbers in the order of the line, with text between all of them
         wanted = [place for place, _ in self.places if place >= 0]
         if wanted != sorted(wanted) or not all(skeleton[1:-1]):
             return
@@ -120,9 +119,9 @@ class Shapes:
         self._since_header = 0
         self._num_learnt = 0
         self._below: int | None = None
-        """Indent of the heading over lines that speak of validation data."""
+        """Indent of a heading over lines of validation data."""
         self.warnings: dict[str, int] = {}
-        """How often each warning stands in the text, numbers left out; at most 1,000 of them."""
+        """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
     def see(self, lines: Iterable[str]) -> None:
         """Look at every line."""
@@ -131,6 +130,7 @@ class Shapes:
         fast: _Plan | None = None
         for number, line in enumerate(lines, 1):
             if fast is not None and fast.fast is not None and self._header is None:
+                # most lines repeat the last wording: one regular expression reads them whole
                 match = fast.fast(line)
                 if match is not None:
                     _put(fast, match.groups(), number, self._number)
@@ -141,6 +141,7 @@ class Shapes:
                 line = line.translate(_GLYPHS)
             if "%|" in line:
                 line = _BAR.sub(BAR, line)
+            # a line this long is a dump of data, and costly to split
             if len(line) > _MAX_LINE_LENGTH:
                 continue
             if len(line) > _LONG_LINE_LENGTH:
@@ -195,6 +196,7 @@ class Shapes:
         self._num_learnt += 1
         if self._num_learnt > _MAX_LEARNT:
             return None
+        # free prose makes a skeleton a line; forgetting them all bounds the memory
         if len(self._plans) >= _MAX_SKELETONS:
             self._plans.clear()
         fields = fields_of(parts[::2], parts[1::2], self._extra)
@@ -281,7 +283,7 @@ def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str
 
 
 def _tag(shape: Shape) -> float:
-    """Return the rank that stands as a word in the lines of a shape (`[rank3]`)."""
+    """Return the rank that is a word in the lines of a shape (`[rank3]`)."""
     return next(float(f.name) for f in shape.fields if f.index < 0)
 
 

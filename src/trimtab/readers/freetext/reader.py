@@ -1,9 +1,9 @@
-"""Text of trainers that nobody has written a reader for.
+"""The reader for text of any trainer that has no reader of its own.
 
-The shape of the records is learnt from the lines themselves (`text_shapes`): key-value pairs,
-tables under a header, JSON or dicts in a line, step counters, rank and time prefixes, progress
-bars. What the keys mean, what counts the steps and which lines belong together is settled over the
-whole file (`text_settle`), and the notes of the record say what was guessed and how sure that is.
+The shape of the records is learned from the lines themselves (`shapes`): key-value pairs, tables
+under a header, JSON or dicts in a line, step counters, rank and time prefixes, progress bars. What
+the keys mean, what counts the steps and which lines belong together is decided over the whole file
+(`resolve`). The notes of the record say what was guessed and how sure that is.
 """
 
 import re
