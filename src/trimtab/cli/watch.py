@@ -14,7 +14,7 @@ from typing import Any
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.source import Beside, account_of, read_beside
-from trimtab.cli.output import finite
+from trimtab.text import finite_json
 from trimtab.errors import ConfigError
 from trimtab.monitor.follower import Notice, Watcher
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
@@ -175,7 +175,7 @@ class _Teller:
         """Print one notice; call for its incident where nobody was called at its severity yet."""
         document = self._document(notice)
         if self.options.json:
-            print(json.dumps(finite(document), allow_nan=False), flush=True)
+            print(json.dumps(finite_json(document), allow_nan=False), flush=True)
         else:
             print(self._line(notice), flush=True)
         told = notice.told
@@ -188,7 +188,7 @@ class _Teller:
             return
         self.called[key] = rank
         if not (self.options.new_only and self.first):
-            self.alarm.raise_for(finite(document))
+            self.alarm.raise_for(finite_json(document))
 
     def _line(self, notice: Notice) -> str:
         if notice.told is None:
@@ -233,7 +233,7 @@ class _Teller:
                     for i, told in self.watcher.incidents
                 ],
             }
-            print(json.dumps(finite(document), allow_nan=False), flush=True)
+            print(json.dumps(finite_json(document), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
         standing = [t for _, t in self.watcher.incidents if not t.dismissed]
