@@ -132,7 +132,7 @@ def test_parity_of_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_parity_of_the_users_own_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "case.py").write_text(
-        "from tests.preflight.probes.planted import Planted\n"
+        "from tests.model_checks.planted import Planted\n"
         "def build():\n    return Planted('dropped-gradient')()\n"
     )
     assert (

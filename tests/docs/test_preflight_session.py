@@ -18,7 +18,7 @@ def test_the_preflight_session_of_the_readme(
         (ROOT / "README.md").read_text("utf-8"),
         re.S,
     )
-    monkeypatch.chdir(ROOT / "tests" / "preflight" / "data")
+    monkeypatch.chdir(ROOT / "tests" / "configs" / "data")
     monkeypatch.setenv("COLUMNS", "118")
     assert main(["preflight", "pretrain_104b.sh"]) == 1
     printed = [line.rstrip() for line in capsys.readouterr().out.strip("\n").split("\n")]

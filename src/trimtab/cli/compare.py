@@ -15,7 +15,12 @@ from rich.text import Text
 
 from trimtab.analysis.impact import Impact, measure_impact
 from trimtab.analysis.selection import split_attempt
-from trimtab.analysis.settings_diff import flat_config, stated_settings
+from trimtab.analysis.settings_diff import (
+    SettingChange,
+    flat_config,
+    setting_changes,
+    stated_settings,
+)
 from trimtab.analysis.side_by_side import Comparison, Side, compare_sides, make_side, mean_text
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, write_file
@@ -79,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if b is not None and a.label == b.label:
         labels = ("a", "b")
         a, b = (_renamed(s, f"{s.label} ({n})") for s, n in zip((a, b), labels, strict=True))
+    settings = setting_changes(*arguments.configs) if arguments.configs else ()
     comparison = None if b is None else compare_sides(a, b, by=arguments.by)
     impact = _impact(b or a, arguments)
     if comparison is None and impact is None:
@@ -90,9 +96,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.html is not None:
         write_file(arguments.html, render_page(comparison, impact, b or a, title=title))
     if arguments.json:
-        print_json(_document(comparison, impact, arguments))
+        document = _document(comparison, impact, arguments)
+        if arguments.configs:
+            document["settings"] = [{"key": c.key, "a": c.a, "b": c.b} for c in settings]
+        print_json(document)
     else:
         _print(comparison, impact, title)
+        _print_settings(settings)
     return 0
 
 
@@ -157,6 +167,14 @@ def _ancestor_rows(record: RunRecord, attempt: str, before: float) -> np.ndarray
             rows = np.arange(part.start, part.stop)
             return rows[record.step[rows] < before]
     return np.zeros(0, dtype=np.intp)
+
+
+def _print_settings(settings: Sequence[SettingChange]) -> None:
+    """Print the canonical settings in which two configs differ."""
+    if settings:
+        print("settings by canonical name:")
+    for change in settings:
+        print(f"  {change.key}: {plain(change.a or '')} → {plain(change.b or '')}")
 
 
 def _document(

@@ -140,8 +140,12 @@ def is_config(settings: Settings) -> bool:
     return settings.framework != "generic" or len(settings.values) >= MIN_IN_DIRECTORY
 
 
-def load(path: Path) -> list[Document]:
+def load(path: Path, *, stored_config: bool = True) -> list[Document]:
     """Return the documents of a file.
+
+    Args:
+        path: The file; at most `MAX_BYTES` of it.
+        stored_config: As for `documents`.
 
     Raises:
         ReadError: It is missing, too large, or not valid.
@@ -164,7 +168,7 @@ def load(path: Path) -> list[Document]:
     if "\0" in text:
         raise ReadError(f"{path}: is binary, not a config; give the text file it was made from")
     try:
-        return list(documents(path.name, text))
+        return list(documents(path.name, text, stored_config=stored_config))
     except ValueError as error:
         raise ReadError(
             f"{path}: {error}; correct the file, or give the command line instead"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.logs.prose import prose
-from tests.preflight.scan.data import (
+from tests.data_scan.data import (
     CLEAN,
     scan_one,
     scan_texts,

@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.lint import lint, satisfied
 from trimtab.config_rules.planning import Sharding, memory
 from trimtab.config_rules.scale import on_devices, sharding_of

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.advice import advise, consider, menu, reach
 from trimtab.config_rules.lint import in_phase, lint, satisfied
 from trimtab.config_rules.presets import PRESETS, Preset, difference, find_preset

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.budget import Machine, plan_config
 from trimtab.config_rules.planning import epoch_ledger, gain_trend, goodput, memory, time_needed
 from trimtab.errors import ConfigError

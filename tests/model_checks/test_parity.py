@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from tests.guard.jobs import context
-from tests.preflight.probes.planted import SMALL, Planted, odd_batch, tuple_instead, without_plan
+from tests.model_checks.planted import SMALL, Planted, odd_batch, tuple_instead, without_plan
 from trimtab.errors import ConfigError
 from trimtab.model_checks.layouts import check_replicas
 from trimtab.model_checks.parity import Difference, Parity, parity

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.cli import main
 from trimtab.configs.export import ARCHITECTURES, export, left_open
 from trimtab.errors import ConfigError

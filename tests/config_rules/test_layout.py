@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.lint import Finding, lint
 from trimtab.configs.settings import UNEVEN, Settings
 

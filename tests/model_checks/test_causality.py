@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.preflight.probes.models import twin
+from tests.model_checks.models import twin
 from trimtab.model_checks.anatomy import dissect
 from trimtab.model_checks.audit import audit
 from trimtab.model_checks.causality import look_ahead

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.preflight.probes.models import twin
+from tests.model_checks.models import twin
 from trimtab.cli import main
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
 from trimtab.model_checks.audit import audit

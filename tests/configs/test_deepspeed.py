@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.preflight.reading.conftest import Read
+from tests.configs.conftest import Read
 from trimtab.config_rules.lint import lint
 from trimtab.configs import read_config
 

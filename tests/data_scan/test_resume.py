@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from tests.preflight.scan.data import CLEAN, tokens, write_jsonl, write_megatron
+from tests.data_scan.data import CLEAN, tokens, write_jsonl, write_megatron
 from trimtab.data_scan import ScanSettings, scan
 from trimtab.data_scan.engine import Progress
 from trimtab.data_scan.report import document, skip_list_of

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from tests.preflight.scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
+from tests.data_scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
 from trimtab.data_scan import ScanResult, read_text, scan
 from trimtab.data_scan.findings import figures
 

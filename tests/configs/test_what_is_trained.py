@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.preflight.reading.conftest import Read
+from tests.configs.conftest import Read
 from trimtab.config_rules.lint import lint
 
 TRL = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.preflight.scan.data import CLEAN, scan_one, scan_texts, tokens, write_jsonl
+from tests.data_scan.data import CLEAN, scan_one, scan_texts, tokens, write_jsonl
 from trimtab.data_scan.rules import RULES
 
 NOISE = base64.b64encode(np.random.default_rng(1).bytes(9000)).decode()

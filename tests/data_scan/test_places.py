@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.preflight.scan.data import CLEAN, write_jsonl
+from tests.data_scan.data import CLEAN, write_jsonl
 from trimtab.cli import main
 from trimtab.data_scan import scan
 from trimtab.data_scan.state import load_state, save_state

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.preflight.probes.models import decayed, twin
-from tests.preflight.probes.test_audit import said
+from tests.model_checks.models import decayed, twin
+from tests.model_checks.test_audit import said
 from trimtab.errors import ConfigError
 from trimtab.model_checks.audit import audit
 from trimtab.model_checks.groups import state_types

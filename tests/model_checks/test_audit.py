@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.preflight.probes.models import Scaled, StableEmbedding, decayed, embedded, twin
+from tests.model_checks.models import Scaled, StableEmbedding, decayed, embedded, twin
 from trimtab.config_rules.lint import Finding
 from trimtab.errors import ConfigError
 from trimtab.model_checks.audit import Audit, audit

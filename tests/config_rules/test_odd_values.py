@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tests.preflight.settings_by_hand import make_settings
+from tests.config_rules.settings_by_hand import make_settings
 from trimtab.config_rules.advice import reach
 from trimtab.config_rules.budget import Machine, plan_config, plan_lines
 from trimtab.config_rules.lint import lint

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from tests.preflight.scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
+from tests.data_scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
 from trimtab.cli import main
 from trimtab.data_scan import ScanSettings, scan
 from trimtab.data_scan.sources import Reading

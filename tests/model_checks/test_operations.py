@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.preflight.probes.models import Scaled, twin
+from tests.model_checks.models import Scaled, twin
 from trimtab.errors import ConfigError
 from trimtab.model_checks.audit import audit
 from trimtab.model_checks.operations import (

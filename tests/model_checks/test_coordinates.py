@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.preflight.probes.models import Scaled
+from tests.model_checks.models import Scaled
 from trimtab.configs.shrink import Twin
 from trimtab.errors import ConfigError
 from trimtab.model_checks.coordinates import coordinate_check
