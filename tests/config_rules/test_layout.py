@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.config_rules.settings_by_hand import make_settings
-from trimtab.config_rules.lint import Finding, lint
+from trimtab.config_rules.lint import ConfigFinding, lint
 from trimtab.configs.settings import UNEVEN, Settings
 
 
-def found(framework: str = "megatron", **values: Any) -> dict[str, Finding]:
+def found(framework: str = "megatron", **values: Any) -> dict[str, ConfigFinding]:
     return {f.rule: f for f in lint(make_settings(framework, **values))}
 
 

@@ -10,7 +10,7 @@ from trimtab.config_rules.advice import advise, consider, menu, reach
 from trimtab.config_rules.lint import in_phase, lint, satisfied
 from trimtab.config_rules.presets import PRESETS, Preset, difference, find_preset
 from trimtab.config_rules.references import GPT3_LR, TABLES
-from trimtab.config_rules.rules import RULES
+from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.rules.shape import depth_risk
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.facts import Facts, small_init, wide_init
@@ -68,7 +68,7 @@ def test_every_finding_has_a_price_and_says_when_it_can_be_made() -> None:
     for finding in lint(make_settings(**_BAD)):
         assert finding.cost
         assert finding.when in ("mid-run", "from scratch", "unsure")
-    when = {r.id: r.when for r in RULES}
+    when = {r.id: r.when for r in rule_table().values()}
     assert when["L01"] == when["L05"] == "from scratch"
     assert when["L06"] == when["L13"] == "mid-run"
     assert when["L09"] == "unsure"

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.config_rules.settings_by_hand import make_settings
-from trimtab.config_rules.lint import Finding, lint
+from trimtab.config_rules.lint import ConfigFinding, lint
 from trimtab.config_rules.planning import epoch_ledger
-from trimtab.config_rules.rules import RULE_BY_ID, RULES
-from trimtab.config_rules.rules.rule import Rule
+from trimtab.config_rules.rules import rule_table
+from trimtab.config_rules.rules.rule import ConfigRule
 from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
 
@@ -112,18 +112,18 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def found(**changes: Any) -> dict[str, Finding]:
+def found(**changes: Any) -> dict[str, ConfigFinding]:
     return {f.rule: f for f in lint(make_settings(**{**_GPT3, **changes}))}
 
 
-def judged(**values: Any) -> dict[str, Finding]:
+def judged(**values: Any) -> dict[str, ConfigFinding]:
     return {f.rule: f for f in lint(make_settings(**values))}
 
 
 def test_no_rule_lacks_a_case_and_no_case_a_rule() -> None:
     with_files = {"READ"}  # its cases need files: reading/test_together.py and test_doubt.py
-    assert {r.id for r in RULES if r.check is not None} == set(CASES) | with_files
-    assert len(RULE_BY_ID) == len(RULES)
+    assert {r.id for r in rule_table().values() if r.check is not None} == set(CASES) | with_files
+    assert len(rule_table()) == len(rule_table().values())
 
 
 @pytest.mark.parametrize("rule", CASES)
@@ -168,13 +168,13 @@ def test_numbers_that_are_none_break_nothing(name: str, value: float) -> None:
 
 
 def test_kb_ids_are_all_there() -> None:
-    listed = {r.id for r in RULES}
+    listed = {r.id for r in rule_table().values()}
     assert {f"L{n:02d}" for n in range(1, 46)} <= listed
     assert {"SCHED", "SEQ", "KEY", "BIAS", "PARSE"} <= listed
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.id)
-def test_it_names_source_reason_and_price(rule: Rule) -> None:
+@pytest.mark.parametrize("rule", rule_table().values(), ids=lambda r: r.id)
+def test_it_names_source_reason_and_price(rule: ConfigRule) -> None:
     for text in (rule.source, rule.why, rule.cost, rule.title, rule.when):
         assert text
     assert (rule.check is None) == (rule.elsewhere is not None)
@@ -182,11 +182,11 @@ def test_it_names_source_reason_and_price(rule: Rule) -> None:
 
 def test_a_rule_that_cannot_be_explained_is_refused() -> None:
     with pytest.raises(ConfigError, match="has no cost"):
-        Rule(
+        ConfigRule(
             id="X", title="t", topic="init", why="w", source="s", elsewhere="audit", when="mid-run"
         )
     with pytest.raises(ConfigError, match="not both"):
-        Rule(id="X", title="t", topic="init", why="w", source="s", cost="c", when="mid-run")
+        ConfigRule(id="X", title="t", topic="init", why="w", source="s", cost="c", when="mid-run")
 
 
 # ------------------------------------------------------------ what the sources did
@@ -439,7 +439,7 @@ def test_impossible_values() -> None:
     ],
 )
 def test_a_rate_above_every_published_one_is_found_at_any_size(values: dict[str, Any]) -> None:
-    def rate(lr: float) -> Finding | None:
+    def rate(lr: float) -> ConfigFinding | None:
         run = make_settings("hf-trainer", "train.json", lr=lr, dtype="bf16", **values)
         return next((f for f in lint(run) if f.rule == "L06"), None)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from trimtab.config_rules.lint import Finding, lint, satisfied
+from trimtab.config_rules.lint import ConfigFinding, lint, satisfied
 from trimtab.configs.settings import Settings
 
 Read = Callable[..., Settings]
@@ -19,7 +19,7 @@ _MEGATRON = (
 _TRAINER = "per_device_train_batch_size: 8\nmax_steps: 10000\nwarmup_steps: 500\noutput_dir: out\n"
 
 
-def said(run: Settings, rule: str) -> list[Finding]:
+def said(run: Settings, rule: str) -> list[ConfigFinding]:
     return [f for f in lint(run) if f.rule == rule]
 
 

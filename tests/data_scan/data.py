@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from benchmarks.logs.prose import prose
 from trimtab.data_scan import ScanResult, ScanSettings, scan
-from trimtab.data_scan.findings import Finding
-from trimtab.data_scan.sources import Reading
+from trimtab.data_scan.findings import DataFinding
+from trimtab.data_scan.sources import ReadSettings
 
 CLEAN = prose(300, seed=0)
 
@@ -23,10 +23,10 @@ def write_jsonl(path: Path, texts: Iterable[str]) -> Path:
 
 def scan_one(path: Path, **settings: object) -> ScanResult:
     reading = {k: settings.pop(k) for k in ("field", "context", "dtype") if k in settings}
-    return scan([str(path)], ScanSettings(reading=Reading(**reading), **settings))  # type: ignore[arg-type]
+    return scan([str(path)], ScanSettings(reading=ReadSettings(**reading), **settings))  # type: ignore[arg-type]
 
 
-def scan_texts(folder: Path, texts: Sequence[str]) -> dict[str, Finding]:
+def scan_texts(folder: Path, texts: Sequence[str]) -> dict[str, DataFinding]:
     result = scan_one(write_jsonl(folder / "data.jsonl", texts))
     assert result.errors == ()
     return {f.rule: f for f in result.findings}

@@ -16,9 +16,9 @@ from tests.data_scan.data import (
     write_megatron,
 )
 from trimtab.data_scan import ScanResult, scan
-from trimtab.data_scan.duplicates import Seen
+from trimtab.data_scan.duplicates import HashCounter
 from trimtab.data_scan.epochs import EpochPlan, plan_epochs
-from trimtab.data_scan.findings import Finding, figures
+from trimtab.data_scan.findings import DataFinding, figures
 from trimtab.errors import ConfigError
 
 
@@ -81,7 +81,7 @@ def test_duplicates_of_token_documents_are_told_as_samples(tmp_path: Path) -> No
 
 
 def test_the_table_stays_bounded_and_its_share_stays_right() -> None:
-    rng, seen = np.random.default_rng(0), Seen(capacity=1000)
+    rng, seen = np.random.default_rng(0), HashCounter(capacity=1000)
     hashes = rng.integers(0, 1 << 62, 20_000)
     counted = again = 0
     for value in np.concatenate((hashes, hashes[:5000])).tolist():
@@ -96,7 +96,7 @@ def test_the_table_stays_bounded_and_its_share_stays_right() -> None:
 
 def compare(
     folder: Path, before: list[str], after: list[str]
-) -> tuple[ScanResult, dict[str, Finding]]:
+) -> tuple[ScanResult, dict[str, DataFinding]]:
     for name, texts in (("before", before), ("after", after)):
         (folder / name).mkdir()
         write_jsonl(folder / name / "d.jsonl", texts)

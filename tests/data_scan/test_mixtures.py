@@ -189,10 +189,10 @@ def test_the_field_of_the_origin_can_be_named_and_many_origins_are_bounded(tmp_p
     )
     assert figures(scan_one(path).sources[0])["origins"] == []
     from trimtab.data_scan import ScanSettings
-    from trimtab.data_scan.sources import Reading
+    from trimtab.data_scan.sources import ReadSettings
 
     def by(name: str) -> dict[str, int]:
-        rows = figures(scan([str(path)], ScanSettings(reading=Reading(by=name))).sources[0])[
+        rows = figures(scan([str(path)], ScanSettings(reading=ReadSettings(by=name))).sources[0])[
             "origins"
         ]
         return {r["name"]: r["units"] for r in rows}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data_scan.data import CLEAN, scan_one, scan_texts, tokens, write_jsonl
-from trimtab.data_scan.rules import RULES
+from trimtab.data_scan.rules import data_rules
 
 NOISE = base64.b64encode(np.random.default_rng(1).bytes(9000)).decode()
 
@@ -169,7 +169,7 @@ def test_entropy_compression_markup_and_duplicates_are_listed_by_source(tmp_path
 
 
 def test_every_rule_says_why_by_whom_and_what_to_do() -> None:
-    for rule in RULES.values():
+    for rule in data_rules().values():
         assert rule.says
         assert rule.why
         assert rule.source

@@ -19,7 +19,7 @@ import zstandard
 from tests.data_scan.data import CLEAN, scan_one, tokens, write_jsonl, write_megatron
 from trimtab.cli import main
 from trimtab.data_scan import ScanSettings, scan
-from trimtab.data_scan.sources import Reading
+from trimtab.data_scan.sources import ReadSettings
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -185,4 +185,4 @@ def test_a_named_field_that_no_record_has_is_an_error_and_the_others_are_named(
     (error,) = scan_one(path, field="body").errors
     assert "no text field 'body'; there are id, text" in error["error"]
     path.write_text(path.read_text() + '{"body": "it has it"}\n')
-    assert scan([str(path)], ScanSettings(reading=Reading(field="body"))).errors == ()
+    assert scan([str(path)], ScanSettings(reading=ReadSettings(field="body"))).errors == ()

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from trimtab.configs.shrink import Twin
 from trimtab.model_checks.anatomy import local
-from trimtab.model_checks.parity import Case, clip_whole
+from trimtab.model_checks.layout_parity import LayoutCase, clip_whole
 from trimtab.model_checks.twin import tensor_plan
 from trimtab.model_checks.twin_case import TwinCase
 
@@ -44,14 +44,14 @@ class Planted:
     bug: Bug
     twin: Twin = SMALL
 
-    def __call__(self) -> Case:
+    def __call__(self) -> LayoutCase:
         case = TwinCase(self.twin)()
         plant = getattr(self, f"_{self.bug.replace('-', '_')}", None)
         if plant is not None:
             plant(case)
         return case
 
-    def _rank_not_clipped(self, case: Case) -> None:
+    def _rank_not_clipped(self, case: LayoutCase) -> None:
         """BLOOM's: one tensor-parallel rank alone is clipped."""
 
         def clip(model: nn.Module) -> None:
@@ -64,7 +64,7 @@ class Planted:
 
         case.clip = clip
 
-    def _local_clip(self, case: Case) -> None:
+    def _local_clip(self, case: LayoutCase) -> None:
         """Each rank clips by the norm of what it holds."""
 
         def clip(model: nn.Module) -> None:
@@ -75,14 +75,14 @@ class Planted:
 
         case.clip = clip
 
-    def _norm_desync(self, case: Case) -> None:
+    def _norm_desync(self, case: LayoutCase) -> None:
         """A norm's weight on one rank drifts from its copies."""
         self._desync(case, 1)
 
-    def _norm_desync_late(self, case: Case) -> None:
+    def _norm_desync_late(self, case: LayoutCase) -> None:
         self._desync(case, 3)
 
-    def _desync(self, case: Case, first: int) -> None:
+    def _desync(self, case: LayoutCase, first: int) -> None:
         done = [0]
 
         def drift(model: nn.Module) -> None:
@@ -93,7 +93,7 @@ class Planted:
 
         case.after_step = drift
 
-    def _wrong_decay(self, case: Case) -> None:
+    def _wrong_decay(self, case: LayoutCase) -> None:
         """Where the model is split, one matrix is told apart wrongly and does not decay."""
         if not dist.is_initialized():
             return
@@ -104,7 +104,7 @@ class Planted:
             {"params": [weight], "weight_decay": 0.0, "lr": groups[0]["lr"]}
         )
 
-    def _partial_qk_norm(self, case: Case) -> None:
+    def _partial_qk_norm(self, case: LayoutCase) -> None:
         """The norm on queries sees a rank's own heads, and its gradient is not added up."""
 
         def plan(sequence: bool) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Planted:
 
         case.tensor_plan = plan
 
-    def _summed_not_averaged(self, case: Case) -> None:
+    def _summed_not_averaged(self, case: LayoutCase) -> None:
         """Gradients are added over ranks and not divided."""
 
         def times(model: nn.Module) -> None:
@@ -127,7 +127,7 @@ class Planted:
 
         case.after_backward = times
 
-    def _dropped_gradient(self, case: Case) -> None:
+    def _dropped_gradient(self, case: LayoutCase) -> None:
         """One rank forgets one gradient."""
 
         def drop(model: nn.Module) -> None:
@@ -139,7 +139,7 @@ class Planted:
 
         case.after_backward = drop
 
-    def _dies(self, case: Case) -> None:
+    def _dies(self, case: LayoutCase) -> None:
         if rank() == 1:
             raise RuntimeError("no memory left on rank 1")
 
@@ -149,14 +149,14 @@ def tuple_instead() -> Any:
     return nn.Linear(2, 2), None
 
 
-def without_plan() -> Case:
+def without_plan() -> LayoutCase:
     """A case that cannot be split."""
     case = TwinCase(SMALL)()
     case.tensor_plan = None
     return case
 
 
-def odd_batch() -> Case:
+def odd_batch() -> LayoutCase:
     """A batch that two ranks cannot share evenly."""
     case = TwinCase(SMALL)()
     case.batch = case.batch[:7]

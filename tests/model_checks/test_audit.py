@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn import functional
 
 from tests.model_checks.models import Scaled, StableEmbedding, decayed, embedded, twin
-from trimtab.config_rules.lint import Finding
+from trimtab.config_rules.lint import ConfigFinding
 from trimtab.errors import ConfigError
-from trimtab.model_checks.audit import Audit, audit
+from trimtab.model_checks.model_audit import Audit, audit
 from trimtab.model_checks.twin import sinusoids
 
 pytestmark = pytest.mark.torch
 
 
-def said(done: Audit, rule: str) -> list[Finding]:
+def said(done: Audit, rule: str) -> list[ConfigFinding]:
     return [f for f in done if f.rule == rule]
 
 

@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from tests.model_checks.models import twin
 from trimtab.model_checks.anatomy import dissect
-from trimtab.model_checks.audit import audit
 from trimtab.model_checks.causality import look_ahead
+from trimtab.model_checks.model_audit import audit
 
 if TYPE_CHECKING:
     from collections.abc import Callable

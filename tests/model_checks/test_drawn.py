@@ -16,8 +16,8 @@ from torch import nn
 from tests.model_checks.models import twin
 from trimtab.cli import main
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
-from trimtab.model_checks.audit import audit
 from trimtab.model_checks.drawn import AskedStds, from_hf_config
+from trimtab.model_checks.model_audit import audit
 
 pytestmark = pytest.mark.torch
 
@@ -64,7 +64,7 @@ def test_a_model_on_the_meta_device_is_judged_by_what_it_asks_for() -> None:
     with torch.device("meta"):
         model = twin(layers=3)
     with AskedStds() as asked:
-        model._initialise()
+        model.initialize()
     done = audit(model, asked_stds=asked.by_name(model))
     rows = {t.name: t for t in done.tensors}
     assert rows["blocks.0.ffn.down.weight"].follows == "σ/√(2L)"

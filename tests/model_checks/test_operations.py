@@ -8,7 +8,7 @@ from torch import nn
 
 from tests.model_checks.models import Scaled, twin
 from trimtab.errors import ConfigError
-from trimtab.model_checks.audit import audit
+from trimtab.model_checks.model_audit import audit
 from trimtab.model_checks.operations import (
     Scores,
     attention_scores,

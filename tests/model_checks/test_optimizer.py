@@ -10,8 +10,8 @@ from torch import nn
 from tests.model_checks.models import decayed, twin
 from tests.model_checks.test_audit import said
 from trimtab.errors import ConfigError
-from trimtab.model_checks.audit import audit
 from trimtab.model_checks.groups import state_types
+from trimtab.model_checks.model_audit import audit
 from trimtab.model_checks.reload import check_loaded, check_reload
 
 pytestmark = pytest.mark.torch

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from tests.guard.jobs import context
 from tests.model_checks.planted import SMALL, Planted, odd_batch, tuple_instead, without_plan
 from trimtab.errors import ConfigError
+from trimtab.model_checks.layout_parity import Parity, TensorDifference, parity
 from trimtab.model_checks.layouts import check_replicas
-from trimtab.model_checks.parity import Difference, Parity, parity
 
 pytestmark = pytest.mark.torch
 
@@ -20,7 +20,7 @@ EVERY_KIND = replace(
 )
 
 
-def first(done: Parity) -> Difference:
+def first(done: Parity) -> TensorDifference:
     (result,) = done.layouts
     assert result.status == "differs", result
     assert result.first is not None

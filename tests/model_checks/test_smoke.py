@@ -17,7 +17,7 @@ from trimtab.configs.shrink import Twin, shrink
 from trimtab.errors import ConfigError
 from trimtab.lab.text import load_text
 from trimtab.model_checks.ngrams import bigram_loss, unigram_loss
-from trimtab.model_checks.smoke import smoke
+from trimtab.model_checks.smoke_run import smoke
 
 pytestmark = pytest.mark.torch
 
@@ -211,7 +211,7 @@ def test_a_width_of_nothing_is_refused(flag: str, capsys: pytest.CaptureFixture[
 def test_a_pass_says_what_it_does_not_speak_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.model_checks.smoke._judge", lambda *_: 0.0)  # passes
+    monkeypatch.setattr("trimtab.model_checks.smoke_run._judge", lambda *_: 0.0)  # passes
     text = tmp_path / "text.txt"
     text.write_bytes(b"the cat sat on the mat. " * 20_000)
     config = tmp_path / "c.json"

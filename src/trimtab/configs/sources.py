@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from trimtab.configs.arguments import argument_tree, spelled_options
 from trimtab.configs.document import Document

@@ -25,7 +25,7 @@ from trimtab.model_checks.anatomy import local
 from trimtab.model_checks.book import found
 from trimtab.model_checks.layouts import (
     LAYOUTS,
-    Case,
+    LayoutCase,
     check_replicas,
     part_of,
     place,
@@ -36,9 +36,9 @@ from trimtab.model_checks.layouts import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
-__all__ = ["Case", "Difference", "LayoutResult", "Parity", "clip_whole", "parity"]
+__all__ = ["LayoutCase", "LayoutResult", "Parity", "TensorDifference", "clip_whole", "parity"]
 
 _PHASES = ("loss", "gradient", "clipped gradient", "replicas", "update")
 _TOLERANCE = {
@@ -62,7 +62,7 @@ _TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class TensorDifference:
     """Where a layout first departs from one process."""
 
     step: int
@@ -88,7 +88,7 @@ class LayoutResult:
     ranks: int
     status: str
     """`agrees`, `differs`, `left out` or `failed`."""
-    first: Difference | None = None
+    first: TensorDifference | None = None
     largest: dict[str, float] | None = None
     """Largest error of each phase, over all steps and tensors."""
     why: str = ""
@@ -101,7 +101,7 @@ class Parity:
     """What every layout did."""
 
     layouts: tuple[LayoutResult, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
     steps: int
 
     @property
@@ -121,7 +121,7 @@ class Parity:
 
 
 def parity(
-    build: Callable[[], Case],
+    build: Callable[[], LayoutCase],
     layouts: Sequence[str] = ("ddp", "fsdp", "tp"),
     *,
     ranks: int = 2,
@@ -164,7 +164,7 @@ def parity(
     return Parity(layouts=results, findings=tuple(_findings(results)), steps=steps)
 
 
-def _findings(results: Sequence[LayoutResult]) -> Iterator[Finding]:
+def _findings(results: Sequence[LayoutResult]) -> Iterator[ConfigFinding]:
     for result in results:
         first = result.first
         if first is not None:
@@ -215,7 +215,7 @@ _ADVICE = {
 
 
 def _run(
-    build: Callable[[], Case],
+    build: Callable[[], LayoutCase],
     layout: str,
     ranks: int,
     steps: int,
@@ -224,7 +224,7 @@ def _run(
 ) -> LayoutResult:
     begin = time.monotonic()
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trimtab.model_checks.parity"])
+    context.set_forkserver_preload(["trimtab.model_checks.layout_parity"])
     with tempfile.TemporaryDirectory(prefix="trimtab-parity-") as folder:
         crew = [
             context.Process(target=_work, args=(rank, ranks, folder, build, layout, steps, dtype))
@@ -270,7 +270,7 @@ def _run(
     return LayoutResult(
         layout=layout,
         ranks=ranks,
-        first=Difference(**first) if first else None,
+        first=TensorDifference(**first) if first else None,
         seconds=seconds,
         **said,
     )
@@ -283,7 +283,7 @@ def _work(
     rank: int,
     ranks: int,
     folder: str,
-    build: Callable[[], Case],
+    build: Callable[[], LayoutCase],
     layout: str,
     steps: int,
     dtype: torch.dtype,
@@ -343,12 +343,12 @@ Trace = dict[tuple[int, int, str], Any]
 
 
 def _train(
-    case: Case, layout: str | None, steps: int, dtype: torch.dtype, reference: Trace
+    case: LayoutCase, layout: str | None, steps: int, dtype: torch.dtype, reference: Trace
 ) -> Trace:
     """Do the steps and note every tensor; all ranks of a layout must call."""
-    if not isinstance(case, Case):
+    if not isinstance(case, LayoutCase):
         raise ConfigError(
-            f"build gives {type(case).__name__}; give trimtab.model_checks.parity.Case(model=…,"
+            f"build gives {type(case).__name__}; give trimtab.model_checks.LayoutCase(model=…,"
             " optimizer=…, loss=…, batch=…)"
         )
     case.model.to(dtype)
@@ -403,7 +403,7 @@ def _note(trace: Trace, step: int, phase: int, model: nn.Module) -> None:
         trace[step, phase, name] = None if weight.grad is None else whole(weight.grad)
 
 
-def _clip(case: Case, model: nn.Module) -> None:
+def _clip(case: LayoutCase, model: nn.Module) -> None:
     if callable(case.clip):
         case.clip(model)
     elif case.clip is not None:

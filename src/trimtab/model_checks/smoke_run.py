@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.configs.shrink import Twin
 
 __all__ = ["Smoke", "smoke"]
@@ -45,7 +45,7 @@ class Smoke:
     """Training loss of the first step."""
     steps: int
     seconds: float
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
     twin: Twin
 
     def to_json(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _judge(model: TwinModel, text: NDArray[np.uint8]) -> float:
     return total / len(tokens)
 
 
-def _failed(loss: float, unigram: float, bigram: float, step: int) -> Finding:
+def _failed(loss: float, unigram: float, bigram: float, step: int) -> ConfigFinding:
     if not math.isfinite(loss):
         message = f"the small twin ran into NaN or Inf at step {step}"
     elif loss >= unigram:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from trimtab.config_rules.lint import Finding
-    from trimtab.model_checks.weights import Measured, Position
+    from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.weights import Position, TensorStats
 
 __all__ = ["Audit", "audit"]
 
@@ -46,15 +46,15 @@ __all__ = ["Audit", "audit"]
 class Audit:
     """What an audit found, and what it measured."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
     """Most severe first."""
-    tensors: tuple[Measured, ...]
+    tensors: tuple[TensorStats, ...]
     """One per parameter, in the model's order."""
     facts: Mapping[str, Any]
     """params, hidden, layers, vocab, embedding, positions, first_loss, effective_embedding_std,
     tied, optimizer_states, weight_decay, and notes on what could not be measured."""
 
-    def __iter__(self) -> Iterator[Finding]:
+    def __iter__(self) -> Iterator[ConfigFinding]:
         """Iterate over the findings."""
         return iter(self.findings)
 
@@ -122,7 +122,7 @@ def audit(
     tamed = any(is_qk_norm(p.name) for p in anatomy.parts)
     kind = embedding_kind(anatomy)
     positions, on_positions = judge_positions(anatomy, rows, meant=position)
-    found: list[Finding] = [*on_positions, *judge_touch(anatomy, done)]
+    found: list[ConfigFinding] = [*on_positions, *judge_touch(anatomy, done)]
     if not trained:
         found += judge_matrices(anatomy, rows, tamed=tamed)
         found += judge_embeddings(rows, kind=kind, effective=done.effective_std, tamed=tamed)

@@ -1,17 +1,21 @@
-"""What a framework is to the reader."""
+"""The frameworks: how a config of each is recognized, and what its own keys mean.
+
+The table is `frameworks.toml`; it adds to the common names of `names.toml`.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
 from trimtab.configs.document import Document, Leaf, squash
+from trimtab.configs.names import read_table
 
-__all__ = ["Framework", "detect", "marks_of"]
+__all__ = ["Framework", "detect", "frameworks", "marks_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """One framework: marks, own keys, defaults it documents, and how it rounds."""
+    """One framework: its marks, its own keys, the defaults it documents, and how it rounds."""
 
     name: str
     marks: Sequence[str]
@@ -22,7 +26,7 @@ class Framework:
     """Squashed path (`optimizer.params.lr`) or squashed key → fact; wins over the common names."""
     ignore: Sequence[str] = ()
     """Squashed keys or paths that say nothing about the training."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     """Facts or settings that hold where the file is silent. Only what the framework documents."""
     batch_unit: str = ""
     """What `batch_size` counts: global, micro, shared (one device's, times accumulation is the
@@ -31,6 +35,21 @@ class Framework:
     syntax: str = ""
     """Needed syntax, where the same keys mean something else elsewhere."""
     source: str = ""
+
+
+@cache
+def frameworks() -> tuple[Framework, ...]:
+    """Return the known frameworks in order: the first whose marks are all there is it."""
+    table = read_table("frameworks.toml")
+    found = []
+    for row in table["framework"]:
+        own = dict(row)
+        for part in ("keys", "defaults"):
+            shared = own.pop(f"{part}_of", None)
+            lent = table["shared"][shared][part] if shared else {}
+            own[part] = {**lent, **own.get(part, {})}
+        found.append(Framework(**own))
+    return tuple(found)
 
 
 def marks_of(leaves: Iterable[Leaf]) -> set[str]:
@@ -49,16 +68,16 @@ def marks_of(leaves: Iterable[Leaf]) -> set[str]:
 
 
 def detect(
-    document: Document, leaves: Sequence[Leaf], frameworks: Sequence[Framework]
+    document: Document, leaves: Sequence[Leaf], known: Sequence[Framework]
 ) -> Framework | None:
     """Return the framework that a config is written for, or None."""
-    said = document.tree.get("framework")
-    if isinstance(said, str):
-        for framework in frameworks:
-            if squash(framework.name) == squash(said):
+    named = document.tree.get("framework")
+    if isinstance(named, str):
+        for framework in known:
+            if squash(framework.name) == squash(named):
                 return framework
     present = marks_of(leaves)
-    for framework in frameworks:
+    for framework in known:
         if framework.syntax and framework.syntax != document.syntax:
             continue
         if any(all(holds(mark, present) for mark in marks.split()) for marks in framework.marks):
