@@ -1,7 +1,6 @@
-"""What is known of a kind, a cause, a remedy or a test, gathered from the tables for people and
-`--json`.
+"""The knowledge base: what is known of a kind, a cause, a remedy or a test.
 
-Nothing is kept here: each entry is put together from `kinds`, `kind_notes`, `causes`,
+Each entry is assembled from the tables `kinds`, `kind_notes`, `causes`,
 `look_alikes`, `experiments`, `remedy_table`, `flag_table` and `conflicts`.
 """
 

@@ -1,4 +1,4 @@
-"""In which order the incidents of a run are told, and the letters that they get by it."""
+"""The order in which reports list the incidents of a run, and their letters."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Incidents of other runs that are like one at hand: the past as the first place to look.
+"""Search other runs for incidents similar to a given one.
 
 An incident becomes a handful of numbers that do not depend on the run's own units (shares, ratios,
 rows) and the shape of loss and grad norm around its onset. The distance of two incidents is the
@@ -159,8 +159,7 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def _shapes(record: RunRecord, incident: Incident) -> dict[str, NDArray[np.float64]]:
-    """Return loss and log grad norm around the onset, each at the same number of points, level 0,
-    height 1."""
+    """Return loss and log grad norm around the onset, resampled to level 0 and height 1."""
     part = record.rows_of(record.attempt_index(incident.attempt))
     end = part.stop - 1 if incident.end_row is None else incident.end_row
     width = int(np.clip(end - incident.onset_row + 1, _LEAST_ROWS, _MOST_ROWS))

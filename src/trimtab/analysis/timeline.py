@@ -240,7 +240,8 @@ def _deeds(events: Sequence[Event]) -> Iterator[Deed]:
                 first=begun.get(e.attempt, e.step),
                 last=e.step,
                 text=(
-                    f"{words(d.get('remedy'))}{': held' if held else ': failed'}{', kept' if kind == 'kept' else ''}"
+                    f"{words(d.get('remedy'))}{': held' if held else ': failed'}"
+                    f"{', kept' if kind == 'kept' else ''}"
                 ),
             )
         elif e.event == "action":

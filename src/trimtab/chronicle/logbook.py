@@ -202,7 +202,8 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     own = attempt.settings if attempt is not None else {}
     before = parent.settings if parent is not None else {}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))} {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
+        f"{_md(plain(k).replace('_', ' '))}"
+        f" {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
         for k, v in own.items()
         if before.get(k) != v
     )
@@ -323,8 +324,7 @@ def _without_repeats(
 
 
 def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
-    """Return the learning rate in force along the final lineage at a few steps and at every
-    turn."""
+    """Return the learning rate along the final lineage: at a few steps and at each turn."""
     column = record.columns.get("lr") if record is not None else None
     if record is None or column is None:
         return ""

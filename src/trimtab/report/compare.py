@@ -15,7 +15,7 @@ from trimtab.analysis.timeline import Deed, deeds_of
 from trimtab.record import axis_word
 from trimtab.report.downsample import extreme_rows
 from trimtab.report.panels import Panel, Stretch, make_panels, step_range
-from trimtab.report.picture import LEFT, RIGHT, Scale, axis_svg, curve_svg, pixels_of
+from trimtab.report.picture import LEFT, RIGHT, PixelScale, axis_svg, curve_svg, pixels_of
 from trimtab.report.sections import text
 from trimtab.signals.robust import RUNNING_WINDOW_STEPS, running_median
 from trimtab.text import number
@@ -125,8 +125,7 @@ def _crop(stretch: Stretch, limits: tuple[float, float]) -> Stretch:
 
 
 def _thinned(stretch: Stretch) -> Stretch:
-    """Return no more points than pixels can show, the lowest and the highest of each few among
-    them."""
+    """Return at most as many points as pixels can show; extremes are kept."""
     rows = extreme_rows(stretch.y, budget=POINTS)
     return replace(stretch, x=stretch.x[rows], y=stretch.y[rows])
 
@@ -199,7 +198,7 @@ class Drawing:
         stretches = tuple(_thinned(s) for s in stretches)
         panel = replace(panel, stretches=stretches)
         self._frame(panel.name, panel.title, panel.unit, height)
-        scale = Scale(panel, self.y, height)
+        scale = PixelScale(panel, self.y, height)
         if least:
             scale.low, scale.high = min(scale.low, -least), max(scale.high, least)
         for value in scale.ticks():
@@ -242,7 +241,7 @@ class Drawing:
                 f" {number(self.fault_step)}</text>"
             )
 
-    def _kept(self, step: float, stretches: Sequence[Stretch], scale: Scale) -> None:
+    def _kept(self, step: float, stretches: Sequence[Stretch], scale: PixelScale) -> None:
         own = [s for s in stretches if s.attempt == GUARDED and s.live]
         for s in own:
             at = np.flatnonzero(s.x == step)

@@ -1,7 +1,4 @@
-"""The top of a report: the run's state in one sentence, what to do about it.
-
-And the rest counted.
-"""
+"""The top of a report: the state of the run, what to do, and a count of the rest."""
 
 from collections import Counter
 
@@ -26,8 +23,10 @@ def any_alarm(account: RunAccount) -> bool:
 
 
 def standing(account: RunAccount) -> str:
-    """Return the worst severity on the final lineage, else `good`, or `unknown` if too little is
-    logged."""
+    """Return the worst severity on the final lineage; `good` or `unknown` without an alarm.
+
+    `unknown`: too little is logged to judge.
+    """
     here = {ia.incident.severity for ia in _here(account)}
     quiet = "unknown" if not any_alarm(account) and too_short(account.record) else "good"
     return next((s for s in ("critical", "warning") if s in here), quiet)

@@ -165,7 +165,8 @@ def legend_html(account: RunAccount) -> str:
     for i, a in enumerate(attempts[:12]):
         items.append(
             '<i><svg width="14" height="9" aria-hidden="true"><line class="curve'
-            f' a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}"'
+            f" a{i % NUM_COLOURS}{'' if i in live else ' dead'}"
+            f'{" trial" if a.trial and i not in live else ""}"'
             ' x1="0" x2="14" y1="5"'
             f' y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )

@@ -1,4 +1,4 @@
-"""The account on a terminal: first what happened, then what to do, then the evidence.
+"""The analysis of a run on a terminal: what happened, what to do, then the evidence.
 
 All text is built from `rich.text.Text`, never from markup, and log text passes `plain`, so a log
 cannot colour, move or clear the reader's terminal. Without a tty rich prints no colour at all.
@@ -44,7 +44,7 @@ _WIDE = 110
 
 
 class TerminalReport:
-    """The account of one run as something rich can print, laid out for the width it is given."""
+    """The analysis of one run for rich to print, laid out for the width of the terminal."""
 
     def __init__(
         self, account: RunAccount, *, report: str | None = None, whole: bool = False
@@ -80,8 +80,7 @@ class TerminalReport:
     def _alarms(
         self, tellings: Sequence[IncidentTelling], console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Table | Padding]:
-        """Yield the alarms, in full as long as there is room, then their headlines, then their
-        number."""
+        """Yield the alarms in full while there is room, then headlines, then the number left."""
         used, short = 2, 0
         for n, telling in enumerate(tellings):
             head = _first_line(telling)
@@ -100,7 +99,10 @@ class TerminalReport:
             room = len(console.render_lines(head, options))
             if used + room > _LINES:
                 left = len(tellings) - n
-                yield Text(f"  … and {left} more alarms: --all tells each in full, so does --html")
+                more = (
+                    f"  … and {left} more alarms: --all prints each in full, --html writes a page"
+                )
+                yield Text(more)
                 return
             if not short:
                 yield Text()
