@@ -95,7 +95,7 @@ def _find(name: str) -> list[tuple[str, str]]:
 
 
 _TOLD_AS = {"saturation": "shift", "attention-entropy": "shift", "slow-step": "stall"}
-"""Words that findings use, and the kind that they are told as."""
+"""Words that findings use, and the kind that reports use for them."""
 
 
 def _by_title(wanted: str) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from trimtab.kinds import severity_rank
 __all__ = ["letters", "told_order"]
 
 MANY = 5
-"""More alarms than this are told by their weight; fewer, the latest first. Ours."""
+"""More alarms than this are ordered by weight; fewer, the latest first. Ours."""
 
 
 def letters(account: RunAccount) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Events of the journal as sentences, and which of them answered which incident."""
+"""Events of the journal as sentences, and the actions taken about each incident."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""`trimtab similar RUN INCIDENT --among RUNS`: has this happened before, and what came of it?"""
+"""`trimtab similar RUN INCIDENT --among RUNS`: similar incidents of other runs, with outcomes."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ __all__ = ["add", "run"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("similar", help="incidents of earlier runs that are like this one")
+    parser = commands.add_parser("similar", help="find similar incidents in earlier runs")
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
     parser.add_argument(
@@ -44,7 +44,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read all, rank, tell."""
+    """Read all runs, rank their incidents by similarity, print them."""
     if arguments.most < 1:
         raise ConfigError(f"--most {arguments.most}: must be at least 1")
     account = read_account(arguments.path)

@@ -1,4 +1,4 @@
-"""What is said once, and where: the column told as the loss, and one level for each rise."""
+"""Notes that would repeat: which column is the loss, and one reference level for each rise."""
 
 import math
 import re

@@ -36,9 +36,9 @@ __all__ = ["TerminalReport", "render_terminal", "rendered_text", "terminal_text"
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _LINES = 60
-"""About so many lines are told of one run; of the alarms beyond them a line or two."""
+"""About so many lines are printed of one run; further alarms get a line or two."""
 _FEW = 3
-"""Alarms that are told in full however long."""
+"""Alarms that are printed in full, however long."""
 _WIDE = 110
 """From this width on, evidence stands beside its cause instead of under it."""
 

@@ -1,4 +1,4 @@
-"""An account in words: the sentences that the terminal, the page and the picture share."""
+"""The analysis in words: the sentences that the terminal, the page and the picture share."""
 
 import math
 import re
@@ -36,13 +36,13 @@ __all__ = [
 ]
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
-"""The label under which remedies stand, by when they can be taken."""
+"""The label of remedies, by when they can be applied."""
 
 MINOR = 0.05
-"""Causes believed less than this are named in one line after the others. Ours."""
+"""Causes with less confidence than this are named in one line after the others. Ours."""
 
 MAX_CAUSES = 4
-"""So many causes are argued; the others are named in that line, too. Ours."""
+"""Causes shown with their evidence; the others are named in that line, too. Ours."""
 
 MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
@@ -197,7 +197,7 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
 
 
 def too_short(record: RunRecord) -> bool:
-    """Tell whether a log holds too few train losses for its silence to mean anything."""
+    """Tell whether a log has too few train losses to call it healthy."""
     return record.num_loss_rows < MIN_RECORDS and not (
         no_loss(record) and record.num_rows >= MIN_RECORDS
     )
@@ -226,7 +226,7 @@ def info_sentence(account: RunAccount) -> str:
     return " · ".join(parts)
 
 
-_GIVEN_UP = "its steps were given up by a roll back that held"
+_GIVEN_UP = "its steps were discarded by a rollback that worked"
 
 
 def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
