@@ -164,7 +164,7 @@ def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
 
 
 def _stops(events: Sequence[Event]) -> dict[str, float]:
-    """Return the attempts that continued after a process had ended, with the step they start from."""
+    """Return the attempts that continued after a process ended, with the step they start from."""
     stops: dict[str, float] = {}
     resumed = False
     for event in events:

@@ -201,11 +201,10 @@ def _chapter(
 def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     own = attempt.settings if attempt is not None else {}
     before = parent.settings if parent is not None else {}
+    changed = {k: v for k, v in own.items() if before.get(k) != v}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))}"
-        f" {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
-        for k, v in own.items()
-        if before.get(k) != v
+        f"{_md(plain(k).replace('_', ' '))} {_md(before[k]) + ' → ' if k in before else ''}{_md(v)}"
+        for k, v in changed.items()
     )
 
 

@@ -13,7 +13,9 @@ __all__ = ["add", "run"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("dismiss", help="mark an incident as expected: listed, no longer an alarm")
+    parser = commands.add_parser(
+        "dismiss", help="mark an incident as expected: listed, no longer an alarm"
+    )
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
     parser.add_argument("--why", default="", metavar="TEXT", help="shown wherever it is told")

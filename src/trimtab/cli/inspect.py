@@ -79,7 +79,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--all", action="store_true", help="print every alarm in full, however many there are"
     )
     parser.add_argument(
-        "--follow", action="store_true", help="then follow the log as `trimtab watch` does; one path, no --html"
+        "--follow",
+        action="store_true",
+        help="then follow the log as `trimtab watch` does; one path, no --html",
     )
     watch.add_options(parser)
     parser.set_defaults(run=run)

@@ -22,8 +22,8 @@ __all__ = ["add"]
 
 _SEES = (
     "A pass says that a small model of this kind trains with these settings. It does not say that"
-    " a large one will: what\nshows only at size (a rate a few times too high, beta2, fp16, no clip)"
-    " is what `trimtab preflight CONFIG` looks for."
+    " a large one will: what\nshows only at size (a rate a few times too high, beta2, fp16, no"
+    " clip) is what `trimtab preflight CONFIG` looks for."
 )
 
 
