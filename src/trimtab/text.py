@@ -30,7 +30,7 @@ _ESCAPE = re.compile(
 )
 
 _SIGNAL_NAME = re.compile(
-    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+    r"\b(?:(?:grad|activation|update)_norm|loss_scale|val_loss|step_time_s|attention_logit_max)\b"
 )
 _MAX_DEPTH = 100
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
@@ -80,11 +80,10 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the
-    characters to `keep`.
+    r"""Return text with characters that steer a terminal, reorder or hide text written out.
 
-    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must
-    see what is in them.
+    Characters in `keep` stay. Unlike `plain` it loses nothing: for names of files and samples of
+    data, whose exact content matters.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")
@@ -132,10 +131,7 @@ def signal_label(name: str) -> str:
 
 
 def values_text(values: object) -> str:
-    """Return what is set, as a clause: {"to_step": 3000, "reset".
-
-    True} -> `to step 3000, reset`.
-    """
+    """Return values as a clause: {"to_step": 3000, "reset": True} -> `to step 3000, reset`."""
     if not isinstance(values, Mapping):
         return plain(values) if values not in (None, "") else ""
     parts = [_value_text(plain(key).replace("_", " "), value) for key, value in values.items()]
@@ -187,7 +183,8 @@ def deed_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
-        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        >>> values = {"samples": [4000, 4015], "num": 1}
+        >>> deed_words(251, {"remedy": "skip-update", "values": values})
         'update of step 251 skipped (samples 4000-4015)'
         >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'

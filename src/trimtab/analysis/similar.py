@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.json_form import incident_to_json
+from trimtab.analysis.timeline import done_after
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 
-__all__ = ["Likeness", "likeness", "similar_incidents"]
+__all__ = ["Likeness", "actions_about", "likeness", "likeness_to_json", "similar_incidents"]
 
 _ONE_SIDED = 0.5
 _POINTS = 48
@@ -103,6 +105,24 @@ def similar_incidents(
                     likeness(path, told, own, theirs, shape, _shapes(other.record, told.incident))
                 )
     return tuple(sorted(found, key=lambda x: (x.distance, x.path, x.told.incident.onset_row)))
+
+
+def actions_about(found: Likeness, account: RunAccount) -> tuple[str, ...]:
+    """Return what was done about a similar incident, in words, where its journal records it."""
+    return done_after(account).get(account.incidents.index(found.told), ())
+
+
+def likeness_to_json(found: Likeness, account: RunAccount) -> dict[str, object]:
+    """Return one row of `trimtab similar --json`; `account` is the run of the similar incident."""
+    return {
+        "path": found.path,
+        "likeness": found.score,
+        "distance": found.distance,
+        "alike": list(found.alike),
+        "unlike": list(found.unlike),
+        "incident": incident_to_json(account.record, found.told),
+        "done": list(actions_about(found, account)),
+    }
 
 
 def _same_run(a: RunRecord, b: RunRecord) -> bool:

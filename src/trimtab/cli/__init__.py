@@ -1,7 +1,8 @@
 """The command line: `trimtab COMMAND ...`. One file per command; each has `add` and `run`.
 
 Exit codes: 0 done; 1 `--fail-on` was met; 2 a file cannot be read or an argument is
-wrong; 130 interrupted. With `--json`, stdout is exactly one JSON document and progress goes to stderr.
+wrong; 130 interrupted. With `--json`, stdout is exactly one JSON document and progress goes to
+stderr.
 """
 
 import argparse

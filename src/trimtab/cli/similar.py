@@ -8,12 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
-from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.ordering import letters
 from trimtab.analysis.selection import choose_incident
-from trimtab.analysis.similar import Likeness, similar_incidents
+from trimtab.analysis.similar import Likeness, actions_about, likeness_to_json, similar_incidents
 from trimtab.analysis.source import account_of, read_account
-from trimtab.analysis.timeline import done_after
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
@@ -63,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     ranked = similar_incidents(account, index, others)[: arguments.most]
     accounts = dict(others)
     if arguments.json:
-        like = [_document(x, accounts[x.path]) for x in ranked]
+        like = [likeness_to_json(x, accounts[x.path]) for x in ranked]
         print_json(
             {
                 "schema": 1,
@@ -79,29 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 2 if errors else 0
 
 
-def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
-    return {
-        "path": x.path,
-        "likeness": x.score,
-        "distance": x.distance,
-        "alike": list(x.alike),
-        "unlike": list(x.unlike),
-        "incident": incident_to_json(account.record, x.told),
-        "done": list(_done(x, account)),
-    }
-
-
-def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
-    """Return what was done about it, where its journal says so."""
-    return done_after(account).get(account.incidents.index(x.told), ())
-
-
 def _deeds(x: Likeness, account: RunAccount) -> list[str]:
     """Return what was done about it, else what its plan puts first.
 
     A foreign log has no journal.
     """
-    done = [f"done: {plain(text)}" for text in _done(x, account)]
+    done = [f"done: {plain(text)}" for text in actions_about(x, account)]
     letter = letters(account)[account.incidents.index(x.told)]
     advised = [r.text for t in tell(account) if t.letter == letter for r in t.remedies[:2]]
     return done or (
