@@ -219,7 +219,7 @@ def test_many_alarms_are_weighed_and_told_in_few_lines(
     assert sum(ia.incident.severity != "info" for ia in account.incidents) >= 9
     short, whole = terminal_text(account), terminal_text(account, whole=True)
     assert len(short.splitlines()) <= 70 < len(whole.splitlines())
-    assert "--all tells each in full" in short
+    assert "--all prints each in full" in short
     assert "--all" not in whole
     assert "as for A" in whole
     assert whole.count("because") > whole.count("a window of bad data ")  # each cause argued once
