@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 __all__ = [
-    "deed_values",
-    "deed_words",
+    "action_values",
+    "action_words",
     "finite_json",
     "is_number",
     "number",
@@ -161,11 +161,11 @@ def words(value: object) -> str:
     return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
 
 
-def deed_values(values: object) -> str:
+def action_values(values: object) -> str:
     """Return the values of an action as a clause; those that change nothing are left out.
 
     Example:
-        >>> deed_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
+        >>> action_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
         'to step 480, skip samples 8000-8639'
     """
     if not isinstance(values, Mapping):
@@ -179,19 +179,19 @@ def deed_values(values: object) -> str:
     return values_text(said)
 
 
-def deed_words(step: float, deed: Mapping[str, object]) -> str:
+def action_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
         >>> values = {"samples": [4000, 4015], "num": 1}
-        >>> deed_words(251, {"remedy": "skip-update", "values": values})
+        >>> action_words(251, {"remedy": "skip-update", "values": values})
         'update of step 251 skipped (samples 4000-4015)'
-        >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
+        >>> action_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'
     """
     values = deed.get("values")
     if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
-        return " ".join(p for p in (words(deed.get("remedy")), deed_values(values)) if p)
+        return " ".join(p for p in (words(deed.get("remedy")), action_values(values)) if p)
     count, samples = values.get("num"), values.get("samples")
     last = number(step + count - 1) if isinstance(count, int) else number(step)
     one = last == number(step)

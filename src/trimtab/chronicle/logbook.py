@@ -19,7 +19,7 @@ from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
-    deed_words,
+    action_words,
     number,
     plain,
     reworded,
@@ -218,7 +218,7 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
         yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
-        yield f"{at} done: {_md(deed_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
+        yield f"{at} done: {_md(action_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
             f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}:"

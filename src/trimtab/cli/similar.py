@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 2 if errors else 0
 
 
-def _deeds(x: Likeness, account: RunAccount) -> list[str]:
+def _advice(x: Likeness, account: RunAccount) -> list[str]:
     """Return what was done about it, else what its plan puts first.
 
     A foreign log has no journal.
@@ -108,7 +108,7 @@ def _print(
                 f"alike: {', '.join(x.alike) or 'nothing'} · unlike:"
                 f" {', '.join(x.unlike) or 'nothing'}"
             ),
-            *_deeds(x, accounts[x.path]),
+            *_advice(x, accounts[x.path]),
         ]
         table.add_row(Text(f"likeness {x.score:.2f}", "bold"), Text("\n".join(lines)))
     console.print(Unpadded(table), end="")

@@ -14,7 +14,7 @@ from trimtab.report.wording import (
 )
 from trimtab.text import number, plain, reworded
 
-__all__ = ["any_alarm", "context_sentence", "first_deed", "standing", "state_sentence"]
+__all__ = ["any_alarm", "context_sentence", "first_action", "standing", "state_sentence"]
 
 
 def any_alarm(account: RunAccount) -> bool:
@@ -72,7 +72,7 @@ def context_sentence(account: RunAccount) -> str:
     return " ".join(p for p in parts if p)
 
 
-def first_deed(account: RunAccount) -> tuple[str, str]:
+def first_action(account: RunAccount) -> tuple[str, str]:
     """Return (what to do now about the worst incident, the flags for it).
 
     Empty where nothing is.

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
 from trimtab.kinds import severity_rank
-from trimtab.report.wording import IncidentTelling, tell, too_short
+from trimtab.report.wording import IncidentText, tell, too_short
 from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
@@ -85,7 +85,7 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
     return OverviewLine(path=path, severity="ok", said=said)
 
 
-def _brief(telling: IncidentTelling) -> str:
+def _brief(telling: IncidentText) -> str:
     """Return what and since when; the rest is told below."""
     return " · ".join(telling.headline.split(" · ")[:2])
 

@@ -19,9 +19,9 @@ from trimtab.report.shared_notes import loss_source, other_notes
 from trimtab.report.wording import (
     MAIN_SIGNALS,
     PLAN_ROWS,
-    CauseTelling,
-    IncidentTelling,
-    RemedyTelling,
+    CauseText,
+    IncidentText,
+    RemedyText,
     final_loss,
     header_sentence,
     info_sentence,
@@ -78,7 +78,7 @@ class TerminalReport:
             yield _labelled("report", Text(plain(self.report)))
 
     def _alarms(
-        self, tellings: Sequence[IncidentTelling], console: Console, options: ConsoleOptions
+        self, tellings: Sequence[IncidentText], console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Table | Padding]:
         """Yield the alarms in full while there is room, then headlines, then the number left."""
         used, short = 2, 0
@@ -159,7 +159,7 @@ def _header(account: RunAccount, *, width: int) -> Table:
     return line
 
 
-def _first_line(telling: IncidentTelling) -> Table:
+def _first_line(telling: IncidentText) -> Table:
     said = f"{telling.settled}:" if telling.settled else telling.severity.upper()
     style = _STYLE["info" if telling.settled else telling.severity]
     line = Table.grid(padding=(0, 2, 0, 0))
@@ -182,7 +182,7 @@ def _labelled(label: str, content: Text | Table, *, style: str = "dim") -> Table
     return line
 
 
-def _body(telling: IncidentTelling, *, wide: bool) -> Table:
+def _body(telling: IncidentText, *, wide: bool) -> Table:
     body = Table.grid(padding=(0, 1))
     body.add_column(width=9, no_wrap=True)
     body.add_column(ratio=1, overflow="fold")
@@ -230,7 +230,7 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     return body
 
 
-def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
+def _causes(causes: tuple[CauseText, ...], *, wide: bool) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(
@@ -261,7 +261,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     return both
 
 
-def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool, history: bool = True) -> Table:
+def _plan(remedies: tuple[RemedyText, ...], *, brief: bool, history: bool = True) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.analysis.account import MIN_RECORDS, IncidentAccount, RunAccount
-from trimtab.analysis.ordering import letters, told_order
+from trimtab.analysis.ordering import letters, listed_order
 from trimtab.analysis.resolution import left_behind, resolved
 from trimtab.analysis.timeline import done_after
 from trimtab.diagnosis.patterns import name_pattern
@@ -21,9 +21,9 @@ from trimtab.text import number, plain, reworded, signal_label, values_text
 __all__ = [
     "MAIN_SIGNALS",
     "PLAN_ROWS",
-    "CauseTelling",
-    "IncidentTelling",
-    "RemedyTelling",
+    "CauseText",
+    "IncidentText",
+    "RemedyText",
     "capital",
     "confidence_word",
     "final_loss",
@@ -48,7 +48,7 @@ MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CauseTelling:
+class CauseText:
     """One cause in words."""
 
     rank: int
@@ -71,7 +71,7 @@ class CauseTelling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemedyTelling:
+class RemedyText:
     """One remedy in words."""
 
     rank: int
@@ -103,7 +103,7 @@ def _names(runs: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IncidentTelling:
+class IncidentText:
     """One incident in words."""
 
     letter: str
@@ -114,8 +114,8 @@ class IncidentTelling:
     what: str
     first: str
     together: str
-    causes: tuple[CauseTelling, ...]
-    remedies: tuple[RemedyTelling, ...]
+    causes: tuple[CauseText, ...]
+    remedies: tuple[RemedyText, ...]
     next_test: str
     next_test_flags: str
     """Command or flags that run it; may be empty."""
@@ -229,18 +229,18 @@ def info_sentence(account: RunAccount) -> str:
 _GIVEN_UP = "its steps were discarded by a rollback that worked"
 
 
-def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
+def tell(account: RunAccount) -> tuple[IncidentText, ...]:
     """Return every incident in words, in the order of their letters."""
     done, past, named = done_after(account), resolved(account), letters(account)
-    tellings: list[IncidentTelling] = []
+    tellings: list[IncidentText] = []
     explained: dict[tuple[object, object], str] = {}
     alike: dict[tuple[object, ...], str] = {}
-    for i in told_order(account):
+    for i in listed_order(account):
         letter, ia = named[i], account.incidents[i]
         remedies = _remedies(ia.plan, axis_word(account.record))
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         like = alike.setdefault(_gist(ia), letter)
-        telling = IncidentTelling(
+        telling = IncidentText(
             like=like if like != letter and ia.diagnosis.causes else "",
             letter=letter,
             severity=ia.incident.severity,
@@ -318,9 +318,9 @@ def _together(incident: Incident) -> str:
     )
 
 
-def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
+def _causes(ia: IncidentAccount) -> tuple[CauseText, ...]:
     return tuple(
-        CauseTelling(
+        CauseText(
             rank=rank,
             title=plain(c.title or c.cause),
             confidence=f"{c.confidence:.2f}" if math.isfinite(c.confidence) else "—",
@@ -333,9 +333,9 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
     )
 
 
-def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyText, ...]:
     return tuple(
-        RemedyTelling(
+        RemedyText(
             rank=rank,
             text=_remedy_text(r, axis),
             why=plain(r.why),
