@@ -55,7 +55,7 @@ def render_logbook(
     blocks = [_title(told, record)]
     known = {a.number: a for a in record.attempts} if record is not None else {}
     kept = {str(e.data["kept_attempt"]) for e in told if e.data.get("kept_attempt")}
-    shown = _told_once(told)
+    shown = _one_per_incident(told)
     blocks += [_chapter(c, known, kept=kept) for c in _chapters(shown)]
     blocks.append(_verdicts("What worked", told, ("worked",)))
     blocks.append(_verdicts("What did not", told, ("did not",)))
@@ -66,10 +66,10 @@ def render_logbook(
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
-def _told_once(events: Iterable[Event]) -> list[Event]:
-    """Return the events with each incident told once: where it was opened, as it was told last.
+def _one_per_incident(events: Iterable[Event]) -> list[Event]:
+    """Return the events with each incident once: where it was opened, with its last explanation.
 
-    What the trials showed is told in the name of the trial, of the incident opened last before it.
+    What the trials showed is journalled under the trial; it belongs to the incident opened last.
     """
     shown: list[Event] = []
     opened: dict[tuple[str, float], int] = {}

@@ -186,5 +186,5 @@ def _state(account: RunAccount) -> str:
     open_ = sum(
         ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents
     )
-    counts = f"{len(account.incidents)} incidents, {open_} of them alarms that last"
+    counts = f"{len(account.incidents)} incidents, {open_} ongoing alarms"
     return f"stopped at {where} · {counts}"

@@ -18,7 +18,7 @@ __all__ = ["any_alarm", "context_sentence", "first_action", "standing", "state_s
 
 
 def any_alarm(account: RunAccount) -> bool:
-    """Tell whether anything was told that is an alarm, on whatever branch."""
+    """Tell whether there is an alarm on any branch that is not dismissed."""
     return bool(_alarms(account))
 
 

@@ -58,7 +58,7 @@ class CauseText:
     against: tuple[str, ...]
     test: str
     minor: bool
-    """Little believed: named, but not argued."""
+    """Of low confidence: named without its evidence."""
 
     @property
     def details(self) -> str:
@@ -120,22 +120,22 @@ class IncidentText:
     next_test_flags: str
     """Command or flags that run it; may be empty."""
     same_as: str
-    """Letter of the incident told before that has the same causes and plan; usually empty."""
+    """Letter of an earlier listed incident with the same causes and plan; usually empty."""
     done: tuple[str, ...]
     like: str = ""
-    """Letter of the incident told before that has the same leading cause and the same remedies."""
+    """Letter of an earlier listed incident with the same leading cause and remedies."""
     pattern: str = ""
     """Name that the field gives to a curve of this form; usually empty."""
     given_up: bool = False
-    """It began on a branch that was given up."""
+    """It began on a discarded branch."""
     resolved: bool = False
-    """Dealt with: given up for a branch on which the remedy held."""
+    """Resolved: its branch was discarded for one on which the remedy worked."""
     dismissed: str = ""
-    """Why a person called it fine; empty: nobody did."""
+    """The reason a person gave for dismissing it; empty: it is not dismissed."""
 
     @property
     def settled(self) -> str:
-        """How it was laid to rest, as a label; empty: it was not."""
+        """`dismissed` or `dealt with`; empty for an alarm that is open."""
         return "dismissed" if self.dismissed else "dealt with" if self.resolved else ""
 
 
