@@ -101,10 +101,12 @@ def test_analyze_of_columns_gives_the_incidents_of_the_file(how: str, csv: Path)
         }
     elif how in ("pandas", "indexed", "nullable"):
         pandas = pytest.importorskip("pandas")
-        source = pandas.read_csv(csv)
-        source = source.set_index("step") if how == "indexed" else source
+        frame = pandas.read_csv(csv)
+        if how == "indexed":
+            frame = frame.set_index("step")
         if how == "nullable":
-            source = source.astype({"grad_norm": "Float64", "val_loss": "Float64"})
+            frame = frame.astype({"grad_norm": "Float64", "val_loss": "Float64"})
+        source = frame
     elif how in ("polars", "lazy"):
         polars = pytest.importorskip("polars")
         source = polars.read_csv(csv) if how == "polars" else polars.scan_csv(csv)
