@@ -30,7 +30,8 @@ _ESCAPE = re.compile(
 )
 
 _SIGNAL_NAME = re.compile(
-    r"\b(?:(?:grad|activation|update)_norm|loss_scale|val_loss|step_time_s|attention_logit_max)\b"
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b"
+    r"|\battention_logit_max\b"
 )
 _MAX_DEPTH = 100
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
@@ -80,10 +81,10 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""Return text with characters that steer a terminal, reorder or hide text written out.
+    r"""Return text with control, reordering and invisible characters written as escapes.
 
-    Characters in `keep` stay. Unlike `plain` it loses nothing: for names of files and samples of
-    data, whose exact content matters.
+    Unlike `plain` it loses nothing: for names of files and samples of data, whose content people
+    must be able to see. Characters in `keep` stay as they are.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")
@@ -183,8 +184,8 @@ def action_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
-        >>> values = {"samples": [4000, 4015], "num": 1}
-        >>> action_words(251, {"remedy": "skip-update", "values": values})
+        >>> skipped = {"samples": [4000, 4015], "num": 1}
+        >>> action_words(251, {"remedy": "skip-update", "values": skipped})
         'update of step 251 skipped (samples 4000-4015)'
         >>> action_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'
