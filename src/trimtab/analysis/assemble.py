@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.outcome import aftermath_of, plan_after
-from trimtab.analysis.resolution import left_behind, resolved
+from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.timeline import NEAR_STEPS
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
@@ -93,11 +93,7 @@ def make_account(
         path=path,
         ended_badly=ended_badly,
     )
-    past = resolved(account)
-    if not past:
-        return account
-    marked = (replace(ia, resolved=i in past) for i, ia in enumerate(account.incidents))
-    return replace(account, incidents=tuple(marked))
+    return with_resolved(account)
 
 
 def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.resolution import with_resolved
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
@@ -36,6 +37,7 @@ def document_of(
 
 def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
     """Return one run of `trimtab inspect --json`; `path` as the user gave it."""
+    account = with_resolved(account)
     record = account.record
     loss = record.columns.get("loss")
     steps = record.step[loss.present] if loss is not None else record.step[:0]

@@ -110,7 +110,7 @@ class TerminalReport:
             yield head
         if short:
             yield Text(
-                f"  {short} told by their headlines: --all tells each in full, so does --html"
+                f"  {short} by headline only: --all prints each in full, --html writes a page"
             )
 
 
