@@ -1,10 +1,8 @@
-"""Which incidents ask for nothing any more.
-
-Cured by a remedy that held, or dismissed by a person.
-"""
+"""Incidents that need no action any more: resolved by a guard, or dismissed by a person."""
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.timeline import SKIP_UPDATE, answers
@@ -13,7 +11,7 @@ from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.signals.runs import root_of
 
-__all__ = ["left_behind", "resolved", "settled"]
+__all__ = ["left_behind", "resolved", "settled", "with_resolved"]
 
 
 def left_behind(record: RunRecord, incident: Incident) -> bool:
@@ -88,6 +86,13 @@ def _only_skipped(incident: Incident) -> bool:
     """Whether an alarm is over and of nothing but values that are not finite."""
     alarms = [f for f in incident.findings if f.severity != "info"]
     return bool(alarms) and incident.end is not None and {f.kind for f in alarms} == {"non-finite"}
+
+
+def with_resolved(account: RunAccount) -> RunAccount:
+    """Return the analysis with its resolved incidents marked as such."""
+    past = resolved(account)
+    marked = (replace(ia, resolved=i in past) for i, ia in enumerate(account.incidents))
+    return replace(account, incidents=tuple(marked)) if past else account
 
 
 def settled(account: RunAccount) -> frozenset[int]:

@@ -1,4 +1,4 @@
-"""Incidents that a person has looked at and called fine, remembered beside what they belong to.
+"""Incidents that a person marked as expected, stored beside the run or log they belong to.
 
 In a run directory a dismissal is an event of the journal. A log that somebody else's program writes
 is left alone: its dismissals stand in one file of the user's own (`store`), one JSON line each,
@@ -22,18 +22,17 @@ from trimtab.chronicle.journal import Journal, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ChronicleError
 from trimtab.incidents import JOIN_ROWS, Incident
+from trimtab.kinds import severity_rank
 
 __all__ = ["Dismissal", "dismissal_of", "dismissals", "remember"]
 
 PREFIX_SIZE_BYTES = 1 << 14
 """How much of a log's beginning names it, or all of a shorter one."""
 
-_RANK = {"info": 0, "warning": 1, "critical": 2}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Dismissal:
-    """One incident called fine, or called fine no longer."""
+    """One incident marked as expected, or no longer so."""
 
     attempt: str
     kind: str
@@ -47,7 +46,7 @@ class Dismissal:
     def fits(self, incident: Incident) -> bool:
         """Tell whether it speaks of this incident."""
         return self._same_place(incident.attempt, incident.onset_row) and (
-            _RANK[incident.severity] <= _RANK.get(self.severity, 0)
+            severity_rank(incident.severity) <= max(severity_rank(self.severity), 0)
         )
 
     def _same_place(self, attempt: str, onset_row: int) -> bool:

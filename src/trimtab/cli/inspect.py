@@ -1,7 +1,4 @@
-"""`trimtab inspect PATH...`: read any training log and say what went wrong, since when.
-
-And what to do.
-"""
+"""`trimtab inspect PATH...`: what went wrong in a training log, since when, and what to do."""
 
 import argparse
 import gc
@@ -10,21 +7,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
-from trimtab.analysis.json_form import run_to_json
-from trimtab.analysis.resolution import settled
+from trimtab.analysis.json_form import document_of, run_to_json
 from trimtab.analysis.source import Beside, account_of, read_beside
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
+from trimtab.cli.detectors import judge_of
 from trimtab.cli.output import print_json, write_file
 from trimtab.cli.stdin import STDIN, kept_stdin
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
+from trimtab.kinds import severity_rank
 from trimtab.readers import read_each
 from trimtab.record import RunRecord
 from trimtab.report.html import render_html
@@ -33,8 +30,6 @@ from trimtab.report.terminal import render_terminal
 from trimtab.signals.rates import history_csv
 
 __all__ = ["add", "run"]
-
-_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -72,7 +67,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--checkpoints",
         metavar="DIR",
         type=Path,
-        help="where its checkpoints lie: the plan names the one to go back to",
+        help="directory of its checkpoints: the plan names the one to roll back to",
     )
     parser.add_argument(
         "--lr-history",
@@ -81,17 +76,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="also write the learning rate in force at each step, CSV; one path",
     )
     parser.add_argument(
-        "--all", action="store_true", help="tell every alarm in full, however many there are"
+        "--all", action="store_true", help="print every alarm in full, however many there are"
     )
     parser.add_argument(
-        "--follow", action="store_true", help="go on as `trimtab watch` does; one path, no --html"
+        "--follow",
+        action="store_true",
+        help="then follow the log as `trimtab watch` does; one path, no --html",
     )
     watch.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, judge and tell every path; a bad one does not stop the others."""
+    """Read, judge and print every path; one that cannot be read does not stop the others."""
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
     if arguments.lr_history is not None and len(arguments.paths) != 1:
         raise ConfigError("--lr-history: takes one path; give one log")
@@ -108,24 +105,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
-    gc.set_threshold(200_000)  # findings and states are many and small, and hardly any is waste
+    gc.set_threshold(200_000)  # findings and states are many, small and long-lived
     console = Console()
-    documents: list[dict[str, Any]] = []
-    errors: list[dict[str, str]] = []
+    judge = judge_of(arguments)
+    documents: list[dict[str, object]] = []
+    errors: list[tuple[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
     worst, num_told, hint = -1, 0, (-1, "")
     started = time.perf_counter()
     for path, found in _read_all(arguments.paths):
         if isinstance(found, ReadError):
-            errors.append({"path": path, "error": str(found)})
+            errors.append((path, str(found)))
             bar.stop()
             print(f"trimtab: {found}", file=sys.stderr)
             continue
         bar.say(f"judging {path}")
-        account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
-        past = settled(account)
-        severities = (i.incident.severity for n, i in enumerate(account.incidents) if n not in past)
-        worst = max([worst, *(_RANK[s] for s in severities)])
+        read_s = time.perf_counter() - started
+        account = account_of(found, path, beside=beside, judge=judge, read_s=read_s)
+        worst = max([worst, *(severity_rank(i.severity) for i in account.incidents)])
         num_told += 1
         report = _write_report(account, arguments.html, num_told)
         if arguments.lr_history is not None:
@@ -143,12 +140,12 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
         started = time.perf_counter()
     bar.stop()
     if arguments.json:
-        print_json({"schema": 1, "runs": documents, "errors": errors})
+        print_json(document_of(documents, errors))
     else:
         _print_told(console, told, hint[1])
     if errors:
         return 2
-    return int(arguments.fail_on is not None and worst >= _RANK[arguments.fail_on])
+    return int(arguments.fail_on is not None and worst >= severity_rank(arguments.fail_on))
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
@@ -174,16 +171,13 @@ def _explained(account: RunAccount) -> tuple[int, str]:
     alarms = [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
     if not alarms:
         return -1, ""
-    worst = max(alarms, key=lambda ia: _RANK[ia.incident.severity])
+    worst = max(alarms, key=lambda ia: severity_rank(ia.incident.severity))
     causes = [c.cause for c in worst.diagnosis.causes if c.cause != UNKNOWN]
-    return _RANK[worst.incident.severity], " ".join([worst.incident.kind, *causes[:1]])
+    return severity_rank(worst.incident.severity), " ".join([worst.incident.kind, *causes[:1]])
 
 
 def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:
-    """Print the runs; where there are several, a line for each stands last.
-
-    Where the screen ends.
-    """
+    """Print the runs; of several, one line each comes last, where the screen ends."""
     for number, (_, text) in enumerate(told):
         if number:
             console.print()
