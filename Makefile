@@ -9,7 +9,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 PYTHON ?= python3
-EXTRAS ?= torch,hf,trl,lightning,streams,loggers,data,dev
+EXTRAS ?= torch,hf,trl,lightning,streams,loggers,data,frames,plots,docs,dev
 RUNS ?= 1000000
 KILLS ?= 210
 VENV := .venv
@@ -19,63 +19,90 @@ PIP := $(PY) -m pip install -qq --disable-pip-version-check --constraint constra
 MADE_FOR := $(shell $(PYTHON) -VV 2>/dev/null) in $(CURDIR)
 SHAPE := $(shell { cat pyproject.toml constraints.txt; echo '$(EXTRAS) $(MADE_FOR)'; } | sha256sum | cut -c1-16)
 READY := $(VENV)/.ready-$(SHAPE)
+# What the demo needs: trimtab and torch. An environment that holds everything serves it, too.
+LEAST_SHAPE := $(shell { cat pyproject.toml constraints.txt; echo 'torch $(MADE_FOR)'; } | sha256sum | cut -c1-16)
+LEAST := $(VENV)/.least-$(LEAST_SHAPE)
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) --dist worksteal
 
 , := ,
 say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
-.PHONY: help setup demo examples test test-slow bench fuzz lint docs pictures checklist clean
+.PHONY: help setup demo examples test test-slow bench accept fuzz lint house docs pictures checklist clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
-	@echo '  variables: PYTHON (default python3), EXTRAS (default: all that the tests use; torch,dev is the least); demo: TEXT=PATH, SCENARIO=NAME, SEED=N; bench: SEEDS=N'
+	@echo '  variables: PYTHON (default python3), EXTRAS (default: all that the tests use; torch,dev is the least), JOBS (default: cores); demo: QUICK=1, TEXT=PATH, SCENARIO=NAME, SEED=N; bench: SEEDS=N; accept: SEEDS=A-B'
 
 setup: $(READY)  ## make .venv with torch, trimtab and the tools; every other target does this by itself
 
+# Makes the environment where this Python or folder has none yet, and puts torch in first.
+define begin_environment
+@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"trimtab needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; try make PYTHON=python3.12")'
+@if [ "$$(cat $(VENV)/.made-for 2>/dev/null)" != '$(MADE_FOR)' ]; then \
+  $(PYTHON) -m venv --clear $(VENV) || { echo 'python3 -m venv failed; on Debian: apt-get install python3-venv'; exit 1; }; \
+  echo '$(MADE_FOR)' > $(VENV)/.made-for; \
+fi
+@rm -f $(VENV)/.ready-* $(VENV)/.least-*
+@$(PIP) torch
+endef
+
 $(READY):
 	$(call say,Setting up $(VENV): torch first$(,) then trimtab [$(EXTRAS)]. Once; a few minutes on a slow line.)
-	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit(f"trimtab needs Python 3.11 or newer, $(PYTHON) is {v[0]}.{v[1]}; try make PYTHON=python3.12")'
-	@if [ "$$(cat $(VENV)/.made-for 2>/dev/null)" != '$(MADE_FOR)' ]; then \
-	  $(PYTHON) -m venv --clear $(VENV) || { echo 'python3 -m venv failed; on Debian: apt-get install python3-venv'; exit 1; }; \
-	  echo '$(MADE_FOR)' > $(VENV)/.made-for; \
-	fi
-	@rm -f $(VENV)/.ready-*
-	@$(PIP) torch
+	$(begin_environment)
 	@$(PIP) 'hatchling>=1.26' editables $(if $(findstring deepspeed,$(EXTRAS)),'setuptools>=70.1')
 	@$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
+	@touch $@ $(LEAST)
+
+$(LEAST):
+	$(call say,Setting up $(VENV) for the demo: torch$(,) then trimtab. Once.)
+	$(begin_environment)
+	@$(PIP) 'hatchling>=1.26' editables
+	@$(PIP) --no-build-isolation --editable '.[torch]'
 	@touch $@
 
-demo: $(READY)  ## train three small runs on real text (healthy, faulty, guarded), read a public log, write runs/demo/report.html
+demo: $(LEAST)  ## train small runs on real text (healthy, faulty, guarded), read a public log, write runs/demo/report.html; QUICK=1: one short fault, under a minute
 	$(call say,Demo: a healthy run$(,) one with a fault$(,) the same fault with the guard; then a public log.)
-	@$(PY) -m trimtab lab demo --out runs/demo $(if $(TEXT),--text '$(TEXT)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(if $(SEED),--seed '$(SEED)')
+	@$(PY) -m trimtab lab demo --out runs/demo $(if $(QUICK),--quick) $(if $(TEXT),--text '$(TEXT)') $(if $(SCENARIO),--scenario '$(SCENARIO)') $(if $(SEED),--seed '$(SEED)')
 
-lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports
-	$(call say,Lint: ruff$(,) mypy$(,) import order.)
+lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports, the gates of `make house`
+	$(call say,Lint: ruff$(,) mypy$(,) import order$(,) structure.)
 	@$(PY) -m ruff check
 	@$(PY) -m ruff format --check
 	@$(PY) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) tools/house.py --check
+
+house: $(READY)  ## the structure of the code in figures, beside seven anchor codebases
+	@$(PY) tools/house.py
 
 test: lint  ## lint, then every test that takes less than about 5 s
 	$(call say,Tests$(,) without the slow ones.)
-	@$(PY) -m pytest -m 'not slow'
+	@$(PYTEST) -m 'not slow'
 
 test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmarks in small
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
-	@$(PY) -m pytest -m slow
+	@$(PYTEST) -m slow
 
 bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read and a long report opens
 	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)
-	@$(PY) -m trimtab bench noise $(if $(SEEDS),--seeds '$(SEEDS)')
+	@$(PY) -m benchmarks noise $(if $(SEEDS),--seeds '$(SEEDS)')
 	$(call say,Bench: how fast a core scans training data.)
-	@$(PY) -m trimtab bench scan
+	@$(PY) -m benchmarks scan
 	$(call say,Bench: the report of a million rows$(,) opened in a browser.)
-	@$(PY) -m trimtab bench page
+	@$(PY) -m benchmarks page
 	$(call say,Bench: step time with and without the guard$(,) interleaved in one process.)
-	@$(PY) -m trimtab lab bench
+	@$(PY) -m benchmarks cost
+	$(call say,Bench: the slowest step among 20$(,)000 with 100 incidents$(,) and whether steps grow dearer.)
+	@$(PY) -m benchmarks tail
 	$(call say,Bench: reading logs$(,) beside tbparse$(,) TensorBoard$(,) pandas and a plain loop.)
 	@$(PY) -c 'import pandas, tbparse' 2>/dev/null || $(PIP) pandas tbparse tensorboard
-	@$(PY) -m trimtab bench read
+	@$(PY) -m benchmarks read
+
+accept: $(READY)  ## every scenario of the acceptance table without and with the guard (SEEDS=A-B); an hour or so for each ten seeds
+	$(call say,Acceptance: scenarios with planted faults$(,) sound runs and benign spikes.)
+	@$(PY) -m benchmarks accept --jobs $(JOBS) $(if $(SEEDS),--seeds '$(SEEDS)')
 
 fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; the readers, guided by coverage (RUNS=N); then runs killed at random moments (KILLS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
@@ -88,7 +115,7 @@ fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples;
 
 docs: $(READY)  ## build the documentation site, warnings as errors: build/docs/index.html
 	$(call say,Docs: the site is built from docs/ and from the program itself; offline.)
-	@$(PY) -c 'import furo, myst_parser' 2>/dev/null || $(PIP) furo myst-parser sphinx
+	@$(PY) -c 'import furo, myst_parser' 2>/dev/null || { echo 'the docs extra is missing: make docs EXTRAS=torch,docs'; exit 1; }
 	@$(PY) -m sphinx -b html -W --keep-going -n -q docs build/docs
 	@echo 'build/docs/index.html'
 

@@ -1,4 +1,4 @@
-"""Measuring: trimtab beside the published rules of others, on labelled logs and on made-up noise.
+"""Measures trimtab beside the published rules of others, on labelled and simulated logs.
 
 - `manifest`: labelled logs in a folder, one line each; the format is in docs/formats.md.
 - `predictions`: what trimtab, or a peer, says of a record, as lines.

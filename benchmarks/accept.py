@@ -1,4 +1,4 @@
-"""The acceptance table: each scenario and seed without a guard, with it, and what that comes to.
+"""Runs the acceptance table: each scenario and seed without and with the guard.
 
 A run without a guard that is less than 1 % worse than its healthy twin has nothing to be saved
 from: it is named and not judged. Twins and runs without a guard are kept on disk, by all that
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from trimtab.lab.text import Text
 
-__all__ = ["Row", "Verdict", "accept", "gap_closed", "judge", "summarise"]
+__all__ = ["AcceptanceRow", "Verdict", "accept", "gap_closed", "judge", "summarise"]
 
 _Work = tuple[Scenario, int, Path, Path | None]
 Verdict = Literal["ok", "falls short", "sound without"]
@@ -52,7 +52,7 @@ _SOURCES = ("model", "data", "train", "corruption", "planting", "faults", "ranks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class AcceptanceRow:
     """One scenario at one seed."""
 
     scenario: str
@@ -98,8 +98,8 @@ def accept(
     *,
     text_path: Path | None = None,
     jobs: int = 1,
-    say: Callable[[Row], None] = lambda _row: None,
-) -> list[Row]:
+    say: Callable[[AcceptanceRow], None] = lambda _row: None,
+) -> list[AcceptanceRow]:
     """Run scenarios at seeds, say each row as it is done, and return them all.
 
     Args:
@@ -121,7 +121,7 @@ def accept(
     return rows
 
 
-def _each(work: Sequence[_Work], jobs: int) -> Iterator[Row]:
+def _each(work: Sequence[_Work], jobs: int) -> Iterator[AcceptanceRow]:
     if jobs == 1:
         text = load_text(work[0][3]) if work else None
         for scenario, seed, out, _ in work:
@@ -136,19 +136,19 @@ def _each(work: Sequence[_Work], jobs: int) -> Iterator[Row]:
         yield from pool.map(_run_alone, work)
 
 
-def _run_alone(work: _Work) -> Row:
+def _run_alone(work: _Work) -> AcceptanceRow:
     scenario, seed, out, text_path = work
     return _run(scenario, seed, out, load_text(text_path))
 
 
-def _run(scenario: Scenario, seed: int, out: Path, text: Text) -> Row:
+def _run(scenario: Scenario, seed: int, out: Path, text: Text) -> AcceptanceRow:
     reference = off = None
     if scenario.fault_step is not None:
         kept = out / "kept"
         reference = _known_loss(healthy_twin(scenario), seed, text, kept)
         off = _known_loss(scenario, seed, text, kept)
         if scenario.expect == "recovers" and not _fails(reference, off):
-            return Row(
+            return AcceptanceRow(
                 scenario=scenario.name,
                 expect=scenario.expect,
                 seed=seed,
@@ -166,7 +166,7 @@ def _run(scenario: Scenario, seed: int, out: Path, text: Text) -> Row:
         verdict: Verdict = "falls short" if done.actions else "ok"
     else:
         verdict = judge(scenario, reference, off, done.final_loss)
-    return Row(
+    return AcceptanceRow(
         scenario=scenario.name,
         expect=scenario.expect,
         seed=seed,
@@ -210,7 +210,7 @@ def judge(scenario: Scenario, reference: float, off: float, act: float) -> Verdi
     return "ok" if good else "falls short"
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+def summarise(rows: Sequence[AcceptanceRow]) -> dict[str, Any]:
     """Return how many rows are good enough, the median of the wasted steps, and what is missed."""
     saved = [r for r in rows if r.expect == "recovers"]
     judged = [r for r in saved if r.verdict != "sound without"]

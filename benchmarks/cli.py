@@ -1,6 +1,6 @@
-"""`trimtab bench detect|noise|read|scan|page`: trimtab beside published rules and other readers.
+"""`python -m benchmarks PART`, also `trimtab bench PART`: detection, cost and speed.
 
-One function per part; to add one, write `_add_NAME(commands)` and put it into `_PARTS`.
+One function per part; to add one, write `_add_NAME(parts)` and put it into `_PARTS`.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_page, cli_read
+from benchmarks import cli_guard, cli_page, cli_read
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -23,19 +23,38 @@ from benchmarks.predictions import Prediction, write_predictions
 from benchmarks.reliability import calibration_error
 from benchmarks.scan_speed import measure_scan, scan_text
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
-from trimtab.cli.output import print_json
-from trimtab.errors import ConfigError
+from trimtab.cli.output import print_json, tell_error
+from trimtab.errors import ConfigError, TrimtabError
 
-__all__ = ["add"]
+__all__ = ["add", "main"]
 
 FIRST_SEED = 100
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command and its parts."""
+    """Add the command `bench` of `trimtab` and its parts."""
     parser = commands.add_parser(
         "bench", help="measure trimtab beside the published rules of others, and other readers"
     )
+    _add_parts(parser)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one part and return its exit code; an error of ours is one line on stderr, and 2."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measures trimtab, and others on the same data."
+    )
+    _add_parts(parser)
+    arguments = parser.parse_args(argv)
+    try:
+        code: int = arguments.run(arguments)
+    except TrimtabError as error:
+        tell_error(error)
+        return 2
+    return code
+
+
+def _add_parts(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_subparsers(title="parts", metavar="PART", required=True)
     for add_part in _PARTS:
         add_part(parts)
@@ -218,4 +237,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_read.add,
     _add_scan,
     cli_page.add,
+    cli_guard.add_cost,
+    cli_guard.add_tail,
+    cli_guard.add_acceptance,
 )

@@ -1,4 +1,4 @@
-"""`trimtab bench page`: the report of a very long run, opened in a real browser and timed."""
+"""`python -m benchmarks page`: opens the report of a very long run in a browser and times it."""
 
 import argparse
 import dataclasses
@@ -6,7 +6,7 @@ import sys
 
 from rich.console import Console
 
-from benchmarks.chromium import NAMES, find_chromium
+from benchmarks.browser import NAMES, find_chromium
 from benchmarks.page import measure_page
 from benchmarks.tables import page_text
 from trimtab.cli.output import print_json

@@ -1,4 +1,4 @@
-"""`trimtab bench read`: how fast logs are read, beside other readers."""
+"""`python -m benchmarks read`: times reading logs beside other readers."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Do the thresholds carry? Chosen on all repositories but one, scored on the one left out.
+"""Cross-validates thresholds over repositories: chosen on all but one, scored on that one.
 
 trimtab's thresholds come from simulated noise, not from labelled logs. Here they are moved by a few
 factors; for each repository the setting with the best F1 on all others is taken (a tie goes to the
@@ -79,10 +79,7 @@ def folds_of(runs: Sequence[LabelledRun]) -> list[int]:
 def leave_one_out(
     scores: Mapping[str, Sequence[RunScore]], folds: Sequence[int]
 ) -> CrossValidation:
-    """Choose a setting per fold on the other folds.
-
-    And pool the runs left out under their choice.
-    """
+    """Choose a setting for each fold on the other folds, and pool the runs that were left out."""
     pooled: list[RunScore] = []
     chosen: dict[str, int] = {}
     for fold in sorted(set(folds)):

@@ -1,4 +1,4 @@
-"""trimtab and every published rule on the same labelled logs."""
+"""Scores trimtab and every published rule on the same labelled logs."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What the guard costs: the same step with and without it, in turn, in one process.
+"""Measures what the guard costs: the same step with and without it, interleaved in one process.
 
 Two copies of a model are trained side by side on the same batches, one in the plain loop and one
 under the guard in `observe`. The order within a pair alternates. What is read at every tenth step
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from trimtab.lab.text import Text
 
-__all__ = ["BLOCK_STEPS", "Size", "block_ratios", "interval", "run_bench"]
+__all__ = ["BLOCK_STEPS", "CostSize", "block_ratios", "interval", "run_bench"]
 
 _WARM_UP_PAIRS = 5
 BLOCK_STEPS = 10
@@ -43,7 +43,7 @@ _BUDGET = 1.03
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class CostSize:
     """One model to measure on."""
 
     name: str
@@ -61,14 +61,14 @@ def run_bench(*, pairs: int, say: Callable[[str], None]) -> dict[str, Any]:
         say: Shows one line to the user.
     """
     sizes = (
-        Size(name="demo, d=64, 3 layers", model=ModelConfig(), batch_size=16, pairs=pairs),
-        Size(
+        CostSize(name="demo, d=64, 3 layers", model=ModelConfig(), batch_size=16, pairs=pairs),
+        CostSize(
             name="d=128, 4 layers",
             model=ModelConfig(width=128, num_layers=4, context_tokens=128),
             batch_size=16,
             pairs=max(pairs // 2, 40),
         ),
-        Size(
+        CostSize(
             name="d=512, 6 layers",
             model=ModelConfig(width=512, num_layers=6, num_heads=8, context_tokens=128),
             batch_size=8,
@@ -84,7 +84,7 @@ def run_bench(*, pairs: int, say: Callable[[str], None]) -> dict[str, Any]:
     return {"schema": 1, "threads": torch.get_num_threads(), "budget": _BUDGET, "sizes": rows}
 
 
-def _measure(size: Size, text: Text, say: Callable[[str], None]) -> dict[str, Any]:
+def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str, Any]:
     scenario = Scenario(
         name="bench",
         title="",

@@ -1,4 +1,4 @@
-"""Labelled logs in a folder: `manifest.jsonl`, one run a line; docs/formats.md has the format."""
+"""Reads a folder of labelled logs: `manifest.jsonl`, one run a line."""
 
 import math
 from collections.abc import Mapping, Sequence

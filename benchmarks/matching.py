@@ -1,4 +1,4 @@
-"""Which alarm meets which label.
+"""Matches alarms with labels.
 
 An alarm's interval, widened by three records or one per cent of the run, must touch the label's. An
 interval longer than a fifth of the run proves little: it must begin inside the label or lie half

@@ -1,4 +1,4 @@
-"""trimtab and every published rule on made-up runs: what is caught, and what noise alone sets off.
+"""Runs trimtab and every published rule on simulated runs: detections and false alarms.
 
 The loss is that of `testing.curves.lm_curve` with noise of standard deviation 0.02: independent,
 autocorrelated (AR(1), 0.9) or heavy-tailed (Student's t, 3 degrees of freedom). The grad norm is
@@ -75,7 +75,7 @@ EVENTS: Mapping[str, Event] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alarm:
+class SimulatedAlarm:
     """When an alarm was raised, and the rows it speaks of."""
 
     kind: str
@@ -170,7 +170,7 @@ def _caught(delays: Sequence[int], num_runs: int) -> Caught:
     return Caught(num_runs=num_runs, num_caught=len(delays), delay_rows=delay)
 
 
-def _delay(alarms: Sequence[Alarm], twins: set[tuple[str, int]]) -> int | None:
+def _delay(alarms: Sequence[SimulatedAlarm], twins: set[tuple[str, int]]) -> int | None:
     """Return after how many rows the event was said.
 
     None if only what the twin has, too, was said.
@@ -183,33 +183,37 @@ def _delay(alarms: Sequence[Alarm], twins: set[tuple[str, int]]) -> int | None:
     return min(said) if said else None
 
 
-def _all_alarms(record: RunRecord, peers: Sequence[Peer]) -> dict[str, list[Alarm]]:
+def _all_alarms(record: RunRecord, peers: Sequence[Peer]) -> dict[str, list[SimulatedAlarm]]:
     """Return the alarms of each system by name."""
     found = _own_alarms(record)
     for peer in peers:
         found[peer.name] = [
-            Alarm(kind=a.kind, said_row=a.onset_row, onset_row=a.onset_row, end_row=a.end_row)
+            SimulatedAlarm(
+                kind=a.kind, said_row=a.onset_row, onset_row=a.onset_row, end_row=a.end_row
+            )
             for a in find_alarms(peer, record) or ()
         ]
     return found
 
 
-def _own_alarms(record: RunRecord) -> dict[str, list[Alarm]]:
+def _own_alarms(record: RunRecord) -> dict[str, list[SimulatedAlarm]]:
     """Return trimtab's alarms, hindsight included, and the same with its notes (`info`)."""
     record = derive(record)
     findings = all_findings(record)
-    alarms: list[Alarm] = []
-    with_notes: list[Alarm] = []
+    alarms: list[SimulatedAlarm] = []
+    with_notes: list[SimulatedAlarm] = []
     for incident in group_findings(record, findings):
         keys = {f.key for f in incident.findings}
         told = [f for f in findings if f.key in keys]
         kind, onset, last = incident.kind, incident.onset_row, incident.end_row
         end = record.num_rows - 1 if last is None else last
         with_notes.append(
-            Alarm(kind=kind, said_row=min(f.row for f in told), onset_row=onset, end_row=end)
+            SimulatedAlarm(
+                kind=kind, said_row=min(f.row for f in told), onset_row=onset, end_row=end
+            )
         )
         loud = [f.row for f in told if f.severity != "info"]
         if incident.severity != "info":
             said = min(loud, default=with_notes[-1].said_row)
-            alarms.append(Alarm(kind=kind, said_row=said, onset_row=onset, end_row=end))
+            alarms.append(SimulatedAlarm(kind=kind, said_row=said, onset_row=onset, end_row=end))
     return {"trimtab": alarms, "trimtab, notes too": with_notes}

@@ -1,4 +1,4 @@
-"""How long the report of a very long run takes to open in a browser: really opened, really timed.
+"""Times how long the report of a very long run takes to open in a real browser.
 
 The run is made up (`testing.curves`): a million rows of six signals with faults planted in it,
 which are told as incidents without being looked for. The page is opened in a headless Chromium; the
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chromium import Browser
+from benchmarks.browser import Browser
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.incidents import Incident
@@ -126,13 +126,12 @@ def measure_page(
 def time_opening(
     page: str, folder: Path, *, repeats: int, say: Callable[[str], None] = lambda _: None
 ) -> tuple[tuple[float, ...], float, float]:
-    """Return (each opening of the page, the median of an empty one, the median zoom),
-    milliseconds."""
+    """Return each opening of the page, the median of an empty one and the median zoom, in ms."""
     path, nothing = folder / "page.html", folder / "nothing.html"
     path.write_text(page, encoding="utf-8")
     nothing.write_text(_NOTHING, encoding="utf-8")
     opened, empty = [], []
-    with Browser(folder / "profile") as browser:
+    with Browser() as browser:
         browser.open(nothing)  # the first page of a new browser pays for its start
         for k in range(repeats):
             say(f"opening it, {k + 1} of {repeats}")

@@ -1,4 +1,4 @@
-"""What watches a run in other projects, ready to be timed beside the guard.
+"""Monitors of other projects, ready to be timed beside the guard.
 
 Lightning's and trainscope's are their own code, where it is installed (`pip install
 'trimtab[bench]'`). OLMo-core's package brings a cloud client and holds other libraries back, so its

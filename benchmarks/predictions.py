@@ -1,4 +1,4 @@
-"""What trimtab, or a peer, says of a record: one line per run, the form in which it is scored."""
+"""Predictions of trimtab or of a published rule: one line per run, the form that is scored."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What each probe of the guard costs, and what others' monitors cost, in one run.
+"""Measures what each probe of the guard and each monitor of other projects costs.
 
 Every variant trains its own copy of the demo's model on the same batches; a round is one step of
 each, in an order that turns. A variant's figure is the time of ten of its steps over that of ten

@@ -1,4 +1,4 @@
-"""What it costs that all ranks decide alike: the one small reduction of each step, by ranks."""
+"""Measures the one small reduction of each step that keeps all ranks in agreement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stated confidence against what came true."""
+"""Compares stated confidence with the share that was right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

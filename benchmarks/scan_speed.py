@@ -1,4 +1,4 @@
-"""How fast the data scan is on one core, on made-up prose and tokens."""
+"""Measures the speed of the data scan on one core, on made-up prose and tokens."""
 
 import json
 import tempfile

@@ -1,4 +1,4 @@
-"""The figures: recall, precision, F1, false alarms, onset errors, over labelled runs.
+"""Computes recall, precision, F1, false alarms and onset errors over labelled runs.
 
 Recall counts the labels of the core families with high confidence in runs that had an incident;
 precision is the share of alarms that some label accounts for. False alarms per 10,000 records, and

@@ -1,4 +1,4 @@
-"""What keeping the state safe costs: in memory, to disk, in the background; by size and by ranks.
+"""Measures snapshots and checkpoints: memory, disk, background; by size and number of ranks.
 
 Each figure is the median of several rounds in one process, the ranks' slowest. A step is one of the
 guarded loop without any of this. On several ranks they train under DDP on this machine, so that

@@ -1,4 +1,4 @@
-"""The figures as text for people: one line per system, the same columns in the documentation."""
+"""Prints the figures as text: one line per system, with the columns of the documentation."""
 
 from collections.abc import Sequence
 from typing import Any

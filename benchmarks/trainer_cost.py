@@ -1,4 +1,4 @@
-"""What the guard costs in each trainer, beside the monitors that the trainer brings itself.
+"""Measures what the guard costs in each trainer, beside the trainer's own monitors.
 
 All loops of one trainer take turns, one step each. A figure is the time of ten steps over that of
 ten steps of the same trainer bare, measured within the same seconds: the median, with a 95 %
@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.guard_cost import BLOCK_STEPS, block_ratios, interval
 from benchmarks.peer_monitors import PEERS, is_installed
-from benchmarks.trainer_loops import LOOPS, Loop, Place
+from benchmarks.trainer_loops import LOOPS, Loop, TrainingPlace
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.interleave import Paced, time_in_turns
 from trimtab.lab.scenarios import Scenario
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from trimtab.lab.text import Text
     from trimtab.plan.policy import Mode
 
-__all__ = ["SIZES", "Size", "run_trainer_bench"]
+__all__ = ["SIZES", "TrainerSize", "run_trainer_bench"]
 
 _BARE = "bare"
 _GUARDS: tuple[tuple[str, Mode], ...] = (
@@ -45,7 +45,7 @@ _PEER_PACKAGES = {name: package for name, package, _ in PEERS}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
+class TrainerSize:
     """One model to measure on."""
 
     name: str
@@ -56,8 +56,8 @@ class Size:
 
 
 SIZES = (
-    Size(name="d=64, 3 layers", model=ModelConfig(), batch_size=16, share=1.0),
-    Size(
+    TrainerSize(name="d=64, 3 layers", model=ModelConfig(), batch_size=16, share=1.0),
+    TrainerSize(
         name="d=512, 2 layers",
         model=ModelConfig(width=512, num_layers=2, num_heads=8, context_tokens=128),
         batch_size=4,
@@ -95,7 +95,7 @@ def run_trainer_bench(*, rounds: int, say: Callable[[str], None]) -> dict[str, A
 
 
 def _measure(
-    loop: Loop, size: Size, rounds: int, text: Text, say: Callable[[str], None]
+    loop: Loop, size: TrainerSize, rounds: int, text: Text, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         paced = _loops(loop, size, rounds, text, Path(folder))
@@ -125,7 +125,9 @@ def _measure(
     return rows
 
 
-def _loops(loop: Loop, size: Size, rounds: int, text: Text, folder: Path) -> dict[str, Paced]:
+def _loops(
+    loop: Loop, size: TrainerSize, rounds: int, text: Text, folder: Path
+) -> dict[str, Paced]:
     """Return the loops of one trainer, each with a model of its own."""
     scenario = Scenario(
         name="bench",
@@ -138,7 +140,9 @@ def _loops(loop: Loop, size: Size, rounds: int, text: Text, folder: Path) -> dic
         steps=rounds + _WARM_UP_ROUNDS + 20,
     )
     threads = torch.get_num_threads()
-    kinds: dict[str, tuple[Callable[[Place], None], Mode | None]] = {_BARE: (loop.train, None)}
+    kinds: dict[str, tuple[Callable[[TrainingPlace], None], Mode | None]] = {
+        _BARE: (loop.train, None)
+    }
     kinds |= {name: (loop.train, mode) for name, mode in _GUARDS}
     kinds |= {
         name: (train, None)
@@ -153,11 +157,13 @@ def _loops(loop: Loop, size: Size, rounds: int, text: Text, folder: Path) -> dic
         def run(
             pause: Callable[[], None],
             *,
-            train: Callable[[Place], None],
+            train: Callable[[TrainingPlace], None],
             mode: Mode | None,
             place: Path,
         ) -> None:
-            train(Place(parts=build(scenario, 0, text), folder=place, pause=pause, mode=mode))
+            train(
+                TrainingPlace(parts=build(scenario, 0, text), folder=place, pause=pause, mode=mode)
+            )
 
         paced[name] = Paced(partial(run, train=train, mode=mode, place=place), threads=threads)
     return paced

@@ -1,4 +1,4 @@
-"""The loops of people's trainers, bare, under the guard, and with the monitors that come with each.
+"""Training loops of each trainer: bare, guarded, and with the trainer's own monitors.
 
 Every function trains for ever and calls `pause()` after each step; `lab.bench_trainers` times them.
 Packages are imported where a loop begins, so that what is missing leaves out one trainer.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from trimtab.lab.model import Transformer
     from trimtab.lab.train import Parts
 
-__all__ = ["LOOPS", "Loop", "Place"]
+__all__ = ["LOOPS", "Loop", "TrainingPlace"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TrainingPlace:
     """What a loop is given."""
 
     parts: Parts
@@ -62,9 +62,9 @@ class Loop:
     name: str
     packages: tuple[str, ...]
     """It needs these."""
-    train: Callable[[Place], None]
+    train: Callable[[TrainingPlace], None]
     """Bare, or under the guard."""
-    beside: dict[str, Callable[[Place], None]]
+    beside: dict[str, Callable[[TrainingPlace], None]]
     """The same with what others watch a run with, by what it is."""
 
 
@@ -82,7 +82,7 @@ class _Step(nn.Module):
 # -- the plain loop -----------------------------------------------------------------------------
 
 
-def _plain(place: Place, peer: Any = None) -> None:
+def _plain(place: TrainingPlace, peer: Any = None) -> None:
     parts = place.parts
     limit = parts.scenario.clip_norm or float("inf")
     if place.mode is not None:
@@ -102,7 +102,7 @@ def _plain(place: Place, peer: Any = None) -> None:
         place.pause()
 
 
-def _plain_guarded(place: Place) -> None:
+def _plain_guarded(place: TrainingPlace) -> None:
     parts = place.parts
     guard = Guard(
         parts.model,
@@ -120,14 +120,14 @@ def _plain_guarded(place: Place) -> None:
             place.pause()
 
 
-def _with_peer(peer: Any) -> Callable[[Place], None]:
+def _with_peer(peer: Any) -> Callable[[TrainingPlace], None]:
     return lambda place: _plain(place, peer)
 
 
 # -- Hugging Face -------------------------------------------------------------------------------
 
 
-def _hf(place: Place, *, logs: bool = False) -> None:
+def _hf(place: TrainingPlace, *, logs: bool = False) -> None:
     from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
     from trimtab.integrations.huggingface.trainer import GuardedTrainer, GuardSettings
@@ -166,7 +166,7 @@ def _hf(place: Place, *, logs: bool = False) -> None:
     trainer.train()
 
 
-def _accelerate(place: Place, *, logs: bool = False) -> None:
+def _accelerate(place: TrainingPlace, *, logs: bool = False) -> None:
     from accelerate import Accelerator
 
     from trimtab.integrations.accelerate.adapter import guard_loop
@@ -191,7 +191,7 @@ def _accelerate(place: Place, *, logs: bool = False) -> None:
 
 
 def _accelerated(
-    place: Place,
+    place: TrainingPlace,
     accelerator: Any,
     model: Any,
     optimizer: Any,
@@ -217,7 +217,7 @@ def _accelerated(
 # -- Lightning ----------------------------------------------------------------------------------
 
 
-def _lightning(place: Place, *, monitors: str = "") -> None:
+def _lightning(place: TrainingPlace, *, monitors: str = "") -> None:
     from lightning.pytorch import Callback, LightningModule, Trainer
     from lightning.pytorch.loggers import CSVLogger
     from lightning.pytorch.utilities import grad_norm
@@ -266,7 +266,7 @@ def _lightning(place: Place, *, monitors: str = "") -> None:
         trainer.fit(Module(), place.parts.loader)
 
 
-def _lightnings_own(monitors: str, place: Place) -> list[Any]:
+def _lightnings_own(monitors: str, place: TrainingPlace) -> list[Any]:
     from lightning.pytorch.callbacks import (
         DeviceStatsMonitor,
         LearningRateMonitor,
@@ -282,7 +282,7 @@ def _lightnings_own(monitors: str, place: Place) -> list[Any]:
     return []
 
 
-def _fabric(place: Place, *, spikes: bool = False) -> None:
+def _fabric(place: TrainingPlace, *, spikes: bool = False) -> None:
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.spike import SpikeDetection
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from benchmarks.chromium import NAMES, find_chromium
+from benchmarks.browser import NAMES, find_chromium
 
 HAS_TORCH = find_spec("torch") is not None
 

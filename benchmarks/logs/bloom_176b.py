@@ -1,4 +1,4 @@
-"""The one loss spike of BLOOM's 176-billion-parameter run, re-typed as numbers.
+"""The one published loss spike of BLOOM 176B, re-typed as numbers.
 
 Nine steps, 31214 to 31222, as the public chronicle prints them (bigscience-workshop/bigscience,
 train/tr11-176B-ml/chronicles.md): the grad norm leaves its level at 31215, the loss peaks at 31219.

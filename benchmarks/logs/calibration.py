@@ -1,4 +1,4 @@
-"""How often incidents are right, by how sure they said they were.
+"""Fits and checks confidence: how often incidents of a stated confidence are right.
 
 Fitted and checked on simulated runs.
 

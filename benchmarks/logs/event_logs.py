@@ -1,4 +1,4 @@
-"""Writes TensorBoard event files, a million events in about a second, and their damages.
+"""Writes TensorBoard event files, about a million events a second, and damaged ones.
 
 The bytes are those of TensorFlow's TFRecord writer: each record with both checksums. Values stand
 as `simple_value`, or as a tensor with one element, as TF2 and tensorboardX write them.

@@ -1,4 +1,4 @@
-"""Broken logs by the thousand: small logs of every format, mutations of them, what must hold.
+"""Generates broken logs: small logs of every format, and mutations of them.
 
 Whatever bytes a file has, reading gives records in order or a `ReadError` that names the file: no
 other exception, no hang, no more memory than the file explains.

@@ -1,5 +1,4 @@
-"""Made-up prose: words by Zipf's law in sentences and paragraphs, for tests and for measuring
-speed."""
+"""Generates prose: words by Zipf's law, in sentences and paragraphs."""
 
 import numpy as np
 

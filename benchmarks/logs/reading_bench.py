@@ -1,4 +1,4 @@
-"""How fast logs are read, beside what else reads them: in turn, in one process, as ratios.
+"""Times reading of logs beside other readers: interleaved in one process, as ratios.
 
 Each pair of readings is timed right after one another, trimtab first and second in turn, in seconds
 of processor time, which what else the machine does hardly changes; the figure is the median of the

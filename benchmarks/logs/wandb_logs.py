@@ -1,4 +1,4 @@
-"""Writes W&B's offline transaction log.
+"""Writes W&B's offline transaction log: protobuf records in LevelDB's log framing.
 
 History rows as protobuf records in LevelDB's log framing.
 """

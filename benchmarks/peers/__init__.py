@@ -1,4 +1,4 @@
-"""The published rules of others, re-implemented from descriptions, for comparison on the same rows.
+"""Published rules of other projects, re-implemented from descriptions for comparison.
 
 - `contract`: what such a rule is: columns of a log in, a mark per row out.
 - `table`: all of them with their defaults, and those that no log can feed, with the reason.

@@ -1,4 +1,4 @@
-"""The marks of a rule on a record, joined to alarms with a kind."""
+"""Joins the marks of a rule on a record into alarms with a kind."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.peers.contract import GRAD, RESUME, Marks, Peer, Stream
+from benchmarks.peers.contract import GRAD, RESUME, LogColumns, Marks, Peer
 from trimtab.record import RunRecord
 
 __all__ = ["PeerAlarm", "find_alarms"]
@@ -38,7 +38,7 @@ def find_alarms(peer: Peer, record: RunRecord) -> tuple[PeerAlarm, ...] | None:
     alarms: list[PeerAlarm] = []
     for part in _parts(peer, record, rows):
         values = {n: record.columns[n].values[part] for n in names}
-        stream = Stream(values, record.attempt[part])
+        stream = LogColumns(values, record.attempt[part])
         alarms += _joined(stream, peer.mark(stream), part)
     return tuple(alarms)
 
@@ -67,7 +67,7 @@ def _parts(peer: Peer, record: RunRecord, rows: NDArray[np.intp]) -> Iterator[ND
     yield from np.split(rows, np.flatnonzero(np.diff(record.attempt[rows])) + 1)
 
 
-def _joined(stream: Stream, marks: Marks, rows: NDArray[np.intp]) -> Iterator[PeerAlarm]:
+def _joined(stream: LogColumns, marks: Marks, rows: NDArray[np.intp]) -> Iterator[PeerAlarm]:
     marked = np.flatnonzero(marks)
     if not len(marked):
         return
@@ -81,7 +81,7 @@ def _joined(stream: Stream, marks: Marks, rows: NDArray[np.intp]) -> Iterator[Pe
         )
 
 
-def _kind(stream: Stream, marks: Marks, first: int) -> str:
+def _kind(stream: LogColumns, marks: Marks, first: int) -> str:
     """Return the kind by what was marked; the rules themselves name nothing."""
     if marks[first] == RESUME:
         return "resume-jump"

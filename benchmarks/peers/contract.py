@@ -1,4 +1,4 @@
-"""What a published rule is here: columns of a log in, a mark per row out.
+"""The form of a published rule: columns of a log in, one mark per row out.
 
 A rule sees the values as they were logged, NaN and Inf included, and never a later row than the one
 it marks. What its authors do with a mark (skip, roll back, stop) cannot be done to a log.
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRAD", "LOSS", "QUIET", "RESUME", "Floats", "Marks", "Peer", "Stream", "Unfed"]
+__all__ = ["GRAD", "LOSS", "QUIET", "RESUME", "Floats", "LogColumns", "Marks", "Peer", "Unfed"]
 
 Floats = NDArray[np.float64]
 Marks = NDArray[np.int8]
@@ -21,7 +21,7 @@ QUIET, LOSS, GRAD, RESUME = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
-class Stream:
+class LogColumns:
     """The rows that a rule is fed: those in which all its signals were logged."""
 
     values: Mapping[str, Floats]
@@ -57,7 +57,7 @@ class Peer(Protocol):
         """Whether it goes on over a restart; most lose what they learnt."""
         ...
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return int8 [n]: QUIET, LOSS, GRAD or RESUME per row."""
         ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.peers.contract import GRAD, Marks, Stream
+from benchmarks.peers.contract import GRAD, LogColumns, Marks
 
 __all__ = ["AxLearn", "Cosmos", "MindFormers", "StabilityGuard", "ZClip"]
 
@@ -29,7 +29,7 @@ class ZClip:
     warmup_rows: int = 25
     eps: float = 1e-6
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows whose gradient is clipped because of its z-score."""
         norms = stream.values["grad_norm"]
         marks = np.zeros(len(norms), np.int8)
@@ -64,7 +64,7 @@ class AxLearn:
     factor: float = 20.0
     decay: float = 0.99
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows whose step is skipped; they are not learnt."""
         marks = np.zeros(len(stream), np.int8)
         level, accepted = 1.0, 0
@@ -95,7 +95,7 @@ class StabilityGuard:
     floor: float = 0.01
     warmup_rows: int = 10
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that are acted on; a non-finite norm always, and it is not learnt."""
         marks = np.zeros(len(stream), np.int8)
         level: float | None = None
@@ -120,7 +120,7 @@ class MindFormers:
     limit: float = 1.0
     rows: int = 10
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which training would stop."""
         marks = np.zeros(len(stream), np.int8)
         run = 0
@@ -147,7 +147,7 @@ class Cosmos:
     least_rows: int = 12
     chase: float = 4.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that trigger a rollback."""
         marks = np.zeros(len(stream), np.int8)
         accepted: deque[float] = deque(maxlen=self.window_rows)

@@ -1,4 +1,4 @@
-"""Rules that hold a loss against a multiple of what it was: built for explosions, blind below."""
+"""Rules that compare a loss with a multiple of its past: they see explosions, not small rises."""
 
 import math
 from collections import deque
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.peers.contract import GRAD, LOSS, Floats, Marks, Stream
+from benchmarks.peers.contract import GRAD, LOSS, Floats, LogColumns, Marks
 from benchmarks.peers.windows import mean, trailing
 
 __all__ = [
@@ -22,8 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class KillLossSpike:
-    """LLM-Foundry KillLossSpike: five losses in a row at twice the mean of the window, or a high
-    loss.
+    """LLM-Foundry KillLossSpike: five losses at twice the window's mean, or a high loss.
 
     The window grows to 5 % of the run once 100 losses are held. Half of a window above the cap of
     10 is a high loss. What is marked joins the window; while it holds a NaN nothing is marked.
@@ -38,7 +37,7 @@ class KillLossSpike:
     window_rows: int = 100
     cap: float = 10.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which it would stop the run."""
         loss = stream.values["loss"]
         width = max(self.window_rows, round(0.05 * len(loss)))
@@ -77,7 +76,7 @@ class MegatronLarge:
     factor: float = 10.0
     samples: int = 100
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that are reported."""
         loss = stream.values["loss"]
         norm = stream.values.get("grad_norm")
@@ -99,7 +98,7 @@ class MegatronLarge:
 class Lightning:
     """Lightning SpikeDetection: three times the mean of ten accepted losses.
 
-    And above the last one.
+    The loss must also lie above the last one.
 
     Non-finite values are spikes at once. A spike does not join.
     """
@@ -112,7 +111,7 @@ class Lightning:
     warmup_rows: int = 1
     rtol: float = 2.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which training is stopped."""
         marks = np.zeros(len(stream), np.int8)
         accepted: deque[float] = deque(maxlen=self.window_rows)
@@ -146,7 +145,7 @@ class Metaseq:
     ratio: float = 1.5
     keep: float = 0.8
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that are counted as spikes; the unit of the loss cancels."""
         marks = np.zeros(len(stream), np.int8)
         level: float | None = None
@@ -175,7 +174,7 @@ class FlagScale:
     keeps_state: bool = False
     share: float = 0.2
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows whose step is skipped."""
         marks = np.zeros(len(stream), np.int8)
         last = math.nan
@@ -197,7 +196,7 @@ class InternEvo:
     keeps_state: bool = False
     ratio: float = 1.5
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows on which somebody is called."""
         loss = stream.values["loss"]
         marks = np.zeros(len(loss), np.int8)
@@ -221,7 +220,7 @@ class Entrenar:
     keep: float = 0.9
     budget: int = 3
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that are logged as rollbacks."""
         marks = np.zeros(len(stream), np.int8)
         level, told = math.nan, 0

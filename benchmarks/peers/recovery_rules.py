@@ -1,11 +1,11 @@
-"""Rules in absolute units, and those of recovery ladders."""
+"""Rules in absolute units, and the rules of recovery ladders."""
 
 from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.peers.contract import GRAD, LOSS, RESUME, Floats, Marks, Stream
+from benchmarks.peers.contract import GRAD, LOSS, RESUME, Floats, LogColumns, Marks
 
 __all__ = ["Continuity", "FiniteCheck", "LadderSpike", "Soup"]
 
@@ -29,7 +29,7 @@ class LadderSpike:
     cooldown_rows: int = 50
     norm_limit: float = 100.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that climb the ladder."""
         norm = stream.values.get("grad_norm")
         high = np.zeros(len(stream), np.bool_) if norm is None else norm > self.norm_limit
@@ -68,7 +68,7 @@ class Continuity:
     sigmas: float = 3.0
     share: float = 0.2
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the first row of each attempt that does not fit the one before."""
         loss = stream.values["loss"]
         marks = np.zeros(len(loss), np.int8)
@@ -98,7 +98,7 @@ class Soup:
     limit: float = 3.0
     rows: int = 5
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which training would stop."""
         marks = np.zeros(len(stream), np.int8)
         run = 0
@@ -117,7 +117,7 @@ class FiniteCheck:
     uses: tuple[str, ...] = ("grad_norm",)
     keeps_state: bool = False
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows with a non-finite loss or norm."""
         norm = stream.values.get("grad_norm")
         bad = np.zeros(len(stream), np.bool_) if norm is None else ~np.isfinite(norm)

@@ -1,4 +1,4 @@
-"""Rules that hold a value against mean and standard deviation of the rows before it.
+"""Rules that compare a value with mean and standard deviation of earlier rows.
 
 All let what they marked join the window, so they get used to a new level within a window, and all
 are blind to a change that is spread over more rows than that, or is smaller than their six sigma.
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.peers.contract import GRAD, LOSS, Floats, Marks, Stream
+from benchmarks.peers.contract import GRAD, LOSS, Floats, LogColumns, Marks
 from benchmarks.peers.windows import mean, sample_std, std, trailing
 
 __all__ = ["LevanterSkip", "LevanterUpdateClip", "SkipStep", "StabilityMonitor"]
@@ -31,7 +31,7 @@ class SkipStep:
     aborts: bool = False
     """MaxText's port: the first non-finite loss ends the run."""
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that are skipped."""
         loss = stream.values["loss"]
         marks = _named(self._skips(loss), self._optional(stream))
@@ -40,7 +40,7 @@ class SkipStep:
             marks[broken[0] + 1 :] = 0
         return marks
 
-    def _optional(self, stream: Stream) -> np.ndarray:
+    def _optional(self, stream: LogColumns) -> np.ndarray:
         norm = stream.values.get("grad_norm")
         return np.zeros(len(stream), np.bool_) if norm is None else self._skips(norm)
 
@@ -66,13 +66,13 @@ class StabilityMonitor:
     window_rows: int = 128
     sigmas: float = 6.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that count into the score."""
         norm = stream.values.get("grad_norm")
         high = np.zeros(len(stream), np.bool_) if norm is None else self._spikes(norm)
         return _named(self._spikes(stream.values["loss"]), high)
 
-    def score(self, stream: Stream) -> float:
+    def score(self, stream: LogColumns) -> float:
         """Return the cumulative score: the share of all rows that are spikes; 0 for none."""
         return float(np.mean(self.mark(stream) != 0)) if len(stream) else 0.0
 
@@ -96,7 +96,7 @@ class LevanterSkip:
     window_rows: int = 128
     sigmas: float = 6.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows whose step is skipped."""
         norm = stream.values.get("grad_norm")
         high = np.zeros(len(stream), np.bool_) if norm is None else self._bad(norm)
@@ -109,8 +109,7 @@ class LevanterSkip:
 
 @dataclass(frozen=True, kw_only=True)
 class LevanterUpdateClip:
-    """levanter clip_update_norm: the norm of the final update above mean + 3 deviations is
-    scaled."""
+    """levanter clip_update_norm: scales a final update above mean + 3 standard deviations."""
 
     name: str = "levanter clip-update-norm"
     needs: tuple[str, ...] = ("update_norm",)
@@ -119,7 +118,7 @@ class LevanterUpdateClip:
     window_rows: int = 128
     sigmas: float = 3.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows whose update is clipped."""
         over = _over_ring(stream.values["update_norm"], self.window_rows, self.sigmas)
         return np.where(over, GRAD, 0).astype(np.int8)

@@ -1,4 +1,4 @@
-"""All published rules with their defaults, and those that a log of scalars cannot feed."""
+"""All published rules with their defaults, and those that need more than a log of scalars."""
 
 from benchmarks.peers.contract import Peer, Unfed
 from benchmarks.peers.norm_rules import AxLearn, Cosmos, MindFormers, StabilityGuard, ZClip

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.peers.contract import GRAD, LOSS, Floats, Marks, Stream
+from benchmarks.peers.contract import GRAD, LOSS, Floats, LogColumns, Marks
 from benchmarks.peers.windows import mean, median_and_spread, sample_std, trailing
 
 __all__ = ["Crossing", "Cusum", "Explosion", "FrozenCusum", "Percentile", "ZScore", "cusum_fires"]
@@ -32,8 +32,7 @@ def cusum_fires(z: Floats, *, slack: float, bar: float, upward_only: bool = Fals
 
 @dataclass(frozen=True, kw_only=True)
 class Cusum:
-    """The default trigger: CUSUM (slack 1, bar 6) of (x - median) / 1.4826 MAD of up to 200
-    rows."""
+    """The default trigger: CUSUM, slack 1, bar 6, of (x - median) / 1.4826 MAD of ≤ 200 rows."""
 
     name: str = "trainscope cusum"
     needs: tuple[str, ...] = ("loss",)
@@ -45,7 +44,7 @@ class Cusum:
     bar: float = 6.0
     upward_only: bool = False
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which it fires."""
         return _on_finite(stream.values["loss"], self._fires)
 
@@ -70,7 +69,7 @@ class ZScore:
     threshold: float = 3.5
     robust: bool = False
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows beyond the threshold."""
         return _on_finite(stream.values["loss"], self._fires)
 
@@ -96,7 +95,7 @@ class Percentile:
     window_rows: int = 200
     least_rows: int = 30
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows outside."""
         return _on_finite(stream.values["loss"], self._fires)
 
@@ -123,7 +122,7 @@ class Crossing:
     sigmas: float = 3.0
     in_a_row: int = 3
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the row of the crossing; it is known two rows later."""
         return np.where(_on_finite(stream.values["grad_norm"], self._fires), GRAD, 0).astype(
             np.int8
@@ -154,7 +153,7 @@ class Explosion:
     baseline_rows: int = 40
     factor: float = 10.0
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows that carry the label."""
         loss = stream.values["loss"]
         bad = ~np.isfinite(loss)
@@ -181,7 +180,7 @@ class FrozenCusum:
     end_row: int = 50
     upward_only: bool = False
 
-    def mark(self, stream: Stream) -> Marks:
+    def mark(self, stream: LogColumns) -> Marks:
         """Return the rows at which it fires."""
         return _on_finite(stream.values["loss"], self._fires)
 

@@ -1,4 +1,4 @@
-"""Statistics of the rows before each row, as sliding-window rules need them."""
+"""Sliding-window statistics of the rows before each row."""
 
 from collections.abc import Callable, Sequence
 

@@ -13,7 +13,7 @@ from trimtab.detectors.judge import DETECTORS, Judge, judge_record
 from trimtab.testing.contract import (
     CHECKS,
     Ability,
-    Case,
+    ContractCase,
     Check,
     check_detector,
     checks_for,
@@ -40,7 +40,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "corrupt": frozenset(),
 }
 CASES = tuple(
-    Case(
+    ContractCase(
         detector=d,
         finds=FINDS[d.name],
         signal="loss" if "loss" in d.signals else d.signals[0],
@@ -53,7 +53,7 @@ PAIRS = [(case, check) for case in CASES for check in checks_for(case)]
 @pytest.mark.parametrize(
     ("case", "check"), PAIRS, ids=[f"{a.detector.name}-{b.name}" for a, b in PAIRS]
 )
-def test_a_built_in_detector_keeps_the_contract(case: Case, check: Check) -> None:
+def test_a_built_in_detector_keeps_the_contract(case: ContractCase, check: Check) -> None:
     check.run(case)
 
 
@@ -67,7 +67,7 @@ def test_every_detector_is_held_to_what_all_owe_and_every_check_is_used() -> Non
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 599), which=st.sampled_from(CASES))
 def test_findings_of_any_prefix_are_the_prefix_of_the_findings(
-    seed: int, cut: int, which: Case
+    seed: int, cut: int, which: ContractCase
 ) -> None:
     record, judge = eventful_record(which, seed), Judge()
     whole = judge_record(record, judge)
@@ -82,7 +82,7 @@ def test_findings_of_any_prefix_are_the_prefix_of_the_findings(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(101, 106))
 @pytest.mark.parametrize("case", [c for c in CASES if c.signal == "loss"], ids=str)
-def test_false_alarms_on_more_seeds(case: Case, seed: int) -> None:
+def test_false_alarms_on_more_seeds(case: ContractCase, seed: int) -> None:
     for noise in ("ar1", "t3"):
         for curve in ("flat", "lm"):
             n = count_false_alarms(case, seed, noise=noise, curve=curve, num_rows=20_000)

@@ -157,3 +157,39 @@ def test_no_page_names_the_folder_of_this_checkout() -> None:
     ] + [*ROOT.glob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
     here = f"{ROOT}/"
     assert [str(path) for path in pages if here in path.read_text(encoding="utf-8")] == []
+
+
+ROOT_HOLDS = {
+    ".ci",
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    ".pre-commit-hooks.yaml",
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "SECURITY.md",
+    "benchmarks",
+    "changelog.d",
+    "conftest.py",
+    "constraints.txt",
+    "docs",
+    "examples",
+    "pyproject.toml",
+    "src",
+    "tests",
+    "tools",
+}
+
+
+def test_root_holds_nothing_that_a_run_left() -> None:
+    """Files of a run were committed at the root once: `trimtab inspect .` took it for a run."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    tops = {line.split("/")[0] for line in listed.stdout.splitlines()}
+    assert tops <= ROOT_HOLDS

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.chromium import Browser
+from benchmarks.browser import Browser
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.detectors.contract import Finding
 from trimtab.readers.layers import LayerReadings
@@ -31,7 +31,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
+    with Browser() as found:
         yield found
 
 
@@ -307,13 +307,7 @@ def test_the_heat_map_shows_one_bad_reading_of_one_block_among_thousands(
     values[4321, 9] = 50.0
     values[1500, 2] = np.nan
     browser = opened(heat_account(make_record, values))
-    browser.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=width,
-        height=768,
-        deviceScaleFactor=1,
-        mobile=False,
-    )
+    browser.resize(width, 768)
     browser.evaluate("window.dispatchEvent(new Event('resize'))")
     rows = browser.evaluate(PIXELS)[::-1]  # the first block is at the foot
     assert len(rows) == 12

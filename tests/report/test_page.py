@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.chromium import Browser
+from benchmarks.browser import Browser
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.record import RunRecord
 from trimtab.report.html import render_html
@@ -24,7 +24,7 @@ MAIN = {"loss", "grad_norm", "activation_norm", "loss_scale"}
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with Browser(tmp_path_factory.mktemp("profile")) as found:
+    with Browser() as found:
         yield found
 
 

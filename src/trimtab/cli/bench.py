@@ -1,28 +1,18 @@
-"""`trimtab bench …`: forwards to `benchmarks`, which measures trimtab and is part of a checkout."""
+"""`trimtab bench …`: measures trimtab beside published rules and other readers, in a checkout."""
 
 import argparse
-import importlib
-from importlib.util import find_spec
 
-from trimtab.errors import ConfigError
+from trimtab.cli.checkout import add_missing_command, load_benchmarks
 
 __all__ = ["add"]
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command; its parts come from `benchmarks` where that can be imported."""
-    if find_spec("benchmarks.cli") is not None:
-        importlib.import_module("benchmarks.cli").add(commands)
-        return
-    parser = commands.add_parser(
-        "bench", help="measure trimtab beside published rules; needs a checkout of the repository"
-    )
-    parser.add_argument("parts", nargs=argparse.REMAINDER, help="see benchmarks/README.md")
-    parser.set_defaults(run=_refuse)
-
-
-def _refuse(_: argparse.Namespace) -> int:
-    raise ConfigError(
-        "trimtab bench: the benchmarks are not part of the installed package; run "
-        "`python -m benchmarks` in a checkout of the repository"
-    )
+    """Add the command; its parts come from `benchmarks`."""
+    benchmarks = load_benchmarks("cli")
+    if benchmarks is None:
+        add_missing_command(
+            commands, "bench", "measure trimtab beside the published rules of others"
+        )
+    else:
+        benchmarks.add(commands)

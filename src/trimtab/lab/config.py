@@ -1,4 +1,4 @@
-"""The settings of the lab's transformer, kept apart from torch so that scenarios can name them."""
+"""Settings of the lab's transformer; free of torch, so that scenarios can name them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in which training data goes bad, applied to a window of samples by their absolute ids."""
+"""Corruptions of training data, applied to a window of absolute sample ids."""
 
 from __future__ import annotations
 

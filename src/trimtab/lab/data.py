@@ -1,4 +1,4 @@
-"""Training samples in a fixed order: sample i is the same bytes on every run with the same seed."""
+"""Training samples in a fixed order: the same seed gives the same bytes in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo: two faults, each healthy, unguarded and guarded; then a public log.
+"""The demo: healthy, faulty and guarded runs, a public log, one table and one page.
 
 One table, one page.
 """
@@ -91,19 +91,20 @@ def run_demo(
         markup=False,
     )
     twins: dict[Scenario, tuple[float, list[float]]] = {}
-    outcomes = [_run_one(s, seed, text, work, twins, console) for s in scenarios]
     account = _inspect_public_log(work, console)
+    outcomes = [_run_one(s, seed, text, work, twins, console) for s in scenarios]
     RunDirectory(work).report.write_text(
         render_demo(outcomes, account, text=text, seed=seed), encoding="utf-8"
     )
     _replace(out, work, console)
     page = RunDirectory(out if not work.exists() else work).report
-    console.print(_table(outcomes))
+    console.rule("what the guard did, and what came of it", align="left")
     for o in outcomes:
-        for line in _deeds(o):
+        for line in _actions(o):
             _say_line(console, line)
     minutes = (time.perf_counter() - started) / 60
     _say_line(console, f"report: {page}    all in {minutes:.1f} min")
+    console.print(_table(outcomes))  # last: what a reader wants to see when it is done
     return {
         "schema": 1,
         "seed": seed,
@@ -158,10 +159,10 @@ def _replace(out: Path, work: Path, console: Console) -> None:
     work.rename(out)
 
 
-def _deeds(o: ScenarioOutcome) -> list[str]:
+def _actions(o: ScenarioOutcome) -> list[str]:
     """Return what the guard did and why, a line each."""
-    deeds = [f"  step {a['step']}: {a['remedy']}: {a['why']}" for a in o.act.actions]
-    return [f"{o.scenario.name}", *(deeds or ["  nothing was done: the run was left alone"])]
+    actions = [f"  step {a['step']}: {a['remedy']}: {a['why']}" for a in o.act.actions]
+    return [f"{o.scenario.name}", *(actions or ["  nothing was done: the run was left alone"])]
 
 
 def _run_one(

@@ -1,4 +1,4 @@
-"""The demo as one page: what came of each run, how it looked, what the guard did and why."""
+"""Renders the demo as one page: results, curves, and what the guard did and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults that are planted in a run beside damaged data: a wrong rate, a damaged tensor.
+"""Faults other than corrupted data: a wrong learning rate, a damaged tensor.
 
 No torch here.
 """

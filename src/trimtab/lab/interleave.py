@@ -1,4 +1,4 @@
-"""Training loops that take turns: one step of each, whoever owns the loop.
+"""Interleaves training loops step by step, whoever owns the loop.
 
 A trainer runs its own loop and comes back when it is done. Here each loop has a thread that is let
 go for one step and then waits, so that loops of any trainer are timed step by step beside each

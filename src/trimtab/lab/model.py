@@ -1,4 +1,4 @@
-"""A small pre-norm decoder-only transformer, in the shape that large runs use.
+"""A small pre-norm decoder-only transformer.
 
 Shape letters: B batch, T tokens, D width, H heads, K width per head, V vocabulary.
 """

@@ -1,4 +1,4 @@
-"""The hand that damages a tensor of a run, as a `StateFault` says: once in time, not once per pass.
+"""Damages a tensor of a running model as a `StateFault` says: once, not in every replay.
 
 A step that is done again after a rollback is not damaged again, as it would not be by a cosmic ray.
 """

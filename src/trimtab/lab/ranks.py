@@ -1,4 +1,4 @@
-"""A lab run on several ranks: one process each on this machine, gloo, told apart by a file."""
+"""Runs a lab job on several ranks: one gloo process each on this machine."""
 
 from __future__ import annotations
 

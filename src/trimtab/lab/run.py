@@ -1,4 +1,4 @@
-"""One scenario, one seed, one guard mode: train, evaluate, compare with the healthy twin."""
+"""Runs one scenario, seed and guard mode: train, evaluate, compare with the healthy twin."""
 
 from __future__ import annotations
 

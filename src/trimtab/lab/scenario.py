@@ -1,4 +1,4 @@
-"""What a scenario is: what is trained, and what goes wrong in it. No torch here."""
+"""The settings of a scenario: what is trained and what goes wrong. Free of torch."""
 
 from __future__ import annotations
 

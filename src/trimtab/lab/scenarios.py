@@ -1,4 +1,4 @@
-"""The table of scenarios. No torch here: they can be listed.
+"""The table of scenarios. Free of torch, so that they can be listed.
 
 The lab's own are trained for 1200 steps, long enough to look at. Those of the acceptance table are
 short and cover each mechanism by which small language models were seen to go wrong; `trimtab lab

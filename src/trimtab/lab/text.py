@@ -1,4 +1,4 @@
-"""Real text to train on: this Python's own sources by default, or any file or directory of text.
+"""Training text: this Python's own sources by default, or any file or directory of text.
 
 Held out for validation is what a hash of the path says (of the block number, for a single file), so
 the split does not depend on the order of listing and a file stays on its side as others come and

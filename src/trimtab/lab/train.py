@@ -1,4 +1,4 @@
-"""Building blocks of a lab run, and the plain loop: the reference that a guard is measured against.
+"""Building blocks of a lab run, and the plain loop that a guard is measured against.
 
 Nothing here sets the number of threads; the same number gives the same bits.
 """

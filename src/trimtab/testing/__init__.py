@@ -1,4 +1,4 @@
-"""Shipped for tests, ours and those of others: simulated runs with planted faults, log generators.
+"""Simulated runs with planted faults, log generators and the detector contract.
 
 - `contract`: the checks that every detector must pass; yours can run them too.
 - `curves`: loss and grad-norm curves with faults at known steps.

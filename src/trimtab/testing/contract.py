@@ -1,6 +1,6 @@
-"""The contract of a detector, as checks that ship, so that a detector of yours can be held to it.
+"""The contract of a detector, as checks that you can run on a detector of your own.
 
-    from trimtab.testing.contract import Case, check_detector
+    from trimtab.testing.contract import ContractCase, check_detector
 
     check_detector(MyDetector(), finds=["spike"])  # raises AssertionError, naming the check
 
@@ -32,8 +32,8 @@ from trimtab.vocabulary import SIGNAL_BY_NAME
 __all__ = [
     "CHECKS",
     "Ability",
-    "Case",
     "Check",
+    "ContractCase",
     "check_detector",
     "checks_for",
     "count_false_alarms",
@@ -50,7 +50,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ContractCase:
     """A detector, what it says it finds, and the signal it is tested on."""
 
     detector: Detector[Any]
@@ -77,7 +77,7 @@ class Check:
     """One promise; `needs` names the abilities of which a case must have one, none for all."""
 
     name: str
-    run: Callable[[Case], None]
+    run: Callable[[ContractCase], None]
     needs: frozenset[Ability] = frozenset()
 
     def __str__(self) -> str:
@@ -100,12 +100,12 @@ def check_detector(
     Cost: about 10 seconds, most of it for the false alarms.
     """
     chosen = signal or ("loss" if "loss" in detector.signals else detector.signals[0])
-    case = Case(detector=detector, finds=frozenset(finds), signal=chosen)
+    case = ContractCase(detector=detector, finds=frozenset(finds), signal=chosen)
     for check in checks_for(case):
         check.run(case)
 
 
-def checks_for(case: Case) -> tuple[Check, ...]:
+def checks_for(case: ContractCase) -> tuple[Check, ...]:
     """Return the checks that apply to a case."""
     return tuple(c for c in CHECKS if not c.needs or c.needs & case.finds)
 
@@ -126,14 +126,16 @@ def find_all(
 
 
 def count_false_alarms(
-    case: Case, seed: int, *, noise: NoiseKind, curve: CurveKind, num_rows: int
+    case: ContractCase, seed: int, *, noise: NoiseKind, curve: CurveKind, num_rows: int
 ) -> int:
     """Return how many alarms (warning or critical, one per condition) a quiet run raises."""
     values = make_quiet(case.signal, num_rows, seed, noise=noise, curve=curve)
     return len(_alarms(find_all(case.detector, {case.signal: values})))
 
 
-def eventful_record(case: Case, seed: int, *, num_rows: int = 600, fork: bool = False) -> RunRecord:
+def eventful_record(
+    case: ContractCase, seed: int, *, num_rows: int = 600, fork: bool = False
+) -> RunRecord:
     """Return a record of all the detector's signals with a jump, single outliers, NaN and gaps.
 
     With `fork`, a second attempt resumes from two thirds of the first, in the middle of the jump.
@@ -167,7 +169,7 @@ def _alarms(findings: Iterable[Finding]) -> dict[tuple[str, str, int], Finding]:
     return told
 
 
-def _require(ok: object, case: Case, check: str, said: str) -> None:
+def _require(ok: object, case: ContractCase, check: str, said: str) -> None:
     if not ok:
         raise AssertionError(f"{case.detector.name} on {case.signal}: {check}: {said}")
 
@@ -184,9 +186,8 @@ def _values_of(record: RunRecord, row: int) -> dict[str, float]:
 # What every detector owes
 
 
-def check_well_formed(case: Case) -> None:
-    """A finding speaks of rows that were seen, of its own signals, of a known kind, in few
-    tellings."""
+def check_well_formed(case: ContractCase) -> None:
+    """Check that findings name seen rows, the detector's signals and known kinds, and are few."""
     record = eventful_record(case, 100)
     findings = judge_record(record, Judge((case.detector,)))
     for f in findings:
@@ -199,7 +200,7 @@ def check_well_formed(case: Case) -> None:
         _require(len(tellings) <= 3, case, "at most three tellings", _tell(tellings))
 
 
-def check_no_look_ahead(case: Case) -> None:
+def check_no_look_ahead(case: ContractCase) -> None:
     """The findings of a prefix are the prefix of the findings."""
     record = eventful_record(case, 101)
     judge = Judge((case.detector,))
@@ -214,7 +215,7 @@ def check_no_look_ahead(case: Case) -> None:
         _require(_same(found, expected), case, f"no look-ahead, cut at {cut}", _tell(found))
 
 
-def check_live_is_offline(case: Case) -> None:
+def check_live_is_offline(case: ContractCase) -> None:
     """A record read at once and fed step by step agree, across a rollback too."""
     record = eventful_record(case, 102, fork=True)
     judge = Judge((case.detector,))
@@ -232,7 +233,7 @@ def check_live_is_offline(case: Case) -> None:
     _require(_same(live, offline), case, "live = offline", f"{_tell(live)} / {_tell(offline)}")
 
 
-def check_state_survives_json(case: Case) -> None:
+def check_state_survives_json(case: ContractCase) -> None:
     """The state goes through JSON bit by bit, at any row, and `update` leaves the old one alone."""
     record = eventful_record(case, 103)
     judge = Judge((case.detector,))
@@ -260,7 +261,7 @@ def _dump(judge: Judge, state: JudgeState) -> str:
     return json.dumps(state.to_json(judge), allow_nan=False)
 
 
-def check_nonfinite_does_not_blind(case: Case) -> None:
+def check_nonfinite_does_not_blind(case: ContractCase) -> None:
     """One NaN and one Inf are told by the judge and change nothing of what else is found."""
     values = make_quiet(case.signal, 800, 104)
     values[600:] *= case.jump
@@ -277,7 +278,7 @@ def check_nonfinite_does_not_blind(case: Case) -> None:
         _require(seen, case, "sees on after NaN", _tell(found))
 
 
-def check_flat_input(case: Case) -> None:
+def check_flat_input(case: ContractCase) -> None:
     """A constant says nothing (once, if it finds those).
 
     A jump out of it is found where jumps are.
@@ -292,7 +293,7 @@ def check_flat_input(case: Case) -> None:
     _require(seen, case, "a jump out of flat input is found", _tell(found))
 
 
-def check_lucky_batch(case: Case) -> None:
+def check_lucky_batch(case: ContractCase) -> None:
     """One batch 20 % below the level (100 % above, where low is bad) locks nothing up."""
     values = make_quiet(case.signal, 3000, 105)
     lucky = 2.0 if case.jump < 1 else 0.8
@@ -305,7 +306,7 @@ def check_lucky_batch(case: Case) -> None:
     _require(seen, case, "no lock-up after a lucky batch", _tell(later))
 
 
-def check_false_alarms(case: Case) -> None:
+def check_false_alarms(case: ContractCase) -> None:
     """At most one alarm per 20,000 quiet rows, AR(1) 0.9 and Student t3, flat and falling."""
     noises: tuple[NoiseKind, ...] = ("ar1", "t3")
     curves: tuple[CurveKind, ...] = ("flat", "lm") if case.linear else ("flat",)
@@ -318,7 +319,7 @@ def check_false_alarms(case: Case) -> None:
 # What some detectors find
 
 
-def check_finds_nonfinite(case: Case) -> None:
+def check_finds_nonfinite(case: ContractCase) -> None:
     """NaN and Inf are told at their row, and their end at the next finite one."""
     values = make_quiet(case.signal, 300, 106)
     values[100], values[200] = np.nan, np.inf
@@ -328,7 +329,7 @@ def check_finds_nonfinite(case: Case) -> None:
     _require(rows == expected, case, "NaN and Inf found", _tell(found))
 
 
-def check_spike_after_spike(case: Case) -> None:
+def check_spike_after_spike(case: ContractCase) -> None:
     """A row at 100 times the level hides neither of the smaller ones 30 and 60 rows later."""
     values = make_quiet(case.signal, 800, 107)
     values[500] *= 100.0
@@ -338,7 +339,7 @@ def check_spike_after_spike(case: Case) -> None:
     _require(onsets == {500, 530, 560}, case, "spike after spike", _tell(found))
 
 
-def check_plateau(case: Case) -> None:
+def check_plateau(case: ContractCase) -> None:
     """A plateau of 1000 rows is one condition, never called over, and hides no later jump."""
     values = make_quiet(case.signal, 3200, 108)
     values[600:1600] *= case.jump
@@ -352,14 +353,14 @@ def check_plateau(case: Case) -> None:
     _require(bool(again), case, "the next jump is found", _tell(found))
 
 
-def check_regime_change(case: Case) -> None:
+def check_regime_change(case: ContractCase) -> None:
     """A harmless +27 % (+6 %, if it finds shifts) for good is told once and accepted once."""
     _check_accepted(case, 1.27)
     if "shift" in case.finds:
         _check_accepted(case, 1.06)
 
 
-def _check_accepted(case: Case, factor: float) -> None:
+def _check_accepted(case: ContractCase, factor: float) -> None:
     check = f"a lasting {factor:.2f} is told once, then accepted"
     for seed in (109, 110, 111):
         values = make_quiet(case.signal, 6000, seed)
@@ -372,7 +373,7 @@ def _check_accepted(case: Case, factor: float) -> None:
         _require(accepted, case, check + " within 400 rows", _tell(found))
 
 
-def _check(run: Callable[[Case], None], *needs: Ability) -> Check:
+def _check(run: Callable[[ContractCase], None], *needs: Ability) -> Check:
     return Check(name=run.__name__.removeprefix("check_"), run=run, needs=frozenset(needs))
 
 

@@ -1,4 +1,4 @@
-"""Loss and grad-norm curves of made-up runs, with faults planted at known steps.
+"""Simulated loss and gradient-norm curves with faults planted at known steps.
 
 The quiet curve falls as a power law under a warm-up and cosine schedule; its noise is Gaussian,
 autocorrelated or heavy-tailed. A fault is added on top, so that the same seed without it is the

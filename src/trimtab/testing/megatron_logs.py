@@ -1,4 +1,4 @@
-"""Prints a record as Megatron text, with the traps of the real thing switched on one by one.
+"""Prints a record as Megatron text, with the traps of the real format as options.
 
 The record is in trimtab's units: true grad norm, seconds, `skipped` as 0 or 1 of the row's steps.
 What comes out is what the trainer would have printed: `readers.megatron` must give the record back.

@@ -1,4 +1,4 @@
-"""A dynamic fp16 loss scaler at work, healthy or losing headroom.
+"""Simulates a dynamic fp16 loss scaler, healthy or losing headroom.
 
 Scale and skipped steps per row.
 """

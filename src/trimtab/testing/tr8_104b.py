@@ -1,4 +1,4 @@
-"""Eight published log lines of BigScience's first 104-billion-parameter run, re-typed as numbers.
+"""Eight published log lines of BigScience's first 104B run, re-typed as numbers.
 
 Two attempts, the second resumed from step 6210 of the first with another seed, both diverged near
 the end of the warm-up of the learning rate. The figures are facts of the public chronicle

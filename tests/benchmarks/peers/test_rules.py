@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.peers.contract import GRAD, LOSS, RESUME, Floats, Marks, Peer, Stream
+from benchmarks.peers.contract import GRAD, LOSS, RESUME, Floats, LogColumns, Marks, Peer
 from benchmarks.peers.norm_rules import AxLearn, Cosmos, MindFormers, StabilityGuard, ZClip
 from benchmarks.peers.ratio_rules import (
     Entrenar,
@@ -40,14 +40,14 @@ ONSET = 4000
 NOISES: tuple[NoiseKind, ...] = ("gaussian", "ar1", "t3")
 
 
-def fed(loss: Floats | None = None, norm: Floats | None = None) -> Stream:
+def fed(loss: Floats | None = None, norm: Floats | None = None) -> LogColumns:
     values: dict[str, Floats] = {}
     if loss is not None:
         values["loss"] = np.asarray(loss, dtype=np.float64)
     if norm is not None:
         values["grad_norm"] = np.asarray(norm, dtype=np.float64)
     (n,) = {len(v) for v in values.values()}
-    return Stream(values, np.zeros(n, np.int32))
+    return LogColumns(values, np.zeros(n, np.int32))
 
 
 def noisy(num_rows: int = 400, level: float = 2.0, seed: int = 0) -> Floats:
@@ -254,7 +254,7 @@ def test_levanter_marks_a_nan_once_and_is_blind_while_its_ring_holds_it() -> Non
 def test_levanter_clips_an_update_beyond_three_deviations() -> None:
     norm = noisy(300, 1.0)
     norm[200] = 1.2
-    stream = Stream({"update_norm": norm}, np.zeros(300, np.int32))
+    stream = LogColumns({"update_norm": norm}, np.zeros(300, np.int32))
     assert 200 in marked(LevanterUpdateClip().mark(stream))
 
 
@@ -410,7 +410,7 @@ def test_the_ladder_takes_a_norm_above_a_hundred() -> None:
 def test_a_jump_of_a_fifth_passes_the_continuity_guard(jump: float, fits: bool) -> None:
     loss = noisy(300) * np.where(np.arange(300) >= 100, jump, 1.0)
     attempt = (np.arange(300) >= 100).astype(np.int32)
-    marks = Continuity().mark(Stream({"loss": loss}, attempt))
+    marks = Continuity().mark(LogColumns({"loss": loss}, attempt))
     assert marked(marks) == ([] if fits else [100])
     assert fits or marks[100] == RESUME
 
@@ -449,14 +449,14 @@ def test_no_rule_looks_ahead(rule: Peer) -> None:
         "update_norm": np.exp(make_noise(900, "gaussian", rng)),
     }
     values["loss"][500], values["grad_norm"][600] = np.nan, np.inf
-    whole = Stream(values, np.zeros(900, np.int32))
+    whole = LogColumns(values, np.zeros(900, np.int32))
     marks = rule.mark(whole)
     assert marks.shape == (900,)
     assert marks.dtype == np.int8
     if rule.name in HINDSIGHT:
         return
     for end in (0, 1, 25, 64, 129, 470, 620):
-        part = Stream({k: v[:end] for k, v in values.items()}, whole.attempt[:end])
+        part = LogColumns({k: v[:end] for k, v in values.items()}, whole.attempt[:end])
         assert rule.mark(part).tolist() == marks[:end].tolist()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks import accept as table
-from benchmarks.accept import Row, accept, judge, summarise
+from benchmarks.accept import AcceptanceRow, accept, judge, summarise
 from tests.guard.small_lab import SOUND, bad_data, bad_lr
 from trimtab.errors import ConfigError
 from trimtab.lab import run
@@ -40,8 +40,8 @@ def test_verdict_by_kind_of_fault(scenario: Any, off: float, act: float, verdict
     assert judge(scenario, 2.0, off, act) == verdict
 
 
-def _row(**changes: Any) -> Row:
-    row = Row(
+def _row(**changes: Any) -> AcceptanceRow:
+    row = AcceptanceRow(
         scenario="a",
         expect="recovers",
         seed=0,

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import trainer_cost
 from benchmarks.peer_monitors import is_installed
-from benchmarks.trainer_loops import LOOPS, Loop, Place
+from benchmarks.trainer_loops import LOOPS, Loop, TrainingPlace
 from tests.guard.tiny import events_of, rows_of
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.interleave import Paced, time_in_turns
@@ -67,7 +67,9 @@ def test_the_guard_of_each_trainer_guards(tmp_path: Path, loop: Loop) -> None:
     )
     parts = build(scenario, 0, load_text(None))
     paced = Paced(
-        lambda pause: loop.train(Place(parts=parts, folder=tmp_path, pause=pause, mode="act"))
+        lambda pause: loop.train(
+            TrainingPlace(parts=parts, folder=tmp_path, pause=pause, mode="act")
+        )
     )
     for _ in range(12):
         paced.step()

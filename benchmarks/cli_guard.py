@@ -1,0 +1,176 @@
+"""The parts that train: what the guard costs per step, and the acceptance table.
+
+`python -m benchmarks cost` and `accept`; `trimtab lab bench` and `trimtab lab accept` are the same.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TypeAlias
+
+from trimtab.cli.lab_options import add_training_options, load_lab, whole_number
+from trimtab.cli.output import print_json
+from trimtab.errors import ConfigError
+from trimtab.lab.scenarios import ACCEPTANCE
+
+__all__ = ["add_acceptance", "add_cost", "add_tail"]
+
+Parts: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_cost(parts: Parts, name: str = "cost") -> None:
+    """Add the part that measures what the guard costs."""
+    bench = parts.add_parser(
+        name,
+        help="what the guard costs per step, in paired ratios, and its snapshots and checkpoints",
+    )
+    bench.add_argument(
+        "--pairs",
+        type=whole_number(10, 100_000),
+        default=200,
+        help="pairs of steps on the small model",
+    )
+    bench.add_argument("--json", action="store_true")
+    bench.add_argument(
+        "--only-state",
+        action="store_true",
+        help="only snapshots and checkpoints, by size and ranks",
+    )
+    bench.add_argument(
+        "--only-trainers",
+        action="store_true",
+        help="only the guard in each trainer, beside that trainer's own monitors",
+    )
+    bench.add_argument("--threads", type=whole_number(1, 256), default=1)
+    bench.set_defaults(run=_bench)
+
+
+def add_tail(parts: Parts) -> None:
+    """Add the part that looks for single slow steps."""
+    tail = parts.add_parser(
+        "tail", help="the slowest observed step over the median one, and growth with the run"
+    )
+    tail.add_argument("--json", action="store_true")
+    tail.set_defaults(run=_tail)
+
+
+def add_acceptance(parts: Parts) -> None:
+    """Add the acceptance table."""
+    table = parts.add_parser(
+        "accept", help="every scenario of the acceptance table, without and with the guard"
+    )
+    table.add_argument(
+        "scenario", metavar="NAME", nargs="*", help="default: all of the table (see `lab list`)"
+    )
+    table.add_argument(
+        "--seeds",
+        metavar="A-B",
+        type=_seeds,
+        default=(0, 1, 2),
+        help="a seed or a range of seeds; default 0-2; 100 and above are for published figures",
+    )
+    table.add_argument("--jobs", type=whole_number(1, 256), default=1, help="processes at a time")
+    table.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("runs/accept"),
+        help="guarded runs, and what need not be run again; default runs/accept",
+    )
+    add_training_options(table)
+    table.set_defaults(run=_accept)
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    tail = load_lab("benchmarks.step_tail", 1)
+    figures = tail.measure_step_tail(say=lambda line: print(line, file=sys.stderr, flush=True))
+    if arguments.json:
+        print_json({"schema": 1, **figures.to_json()})
+    else:
+        print(tail.step_tail_text(figures))
+    return 0
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that "3" or "0-9" names."""
+    first, _, last = text.partition("-")
+    parse = whole_number(0, 2**31 - 1)
+    low, high = parse(first), parse(last or first)
+    if not low <= high < low + 1000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r}: expected A or A-B with A <= B")
+    return tuple(range(low, high + 1))
+
+
+def _accept(arguments: argparse.Namespace) -> int:
+    table = load_lab("benchmarks.accept", arguments.threads)
+    known = {s.name: s for s in ACCEPTANCE}
+    for name in arguments.scenario:
+        if name not in known:
+            raise ConfigError(
+                f"{name!r} is not in the acceptance table; choose of {', '.join(known)}"
+            )
+    scenarios = [known[name] for name in arguments.scenario] or list(ACCEPTANCE)
+    stream = sys.stderr if arguments.json else sys.stdout
+    print(
+        f"{'scenario':<20} {'seed':>4}  {'no guard':>8}  {'guard':>7}  {'closed':>6}  {'wasted':>6}"
+        f"  {'verdict':<13}  actions",
+        file=stream,
+    )
+    rows = table.accept(
+        scenarios,
+        arguments.seeds,
+        arguments.out,
+        text_path=arguments.text,
+        jobs=arguments.jobs,
+        say=lambda row: print(_accept_line(row.to_json()), file=stream, flush=True),
+    )
+    summary = table.summarise(rows)
+    wasted = summary["median_wasted_steps"]
+    print(
+        f"recovered {summary['recovered']} of {summary['judged']} that fail without a guard"
+        f" ({summary['sound_without']} did not fail); left alone {summary['left_alone']} of"
+        f" {summary['sound']}; median wasted {'none' if wasted is None else f'{wasted:.1%}'}",
+        file=stream,
+    )
+    if arguments.json:
+        print_json({"schema": 1, "rows": [row.to_json() for row in rows], "summary": summary})
+    return 0 if summary["accepted"] else 1
+
+
+def _accept_line(row: dict[str, object]) -> str:
+    """Return one line of the table; what is not finite or not there is a dash."""
+
+    def cell(name: str, form: str, width: int) -> str:
+        value = row[name]
+        return f"{'—' if value is None else format(value, form):>{width}}"
+
+    deeds = [f"{a['step']}: {a['remedy']}" for a in row["actions"]]
+    return (
+        f"{row['scenario']:<20} {row['seed']:>4}  {cell('ratio_off', '.4f', 8)} "
+        f" {cell('ratio_act', '.4f', 7)}  {cell('gap_closed', '.0%', 6)} "
+        f" {cell('wasted_steps', '.1%', 6)}  {row['verdict']:<13}  {'; '.join(deeds)}"
+    )
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    bench = load_lab("benchmarks.guard_cost", arguments.threads)
+    state = load_lab("benchmarks.state_cost", arguments.threads)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
+
+    document: dict[str, object] = {}
+    if not arguments.only_state:
+        trainers = load_lab("benchmarks.trainer_cost", arguments.threads)
+        document |= trainers.run_trainer_bench(rounds=max(arguments.pairs * 2 // 5, 10), say=say)
+    if not (arguments.only_state or arguments.only_trainers):
+        probes = load_lab("benchmarks.probe_cost", arguments.threads)
+        ranks = load_lab("benchmarks.rank_cost", arguments.threads)
+        document |= bench.run_bench(pairs=arguments.pairs, say=say)
+        document |= probes.run_probe_bench(rounds=max(arguments.pairs // 2, 40), say=say)
+        document |= ranks.run_rank_bench(say=say)
+    if not arguments.only_trainers:
+        document |= state.run_state_bench(say=say)
+    if arguments.json:
+        print_json(document)
+    return 0
