@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import trimtab
 from trimtab.cli import build_parser
 from trimtab.config_rules.presets import PRESETS
 from trimtab.config_rules.references import TABLES
@@ -121,6 +122,26 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
     formatter = parser._get_formatter()
     words = escaped(formatter._expand_help(action)) if action.help else "See the usage above."
     return words.replace("docs/formats.md", "[JSON formats](formats.md)")
+
+
+# -- Python API ---------------------------------------------------------------------------------
+
+
+def api() -> str:
+    """Return a directive of autodoc for each promised name, in the order of `trimtab.__all__`."""
+    lines = ["```{eval-rst}"]
+    for name in trimtab.__all__:
+        thing = getattr(trimtab, name)
+        if name.startswith("__") or inspect.ismodule(thing):
+            continue
+        if not inspect.isclass(thing):
+            lines += [f".. autofunction:: trimtab.{name}", ""]
+            continue
+        lines.append(f".. autoclass:: trimtab.{name}")
+        if name != "Policy":  # its settings have a page of their own
+            lines += ["   :members:", "   :inherited-members: Protocol", "   :special-members: __iter__"]
+        lines.append("")
+    return "\n".join([*lines, "```", ""])
 
 
 # -- settings -----------------------------------------------------------------------------------
@@ -299,6 +320,7 @@ def _name_of(part: str) -> str:
 
 
 PAGES = {
+    "api": api,
     "arms": arms,
     "causes": causes,
     "commands": commands,
