@@ -7,18 +7,18 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "_ext"))
 
 import generated  # noqa: E402
+
 from trimtab.version import __version__  # noqa: E402
 
 project = "trimtab"
 author = "the trimtab authors"
-copyright = "2026, the trimtab authors. Apache-2.0"  # noqa: A001
+copyright = "2026, the trimtab authors. Apache-2.0"
 release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_generated", "_ext"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
-suppress_warnings = ["myst.xref_missing.files"]
 
 default_role = "code"  # docstrings name things in single backticks
 autodoc_member_order = "bysource"
@@ -36,6 +36,7 @@ html_title = f"trimtab {__version__}"
 html_static_path = ["_static"]
 html_copy_source = False
 html_show_sphinx = False
+smartquotes = False  # `--flag` is no dash
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 

@@ -21,14 +21,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from benchmarks.logs.wandb_logs import encode_wandb_log
 from trimtab.testing.tr8_104b import print_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Block", "Outcome", "Session", "lay_out", "pages", "read_blocks", "run_page"]
 
@@ -39,7 +42,9 @@ LEFT_OUT = "…"
 COLUMNS = 100
 """Width of the terminal in which the sessions of the documentation run."""
 
-_FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=fence)$", re.M | re.S)
+_FENCE = re.compile(
+    r"^(?P<fence>`{3,})(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=fence)$", re.M | re.S
+)
 _REASON = re.compile(r"^\*Not run by the tests: (?P<reason>.+)\*\n+\Z", re.M)
 
 _DRIVER = """

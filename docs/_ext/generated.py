@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -91,6 +92,7 @@ def _command(parser: argparse.ArgumentParser, summary: str, *, level: int) -> It
     if words:
         yield f"{_sentence(words)}\n"
     usage = " ".join(parser.format_usage().removeprefix("usage: ").split())
+    usage = textwrap.fill(usage, 80, subsequent_indent="    ", break_on_hyphens=False)
     yield f"```text\n{usage}\n```\n"
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction | argparse._HelpAction):
@@ -139,7 +141,11 @@ def api() -> str:
             continue
         lines.append(f".. autoclass:: trimtab.{name}")
         if name != "Policy":  # its settings have a page of their own
-            lines += ["   :members:", "   :inherited-members: Protocol", "   :special-members: __iter__"]
+            lines += [
+                "   :members:",
+                "   :inherited-members: Protocol",
+                "   :special-members: __iter__",
+            ]
         lines.append("")
     return "\n".join([*lines, "```", ""])
 
@@ -288,9 +294,11 @@ def links_of(citation: str) -> tuple[str, ...] | None:
         return tuple(filter(None, (_addresses()[citation],)))
     found = [f"https://arxiv.org/abs/{number}" for number in _ARXIV.findall(citation)]
     known = False
+    left = citation
     for name, address in _addresses().items():
-        if name in citation:
+        if name in left:
             known = True
+            left = left.replace(name, "")  # a shorter name inside it is not meant
             if address:
                 found.append(address)
     return tuple(dict.fromkeys(found)) if found or known else None

@@ -1,6 +1,4 @@
 # The tiny model, data and schedule that the blocks of the page speak of.
-import shutil
-
 import torch
 from torch.utils.data import DataLoader
 
