@@ -1,6 +1,5 @@
 """Reads a folder of labelled logs: `manifest.jsonl`, one run a line."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import orjson
 
 from trimtab.errors import ReadError
 from trimtab.kinds import KIND_BY_NAME
+from trimtab.text import is_number
 
 __all__ = [
     "CORE",
@@ -330,7 +330,7 @@ def _places(given: Sequence[Any] | None, where: str) -> tuple[Span, ...]:
     places: list[Span] = []
     for place in given or ():
         ends = place if isinstance(place, list) else [place]
-        if not ends or not all(_is_number(e) for e in ends):
+        if not ends or not all(is_number(e) for e in ends):
             raise ReadError(f"{where}: place {place!r}, expected a number or [first, last]")
         places.append(make_span(float(ends[0]), *(float(e) for e in ends[1:2])))
     return tuple(places)
@@ -340,10 +340,6 @@ def _number(data: Mapping[str, Any], key: str, where: str) -> float | None:
     value = data.get(key)
     if value is None:
         return None
-    if not _is_number(value):
+    if not is_number(value):
         raise ReadError(f"{where}: {key} is {value!r}, expected a finite number or null")
     return float(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.logs.prose import prose
 from trimtab.data_scan import ScanSettings, scan
-from trimtab.data_scan.sources import Reading
+from trimtab.data_scan.sources import ReadSettings
 
 __all__ = ["ScanSpeed", "measure_scan", "scan_text"]
 
@@ -63,7 +63,7 @@ def _write(folder: Path) -> list[Path]:
 
 def _seconds(path: Path, *, duplicates: bool) -> float:
     began = time.process_time()
-    scan([str(path)], ScanSettings(reading=Reading(), duplicates=duplicates))
+    scan([str(path)], ScanSettings(reading=ReadSettings(), duplicates=duplicates))
     return time.process_time() - began
 
 

@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
-from trimtab.kinds import KIND_BY_NAME
+from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding", "topic_of"]
-
-_RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
 JOIN_ROWS = 8
 """Findings closer than this many rows are one episode; chosen on tuning seeds 0-9 of the lab."""
@@ -263,7 +261,7 @@ def _incident(
 ) -> Incident:
     lead = _of_the_resume(min(group, key=_telling), group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
-    worst = max(group, key=lambda f: _RANK[f.severity]).severity
+    worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
     precursors = _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
@@ -310,7 +308,7 @@ def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
 def _telling(f: Finding) -> tuple[int, int, bool, int]:
     """Sort key: the most telling finding of an episode first; rows before blocks."""
     rank = KIND_BY_NAME[f.kind].rank if f.kind in KIND_BY_NAME else len(KIND_BY_NAME)
-    return (-_RANK[f.severity], rank, f.grain_rows > 1, f.onset_row)
+    return (-severity_rank(f.severity), rank, f.grain_rows > 1, f.onset_row)
 
 
 def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:

@@ -1,18 +1,50 @@
-"""The kinds of findings and incidents: a closed list, part of the public JSON format.
+"""The closed lists of the public JSON format: kinds of findings, severities, verdicts of a run.
 
-One table, `KINDS`. A detector says only kinds of this list; the grouping asks which of several
+`KINDS` is the table of kinds. A detector says only kinds of this list; the grouping asks which of several
 names an episode (`rank`) and how a headline calls it (`title`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.vocabulary import Severity
 
-__all__ = ["KINDS", "KIND_BY_NAME", "Kind", "Topic"]
+__all__ = [
+    "KINDS",
+    "KIND_BY_NAME",
+    "RUN_VERDICTS",
+    "SEVERITIES",
+    "Kind",
+    "RunVerdict",
+    "Topic",
+    "severity_rank",
+    "worst_verdict",
+]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "critical")
+"""From harmless to urgent; the last two are alarms."""
+
+RunVerdict = Literal["healthy", "not-judged", "incident", "ended-badly"]
+
+RUN_VERDICTS: tuple[RunVerdict, ...] = ("healthy", "not-judged", "incident", "ended-badly")
+"""From best to worst. `incident`: an alarm stands that is neither resolved nor dismissed.
+`not-judged`: too little was logged for the absence of alarms to mean anything."""
 
 Topic = Literal["learning", "data", "logging", "pace"]
+
+
+def severity_rank(severity: str) -> int:
+    """Return the position of a severity in `SEVERITIES`.
+
+    A name that is not a severity ranks below all: logs and journals can be edited by hand.
+    """
+    return SEVERITIES.index(severity) if severity in SEVERITIES else -1
+
+
+def worst_verdict(verdicts: Iterable[RunVerdict]) -> RunVerdict:
+    """Return the worst of several verdicts; `not-judged` where there are none."""
+    return max(verdicts, key=RUN_VERDICTS.index, default="not-judged")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,13 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import TypeGuard
 
 __all__ = [
     "deed_values",
     "deed_words",
+    "finite_json",
+    "is_number",
     "number",
     "plain",
     "reworded",
@@ -29,7 +32,30 @@ _ESCAPE = re.compile(
 _SIGNAL_NAME = re.compile(
     r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
 )
+_MAX_DEPTH = 100
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether a value read from a file is a finite number; a bool is none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def finite_json(value: object, depth: int = 0) -> object:
+    """Return a document as JSON can hold it.
+
+    NaN and Inf become None, tuples become lists. What nests deeper than any report is None: a
+    journal can hold an event that nests without end.
+    """
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict | list | tuple) and depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, dict):
+        return {k: finite_json(v, depth + 1) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(v, depth + 1) for v in value]
+    return value
 
 
 def plain(text: object, *, limit: int = 0) -> str:

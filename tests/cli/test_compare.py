@@ -1,6 +1,7 @@
 """`trimtab compare`: on paper, as JSON, as a page."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,6 +45,36 @@ def test_two_runs(run: Run, tmp_path: Path) -> None:
     text = run("compare", small, large, *configs)[1]
     assert "ratio 1" in text
     assert "lr" in text
+
+
+def test_compare_configs_refuses_an_alias_bomb_at_once(run: Run, tmp_path: Path) -> None:
+    log, bomb = write_run(tmp_path / "run.jsonl"), tmp_path / "bomb.yaml"
+    names = "abcdefghi"
+    bomb.write_text(
+        f"a: &a [{', '.join(['{x: 1}'] * 9)}]\n"
+        + "".join(
+            f"{name}: &{name} [{', '.join([f'*{of}'] * 9)}]\n"
+            for of, name in zip(names, names[1:], strict=False)
+        )
+    )
+    began = time.process_time()
+    code, out, err = run("compare", log, log, "--configs", bomb, bomb)
+    assert time.process_time() - began < 10
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "bomb.yaml" in err
+    assert "aliases" in err
+
+
+def test_compare_configs_of_two_frameworks_by_canonical_name(run: Run, tmp_path: Path) -> None:
+    log, script, trainer = (tmp_path / n for n in ("run.jsonl", "run.sh", "train.yaml"))
+    write_run(log)
+    script.write_text("pretrain_gpt.py --num-layers 2 --hidden-size 64 --lr 6e-5 --seed 1\n")
+    trainer.write_text("model_name_or_path: x/y\nlearning_rate: 3.0e-5\nseed: 1\n")
+    told = parse(run("compare", log, log, "--configs", script, trainer, "--json")[1])
+    assert {"key": "learning_rate", "a": None, "b": "3e-05"} in told["changed"]
+    assert {"key": "lr", "a": "6e-05", "b": "3e-05"} in told["settings"]
+    assert "seed" not in {c["key"] for c in told["settings"]}
 
 
 @pytest.mark.covers("S93")

@@ -132,7 +132,7 @@ def test_parity_of_the_twin(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_parity_of_the_users_own_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "case.py").write_text(
-        "from tests.preflight.probes.planted import Planted\n"
+        "from tests.model_checks.planted import Planted\n"
         "def build():\n    return Planted('dropped-gradient')()\n"
     )
     assert (
@@ -315,13 +315,13 @@ def test_positions_that_are_not_what_they_are_to_be(
 CASES = """
 import os, torch
 from torch import nn
-from trimtab.model_checks.parity import Case
+from trimtab.model_checks import LayoutCase
 
 def build(value=0.5, **more):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(100, 16), nn.Linear(16, 16))
     model[1].weight.data.fill_(value)
-    return Case(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=.1), loss=lambda m, b: m(b).mean(), batch=torch.randint(0, 100, (4, 8)))
+    return LayoutCase(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=.1), loss=lambda m, b: m(b).mean(), batch=torch.randint(0, 100, (4, 8)))
 def nan():
     return build(float("nan"))
 def dies():

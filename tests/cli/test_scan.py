@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.preflight.scan.data import CLEAN, tokens, write_jsonl
+from tests.data_scan.data import CLEAN, tokens, write_jsonl
 from trimtab.cli import main
 from trimtab.plan.skiplist import read_skip_list
 

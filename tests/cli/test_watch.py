@@ -256,7 +256,7 @@ def test_a_command_that_fails_or_a_dead_webhook_stops_nothing(
     assert code == 0
     assert "cannot be run" in err
     assert "not delivered" in err
-    assert err.count("watching goes on") == 2
+    assert err.count("watching continues") == 2
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
 
 
@@ -452,7 +452,7 @@ def test_nothing_is_read_again_while_nothing_changes(
         reads.append(given)
         return read_run(given)
 
-    monkeypatch.setattr(watch, "read_run", counting)
+    monkeypatch.setattr("trimtab.monitor.follow.read_run", counting)
     scene = Scene(start=path.stat().st_mtime)
     scene.happenings = [scene.wait(1)] * 10
     follow(path, scene)

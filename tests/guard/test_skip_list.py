@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from tests.guard.tiny import LENGTH, VOCAB, Setup, events_of, guard_of, make, train_guarded
 from trimtab.data_scan import ScanSettings, scan
 from trimtab.data_scan.report import skip_list_of
-from trimtab.data_scan.sources import Reading
+from trimtab.data_scan.sources import ReadSettings
 from trimtab.errors import ConfigError, ReadError
 from trimtab.guard.data.order import DataOrder
 from trimtab.plan.policy import Policy
@@ -127,7 +127,7 @@ def test_what_the_scan_found_is_what_the_guard_leaves_out(tmp_path: Path) -> Non
     rows = rng.integers(0, VOCAB, (200, 64))
     rows[[17, 150]] = 4
     np.save(tmp_path / "d.npy", rows.astype(np.uint16))
-    result = scan([str(tmp_path / "d.npy")], ScanSettings(reading=Reading()))
+    result = scan([str(tmp_path / "d.npy")], ScanSettings(reading=ReadSettings()))
     skip = tmp_path / "skip.json"
     write_skip_list(skip, skip_list_of(result))
     s, data = watched(torch.from_numpy(rows))

@@ -10,11 +10,12 @@ import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.outcome import aftermath_of, plan_after
-from trimtab.analysis.resolution import left_behind
+from trimtab.analysis.resolution import left_behind, resolved
 from trimtab.analysis.timeline import NEAR_STEPS
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.detectors.judge import Judge
 from trimtab.detectors.offline import all_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
@@ -22,7 +23,7 @@ from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.diagnosis.features import incident_features
 from trimtab.diagnosis.history import warm_up_label
 from trimtab.incidents import Incident, group_findings
-from trimtab.kinds import KIND_BY_NAME
+from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.plan.plan import Plan
 from trimtab.plan.planner import make_plan
 from trimtab.plan.rollback import CheckpointInfo
@@ -33,8 +34,6 @@ from trimtab.signals.phases import slope_notes
 from trimtab.signals.runs import root_of, separate_runs
 
 __all__ = ["events_of", "make_account"]
-
-_RANK = {"critical": 2, "warning": 1, "info": 0}
 
 
 @np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
@@ -47,8 +46,11 @@ def make_account(
     dismissed: Sequence[Dismissal] = (),
     hindsight: bool = True,
     read_s: float = 0.0,
+    judge: Judge | None = None,
     sensitivity: Sensitivity | None = None,
     layers: Sequence[LayerReadings] = (),
+    path: str = "",
+    ended_badly: str = "",
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -60,11 +62,14 @@ def make_account(
         dismissed: Incidents that a person called fine.
         hindsight: Also say what only later rows show; False while the log still grows.
         read_s: How long reading took, seconds; shown to people.
+        judge: The detectors to use; None: the built-in ones with their own settings.
         sensitivity: Thresholds moved by a factor; for measuring.
         layers: What was measured block by block; drawn, not judged.
+        path: Path as given; empty for a record that was made in memory.
+        ended_badly: Why the run is known to have ended badly; empty: that is not known.
     """
     record = separate_runs(derive(record))
-    findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
+    findings = all_findings(record, judge=judge, sensitivity=sensitivity, hindsight=hindsight)
     told: list[IncidentAccount] = []
     earlier: list[Incident] = []
     stops = _stops(events)
@@ -77,15 +82,22 @@ def make_account(
         if incident.severity != "info":
             earlier.append(incident)
     told = [_as_dismissed(_as_it_went_on(record, ia, told), dismissed) for ia in told]
-    told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
-    return RunAccount(
+    told.sort(key=lambda a: (-severity_rank(a.incident.severity), -a.incident.onset_row))
+    account = RunAccount(
         record=record,
         incidents=tuple(told),
         notes=(*record.notes, *slope_notes(record)),
         events=tuple(events),
         read_s=read_s,
         layers=tuple(layers),
+        path=path,
+        ended_badly=ended_badly,
     )
+    past = resolved(account)
+    if not past:
+        return account
+    marked = (replace(ia, resolved=i in past) for i, ia in enumerate(account.incidents))
+    return replace(account, incidents=tuple(marked))
 
 
 def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:

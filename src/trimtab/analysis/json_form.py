@@ -5,26 +5,43 @@ records from 0 in file order.
 """
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
-from trimtab.analysis.resolution import resolved, settled
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.record import Attempt, RunRecord
+from trimtab.text import finite_json
 
-__all__ = ["incident_to_json", "run_to_json"]
+__all__ = ["document_of", "incident_to_json", "run_to_json"]
+
+
+def document_of(
+    runs: Iterable[Mapping[str, object]], errors: Iterable[tuple[str, str]] = ()
+) -> dict[str, object]:
+    """Return the document of `trimtab inspect --json`.
+
+    Args:
+        runs: As `run_to_json` gives them.
+        errors: (path, why it cannot be read).
+    """
+    return {
+        "schema": 1,
+        "runs": [finite_json(run) for run in runs],
+        "errors": [{"path": path, "error": why} for path, why in errors],
+    }
 
 
 def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
     """Return one run of `trimtab inspect --json`; `path` as the user gave it."""
     record = account.record
     loss = record.columns.get("loss")
-    past, quiet = resolved(account), settled(account)
     steps = record.step[loss.present] if loss is not None else record.step[:0]
     return {
         "path": path,
+        "verdict": account.verdict,
         "format": record.format,
         "rows": record.num_loss_rows,
         "first_step": _time(float(steps.min())) if len(steps) else None,
@@ -32,10 +49,7 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "axis": record.axis,
         "signals": sorted(record.columns),
         "attempts": [_attempt(record, a) for a in record.attempts],
-        "incidents": [
-            incident_to_json(record, a, past=i in past, quiet=i in quiet)
-            for i, a in enumerate(account.incidents)
-        ],
+        "incidents": [incident_to_json(record, a) for a in account.incidents],
         "notes": list(account.notes),
     }
 
@@ -55,26 +69,16 @@ def _attempt(record: RunRecord, a: Attempt) -> dict[str, Any]:
     }
 
 
-def incident_to_json(
-    record: RunRecord, told: IncidentAccount, *, past: bool = False, quiet: bool | None = None
-) -> dict[str, Any]:
-    """Return one incident.
-
-    Args:
-        record: The run.
-        told: The incident with its causes and plan.
-        past: Whether a guard dealt with it.
-        quiet: Whether it is no alarm any more; None: when it was dismissed.
-    """
+def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]:
+    """Return one incident of a run with its causes and plan."""
     i = told.incident
-    quiet = bool(told.dismissed) if quiet is None else quiet
     return {
         "kind": i.kind,
         "also": list(i.also),
         "attempt": i.attempt,
-        "severity": "info" if quiet else i.severity,
+        "severity": told.severity,
         "severity_then": i.severity,
-        "resolved": past,
+        "resolved": told.resolved,
         "dismissed": told.dismissed or None,
         "confidence": i.confidence,
         "precursor": _time(i.precursor),

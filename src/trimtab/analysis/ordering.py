@@ -4,6 +4,7 @@ import math
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import settled
+from trimtab.kinds import severity_rank
 
 __all__ = ["letters", "told_order"]
 
@@ -38,7 +39,7 @@ def told_order(account: RunAccount) -> list[int]:
 def _lightness(ia: IncidentAccount) -> tuple[float, ...]:
     """Sort key of many alarms: severe, then lasting, then far out of the noise."""
     i = ia.incident
-    rank = ("critical", "warning", "info").index(i.severity)
+    rank = -severity_rank(i.severity)
     score = max((f.score for f in i.findings if math.isfinite(f.score)), default=0.0)
     left = bool(ia.plan.remedies) and ia.plan.remedies[0].remedy == "patience"
     return (rank, left, i.end_row is not None, -score)

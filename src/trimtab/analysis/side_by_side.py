@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.analysis.settings_diff import Change, diff
+from trimtab.analysis.settings_diff import SettingChange, diff
 from trimtab.record import RunRecord
 from trimtab.signals.robust import running_median
 from trimtab.text import number
@@ -81,7 +81,7 @@ class Comparison:
     slopes: tuple[float, float] | None = None
     """Nats per token and 1 000 steps (10^9 tokens) over the last third, of a and of b."""
     means: tuple[Means, ...] = ()
-    changed: tuple[Change, ...] = ()
+    changed: tuple[SettingChange, ...] = ()
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is known to be alike, where that matters for what differs."""

@@ -1,24 +1,39 @@
-"""What commands share: a run read, judged and told with what stands beside it on this machine."""
+"""From a source to the analysis of its runs: the one path of `analyze` and of every command.
 
+A run is judged together with what lies beside it on this machine: its journal, its checkpoints,
+and the dismissals that a person recorded.
+"""
+
+import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import events_of, make_account
+from trimtab.analysis.frames import is_columns, record_of_columns
 from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config
-from trimtab.errors import ConfigError
+from trimtab.detectors.judge import Judge
+from trimtab.errors import ConfigError, ReadError
 from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
-from trimtab.readers import read_run
+from trimtab.readers import read_each, read_run
 from trimtab.readers.layers import read_layers
 from trimtab.record import RunRecord
 
-__all__ = ["Beside", "account_of", "read_account", "read_beside", "store"]
+__all__ = [
+    "Beside",
+    "account_of",
+    "read_account",
+    "read_beside",
+    "read_source",
+    "store",
+]
 
 _FACTS: Mapping[str, str] = {
     "clip": "clip",
@@ -84,19 +99,65 @@ def _from_config(path: Path) -> Beside:
     return Beside(facts=facts, framework=framework, notes=(note,))
 
 
+def read_source(source: object) -> Iterator[tuple[str, RunRecord | ReadError]]:
+    """Yield (path, record or why there is none) for every run in a source.
+
+    Args:
+        source: A path (a log, a run directory, or a directory of logs), a run record, a pandas or
+            polars frame, or a mapping of columns. The path of columns in memory is empty.
+
+    Raises:
+        ReadError: The columns in memory cannot be read, or the source is of another type.
+    """
+    if isinstance(source, str | os.PathLike):
+        yield from read_each(source)
+    elif isinstance(source, RunRecord):
+        yield source.source, source
+    elif is_columns(source):
+        yield "", record_of_columns(source)
+    else:
+        raise ReadError(
+            f"{type(source).__name__} is no source; give a path, a run record, a pandas or polars"
+            " frame, or a mapping of columns"
+        )
+
+
 def account_of(
     record: RunRecord,
     path: str,
     *,
     beside: Beside | None = None,
+    judge: Judge | None = None,
     read_s: float = 0.0,
     hindsight: bool = True,
 ) -> RunAccount:
-    """Return the account of a record with its journal, its checkpoints and its dismissals.
+    """Return the analysis of a record with its journal, its checkpoints and its dismissals.
 
     What a config says wins over what the log says: it was given for this run.
+
+    Args:
+        record: What the run logged.
+        path: Where it was read; empty for columns in memory, which have nothing beside them.
+        beside: What is known of the run beside its log.
+        judge: The detectors to use; None: the built-in ones with their own settings.
+        read_s: How long reading took, seconds.
+        hindsight: Whether rules that need later rows apply; False while the log still grows.
     """
     beside = beside or Beside()
+    if not path:
+        record = replace(
+            record,
+            facts={**record.facts, **beside.facts},
+            notes=(*record.notes, *beside.notes),
+        )
+        return make_account(
+            record,
+            checkpoints=beside.checkpoints,
+            framework=beside.framework,
+            judge=judge,
+            hindsight=hindsight,
+            read_s=read_s,
+        )
     layers, layer_notes = read_layers(Path(path))
     record = replace(
         record,
@@ -109,14 +170,28 @@ def account_of(
         checkpoints=beside.checkpoints or own_checkpoints(Path(path)),
         framework=beside.framework,
         dismissed=dismissals(path, store=store()),
+        judge=judge,
         hindsight=hindsight,
         read_s=read_s,
         layers=layers,
+        path=path,
+        ended_badly=_bad_end(RunDirectory(Path(path))),
     )
 
 
+def _bad_end(directory: RunDirectory) -> str:
+    """Return why a guarded process gave its run up, in words; empty where it did not."""
+    try:
+        told = json.loads(directory.verdict.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(told, dict) or told.get("state") != "given-up":
+        return ""
+    return str(told.get("reason") or "the guard gave the run up")
+
+
 def read_account(path: str, *, beside: Beside | None = None) -> RunAccount:
-    """Return the account of one run.
+    """Return the analysis of the one run at a path.
 
     Raises:
         ReadError: It cannot be read, or holds several runs.

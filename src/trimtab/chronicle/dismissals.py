@@ -22,13 +22,12 @@ from trimtab.chronicle.journal import Journal, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ChronicleError
 from trimtab.incidents import JOIN_ROWS, Incident
+from trimtab.kinds import severity_rank
 
 __all__ = ["Dismissal", "dismissal_of", "dismissals", "remember"]
 
 PREFIX_SIZE_BYTES = 1 << 14
 """How much of a log's beginning names it, or all of a shorter one."""
-
-_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Dismissal:
     def fits(self, incident: Incident) -> bool:
         """Tell whether it speaks of this incident."""
         return self._same_place(incident.attempt, incident.onset_row) and (
-            _RANK[incident.severity] <= _RANK.get(self.severity, 0)
+            severity_rank(incident.severity) <= max(severity_rank(self.severity), 0)
         )
 
     def _same_place(self, attempt: str, onset_row: int) -> bool:

@@ -8,6 +8,7 @@ runs/NAME/
   checkpoints/step-00001200/
   aside/                   what rollbacks moved out of the way
   report.html              derived
+  verdict.json             how the guarded process ended
   skip.json                items of the dataset that are never fed (trimtab.plan.skiplist)
   .lock                    held by the guard that writes here; a second one is refused
 """
@@ -53,6 +54,11 @@ class RunDirectory:
     def report(self) -> Path:
         """The HTML report."""
         return self.root / "report.html"
+
+    @property
+    def verdict(self) -> Path:
+        """How the guarded process ended."""
+        return self.root / "verdict.json"
 
     @property
     def skip_list(self) -> Path:

@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
-    from trimtab.model_checks.audit import audit
+    from trimtab.model_checks.model_audit import audit
     from trimtab.model_checks.drawn import from_hf_config
 
     given: dict[str, Any]
@@ -145,7 +145,7 @@ def _made(python: tuple[Path, str]) -> dict[str, Any]:
     """
     from torch import nn
 
-    from trimtab.model_checks.audit import audit
+    from trimtab.model_checks.model_audit import audit
 
     function, name = load_function(*python), f"{python[0]}:{python[1]}"
     needed = [

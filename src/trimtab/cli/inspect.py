@@ -1,7 +1,4 @@
-"""`trimtab inspect PATH...`: read any training log and say what went wrong, since when.
-
-And what to do.
-"""
+"""`trimtab inspect PATH...`: what went wrong in a training log, since when, and what to do."""
 
 import argparse
 import gc
@@ -10,21 +7,21 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
-from trimtab.analysis.json_form import run_to_json
-from trimtab.analysis.resolution import settled
+from trimtab.analysis.json_form import document_of, run_to_json
 from trimtab.analysis.source import Beside, account_of, read_beside
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
+from trimtab.cli.detectors import judge_of
 from trimtab.cli.output import print_json, write_file
 from trimtab.cli.stdin import STDIN, kept_stdin
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
+from trimtab.kinds import severity_rank
 from trimtab.readers import read_each
 from trimtab.record import RunRecord
 from trimtab.report.html import render_html
@@ -33,8 +30,6 @@ from trimtab.report.terminal import render_terminal
 from trimtab.signals.rates import history_csv
 
 __all__ = ["add", "run"]
-
-_RANK = {"info": 0, "warning": 1, "critical": 2}
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -110,22 +105,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     gc.set_threshold(200_000)  # findings and states are many and small, and hardly any is waste
     console = Console()
-    documents: list[dict[str, Any]] = []
-    errors: list[dict[str, str]] = []
+    judge = judge_of(arguments)
+    documents: list[dict[str, object]] = []
+    errors: list[tuple[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
     worst, num_told, hint = -1, 0, (-1, "")
     started = time.perf_counter()
     for path, found in _read_all(arguments.paths):
         if isinstance(found, ReadError):
-            errors.append({"path": path, "error": str(found)})
+            errors.append((path, str(found)))
             bar.stop()
             print(f"trimtab: {found}", file=sys.stderr)
             continue
         bar.say(f"judging {path}")
-        account = account_of(found, path, beside=beside, read_s=time.perf_counter() - started)
-        past = settled(account)
-        severities = (i.incident.severity for n, i in enumerate(account.incidents) if n not in past)
-        worst = max([worst, *(_RANK[s] for s in severities)])
+        read_s = time.perf_counter() - started
+        account = account_of(found, path, beside=beside, judge=judge, read_s=read_s)
+        worst = max([worst, *(severity_rank(i.severity) for i in account.incidents)])
         num_told += 1
         report = _write_report(account, arguments.html, num_told)
         if arguments.lr_history is not None:
@@ -143,12 +138,12 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
         started = time.perf_counter()
     bar.stop()
     if arguments.json:
-        print_json({"schema": 1, "runs": documents, "errors": errors})
+        print_json(document_of(documents, errors))
     else:
         _print_told(console, told, hint[1])
     if errors:
         return 2
-    return int(arguments.fail_on is not None and worst >= _RANK[arguments.fail_on])
+    return int(arguments.fail_on is not None and worst >= severity_rank(arguments.fail_on))
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
@@ -174,9 +169,9 @@ def _explained(account: RunAccount) -> tuple[int, str]:
     alarms = [ia for ia in account.incidents if ia.incident.severity != "info" and not ia.dismissed]
     if not alarms:
         return -1, ""
-    worst = max(alarms, key=lambda ia: _RANK[ia.incident.severity])
+    worst = max(alarms, key=lambda ia: severity_rank(ia.incident.severity))
     causes = [c.cause for c in worst.diagnosis.causes if c.cause != UNKNOWN]
-    return _RANK[worst.incident.severity], " ".join([worst.incident.kind, *causes[:1]])
+    return severity_rank(worst.incident.severity), " ".join([worst.incident.kind, *causes[:1]])
 
 
 def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:

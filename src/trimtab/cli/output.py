@@ -2,22 +2,19 @@
 
 import argparse
 import json
-import math
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from trimtab.errors import ConfigError, TrimtabError
-from trimtab.text import visible
+from trimtab.text import finite_json, visible
 
-__all__ = ["SafeConsole", "errors_as_json", "finite", "print_json", "tell_error", "write_file"]
+__all__ = ["SafeConsole", "errors_as_json", "print_json", "tell_error", "write_file"]
 
-_MAX_DEPTH = 100
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
@@ -67,12 +64,12 @@ def tell_error(error: object) -> None:
     print(f"trimtab: {visible(error)}", file=sys.stderr)
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Mapping[str, object]) -> None:
     """Print exactly one JSON document.
 
     NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped.
     """
-    plain = finite(document)
+    plain = finite_json(document)
     text = _SURROGATE.sub(
         "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)
     )
@@ -82,19 +79,6 @@ def print_json(document: dict[str, Any]) -> None:
     except UnicodeEncodeError:  # a terminal that knows fewer characters: escape them
         text = json.dumps(json.loads(text), allow_nan=False, indent=1)
     print(text)
-
-
-def finite(value: Any, depth: int = 0) -> Any:
-    """Return the value as JSON can hold it; what nests deeper than any report is null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict | list | tuple) and depth > _MAX_DEPTH:
-        return None
-    if isinstance(value, dict):
-        return {k: finite(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(v, depth + 1) for v in value]
-    return value
 
 
 def write_file(path: Path, text: str) -> None:

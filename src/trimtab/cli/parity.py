@@ -26,11 +26,11 @@ __all__ = ["UserCase", "add"]
 
 
 _CASE = """\
-a Case, for --python own.py:case (all its fields: pydoc trimtab.model_checks.parity.Case):
+a LayoutCase, for --python own.py:case (all its fields: pydoc trimtab.model_checks.LayoutCase):
 
   import torch
   from torch.nn import functional
-  from trimtab.model_checks.parity import Case
+  from trimtab.model_checks import LayoutCase
   from own_model import Model              # in the same directory, or installed
 
   def loss(model, tokens):                 # a mean over the batch
@@ -40,7 +40,7 @@ a Case, for --python own.py:case (all its fields: pydoc trimtab.model_checks.par
   def case():                              # the same model and batch on every call
       torch.manual_seed(0)
       model = Model()
-      return Case(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
+      return LayoutCase(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3),
                   loss=loss, batch=torch.randint(0, 100, (8, 33)), clip=1.0)
 """
 
@@ -58,7 +58,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--python",
         type=split_function,
         metavar="PATH.py:FUNCTION",
-        help="run your own code: a function that gives a Case (trimtab.model_checks.parity)",
+        help="run your own code: a function that gives a LayoutCase (trimtab.model_checks)",
     )
     parser.add_argument(
         "--layouts",
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     need_torch("`trimtab parity`")
-    from trimtab.model_checks.parity import parity
+    from trimtab.model_checks.layout_parity import parity
     from trimtab.model_checks.twin_case import TwinCase
 
     console = SafeConsole(stderr=arguments.json, highlight=False)

@@ -6,22 +6,19 @@ What went wrong elsewhere with such settings, before the first device hour.
 import argparse
 import dataclasses
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
 from trimtab.cli.output import SafeConsole, print_json, tell_error
-from trimtab.config_rules.advice import advise, consider, menu, points, reach
-from trimtab.config_rules.budget import Machine, plan_config, plan_lines
-from trimtab.config_rules.lint import Finding, in_phase, lint, phase_of, satisfied
+from trimtab.config_rules.advice import advise, consider, menu, points
+from trimtab.config_rules.budget import Machine, plan_lines
+from trimtab.config_rules.lint import phase_of
 from trimtab.config_rules.planning import Trend, gain_trend
-from trimtab.config_rules.presets import difference, find_preset
-from trimtab.config_rules.rules import RULES, Rule
+from trimtab.config_rules.preflight import ConfigReport, PreflightResult, preflight_config
+from trimtab.config_rules.rules import ConfigRule, rule_table
 from trimtab.config_rules.rules.rule import compact
-from trimtab.config_rules.scale import on_devices
 from trimtab.config_rules.terminal import (
     render_advice,
     render_config,
@@ -30,10 +27,9 @@ from trimtab.config_rules.terminal import (
     render_remedies,
     render_rules,
 )
-from trimtab.configs import joined, read_config
+from trimtab.configs import read_config
 from trimtab.configs.export import ARCHITECTURES, export, left_open
-from trimtab.configs.settings import Settings
-from trimtab.errors import ConfigError, ReadError
+from trimtab.errors import ConfigError
 
 __all__ = ["add", "run"]
 
@@ -168,17 +164,46 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "nothing to check; give a CONFIG, or --advise --hidden N, --points, --consider REMEDY"
         )
-    worst = False
-    if arguments.paths or not answered:
-        document |= {"configs": [], "errors": []}
-        found = list(_read(arguments, document["errors"]))
-        if len(arguments.paths) > 1:
-            found = joined(found, given_together=all(Path(p).is_file() for p in arguments.paths))
-        for settings in found:
-            worst |= _tell(settings, arguments, document["configs"], console)
+    result = PreflightResult(configs=())
+    if arguments.paths:
+        result = preflight_config(
+            *arguments.paths,
+            machine=_machine(arguments),
+            phase=arguments.phase,
+            like=arguments.like,
+            against=arguments.against,
+        )
+        document |= result.to_dict()
+        for error in result.errors:
+            tell_error(error["error"])
     if arguments.json:
         print_json(document)
-    return 2 if document.get("errors") else int(worst)
+    else:
+        for report in result.configs:
+            _print_report(report, arguments, console)
+    return result.exit_code
+
+
+def _print_report(
+    report: ConfigReport, arguments: argparse.Namespace, console: SafeConsole
+) -> None:
+    console.print(
+        render_config(
+            report.settings,
+            report.findings,
+            fine=report.satisfied,
+            others=report.other_phase,
+            params=arguments.params,
+            everything=arguments.all,
+            width=console.width,
+        )
+    )
+    for line in plan_lines(report.plan):
+        console.print(Text(line), soft_wrap=True)
+    if report.deviation is not None:
+        found = report.deviation
+        console.print(render_difference(found.to, found.source, found.settings))
+    console.print()
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -192,15 +217,6 @@ def _export(arguments: argparse.Namespace) -> int:
         told = "; ".join(open_ones)
         tell_error(f"not stated, as {arguments.export} has it: {told}")
     return 0
-
-
-def _read(arguments: argparse.Namespace, errors: list[dict[str, str]]) -> Iterator[Settings]:
-    for path in arguments.paths:
-        try:
-            yield from read_config(path)
-        except ReadError as error:
-            errors.append({"path": path, "error": str(error)})
-            tell_error(error)
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:
@@ -217,88 +233,12 @@ def _machine(arguments: argparse.Namespace) -> Machine:
     )
 
 
-def _tell(
-    settings: Settings,
-    arguments: argparse.Namespace,
-    configs: list[dict[str, Any]],
-    console: SafeConsole,
-) -> bool:
-    """Judge one config; return whether an error was found."""
-    settings = on_devices(settings, arguments.devices)
-    known = {name: getattr(arguments, name) for name in ("params", "corpus_tokens", "train_tokens")}
-    everything = lint(settings, **known)
-    findings = in_phase(everything, arguments.phase) if arguments.phase else everything
-    plan = plan_config(settings, _machine(arguments))
-    other, source = _other(arguments, settings)
-    differences = (
-        difference(settings, other, absent=bool(arguments.against)) if other is not None else ()
-    )
-    if arguments.json:
-        configs.append(_document(settings, findings, plan, arguments))
-        if other is not None:
-            configs[-1]["difference"] = {
-                "to": other.path,
-                "source": source,
-                "settings": [asdict(d) for d in differences],
-            }
-    else:
-        console.print(
-            render_config(
-                settings,
-                findings,
-                fine=satisfied(settings, everything, **known),
-                others=len(everything) - len(findings),
-                params=arguments.params,
-                everything=arguments.all,
-                width=console.width,
-            )
-        )
-        for line in plan_lines(plan):
-            console.print(Text(line), soft_wrap=True)
-        if other is not None:
-            console.print(render_difference(other.path, source, differences))
-        console.print()
-    return any(f.severity == "error" for f in findings) or bool(plan.get("eta", {}).get("late"))
-
-
-def _other(arguments: argparse.Namespace, settings: Settings) -> tuple[Settings | None, str]:
-    """Return what a config is to be compared with, and where that comes from."""
-    if arguments.like:
-        preset = find_preset(arguments.like, settings)
-        return preset.as_settings(), preset.source
-    if arguments.against:
-        others = read_config(arguments.against)
-        return (others[0], "") if others else (None, "")
-    return None, ""
-
-
-def _document(
-    settings: Settings,
-    findings: tuple[Finding, ...],
-    plan: dict[str, Any],
-    arguments: argparse.Namespace,
-) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "path": settings.path,
-        "framework": settings.framework,
-        "settings": {name: settings.get(name) for name in settings},
-        "findings": [
-            {**asdict(f), "values": dict(f.values), "phase": phase_of(f.when)} for f in findings
-        ],
-        "notes": list(settings.note),
-        "verified_at": dict(reach(settings, arguments.params)),
-    }
-    if plan:
-        document["plan"] = plan
-    return document
-
-
 def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
     """Answer the questions that need no config; return whether there was one."""
     asked = False
     if arguments.all and not arguments.paths:
         asked = True
-        document["rules"] = [_rule(rule) for rule in RULES]
+        document["rules"] = [_rule(rule) for rule in rule_table().values()]
         if not arguments.json:
             console.print(render_rules())
     if arguments.points:
@@ -343,7 +283,7 @@ def _gain_words(given: list[tuple[float, float]], params: float | None, trend: T
     )
 
 
-def _rule(rule: Rule) -> dict[str, Any]:
+def _rule(rule: ConfigRule) -> dict[str, Any]:
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
     return {k: v for k, v in fields.items() if k not in ("check", "decided")} | {
         "elsewhere": rule.elsewhere

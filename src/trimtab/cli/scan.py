@@ -13,7 +13,7 @@ from trimtab.data_scan import ScanResult, ScanSettings, scan
 from trimtab.data_scan.engine import Progress
 from trimtab.data_scan.places import check_skip_place
 from trimtab.data_scan.report import document, skip_list_of
-from trimtab.data_scan.sources import Reading, expand
+from trimtab.data_scan.sources import ReadSettings, expand
 from trimtab.data_scan.terminal import render_scan
 from trimtab.errors import ConfigError
 from trimtab.plan.skiplist import write_skip_list
@@ -140,7 +140,7 @@ def _run(arguments: argparse.Namespace) -> int:
     result = scan(
         arguments.paths,
         ScanSettings(
-            reading=Reading(
+            reading=ReadSettings(
                 field=arguments.field,
                 context=arguments.context,
                 dtype=arguments.dtype,

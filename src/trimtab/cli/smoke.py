@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigError("--launch has no command; give it last, with its arguments")
     need_torch("`trimtab smoke`", arguments.threads)
     from trimtab.lab.text import load_text
-    from trimtab.model_checks.smoke import smoke
+    from trimtab.model_checks.smoke_run import smoke
 
     console = SafeConsole(stderr=arguments.json, highlight=False)
     twin, text = twin_of(arguments), load_text(arguments.text)

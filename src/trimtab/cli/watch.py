@@ -9,27 +9,19 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.json_form import incident_to_json
-from trimtab.analysis.source import Beside, account_of, read_beside
-from trimtab.cli.output import finite
-from trimtab.errors import ConfigError
-from trimtab.monitor.follower import Notice, Watcher
+from trimtab.analysis.source import Beside, read_beside
+from trimtab.cli.detectors import add_detector_options, judge_of
+from trimtab.kinds import severity_rank
+from trimtab.monitor.follow import Update, Watch
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
-from trimtab.readers import read_run
 from trimtab.record import axis_word
 from trimtab.report.wording import final_loss
-from trimtab.text import number, plain
+from trimtab.text import finite_json, number
 
 __all__ = ["add", "add_options", "follow", "run"]
-
-_RANK = {"info": 0, "warning": 1, "critical": 2}
-_LONGEST_S = 1e7
-_BUSY_SHARE = 0.1
-"""At most this share of the time goes into reading again: after a reading of 2 s the next waits 20
-s."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -81,6 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="call for nothing that the first reading finds",
     )
+    add_detector_options(parser)
     parser.add_argument(
         "--until-idle", metavar="S", type=float, help="stop when nothing was new for so long"
     )
@@ -101,127 +94,67 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
-    _check_times(options)
     alarm = Alarm(
         command=() if options.command is None else parse_command(options.command),
         url="" if options.webhook is None else parse_url(options.webhook),
     )
-    watcher = Watcher(
-        Path(path),
-        lambda: read_run(path),
-        lambda record: account_of(record, path, beside=beside, hindsight=False),
+    watch = Watch(
+        path,
+        interval_s=options.interval,
+        until_idle_s=options.until_idle,
         hang_factor=options.hang,
+        beside=beside,
+        judge=judge_of(options),
+        clock=clock,
+        sleep=sleep,
     )
-    teller = _Teller(path, watcher, alarm, options)
+    printer = _Printer(alarm, options)
     with contextlib.suppress(KeyboardInterrupt):
-        _loop(watcher, teller, options, clock, sleep)
-    for notice in watcher.settle(clock()):
-        teller.tell(notice)
-    return teller.finish()
+        for update in watch:
+            printer.show(update)
+    for update in watch.settle():
+        printer.show(update)
+    return printer.finish(watch)
 
 
-def _check_times(options: argparse.Namespace) -> None:
-    if not 0 < options.interval <= _LONGEST_S:
-        raise ConfigError(
-            f"--interval {options.interval:g}: must be above 0, and at most {_LONGEST_S:g} seconds"
-        )
-    if not 0 <= options.hang <= _LONGEST_S:
-        raise ConfigError(f"--hang {options.hang:g}: must be a number of rows; 0 for never")
-    if options.until_idle is not None and not 0 <= options.until_idle <= _LONGEST_S:
-        raise ConfigError(
-            f"--until-idle {options.until_idle:g}: must be 0 to {_LONGEST_S:g} seconds"
-        )
+class _Printer:
+    """Prints updates, and raises the alarm once for each severity that an incident reaches."""
 
-
-def _loop(
-    watcher: Watcher,
-    teller: "_Teller",
-    options: argparse.Namespace,
-    clock: Callable[[], float],
-    sleep: Callable[[float], None],
-) -> None:
-    quiet_since = clock()
-    while True:
-        started = clock()
-        notices = watcher.poll(started)
-        for notice in notices:
-            teller.tell(notice)
-        teller.first = watcher.account is None
-        took = clock() - started
-        if watcher.changed or any(
-            n.told is None or n.told.incident.kind != "hang" for n in notices
-        ):
-            quiet_since = clock()
-        elif options.until_idle is not None and clock() - quiet_since >= options.until_idle:
-            return
-        sleep(max(options.interval, took * (1 / _BUSY_SHARE - 1)))
-
-
-class _Teller:
-    """Says notices, and calls for those that are alarms, once for each severity that one
-    reaches."""
-
-    def __init__(
-        self, path: str, watcher: Watcher, alarm: Alarm, options: argparse.Namespace
-    ) -> None:
-        self.path, self.watcher, self.alarm, self.options = path, watcher, alarm, options
+    def __init__(self, alarm: Alarm, options: argparse.Namespace) -> None:
+        self.alarm, self.options = alarm, options
         self.called: dict[tuple[int, int], int] = {}
-        """The highest severity called for, by generation and id."""
+        """The highest severity that the alarm was raised for, by generation and id."""
         self.hung = False
-        self.first = True
-        """Within the first reading that found anything."""
 
-    def tell(self, notice: Notice) -> None:
-        """Print one notice; call for its incident where nobody was called at its severity yet."""
-        document = self._document(notice)
+    def show(self, update: Update) -> None:
+        """Print one update; raise the alarm where it was not raised at this severity yet."""
         if self.options.json:
-            print(json.dumps(finite(document), allow_nan=False), flush=True)
+            print(json.dumps(update.to_dict(), allow_nan=False), flush=True)
         else:
-            print(self._line(notice), flush=True)
-        told = notice.told
-        if told is None or notice.event == "withdrawn":
+            print(update, flush=True)
+        told = update.incident
+        if told is None or update.event == "withdrawn":
             return
-        self.hung = self.hung or told.incident.kind == "hang"
-        loud = _RANK[told.incident.severity] >= _RANK[self.options.on] and not told.dismissed
-        key, rank = (self.watcher.generation, notice.id), _RANK[told.incident.severity]
-        if not loud or rank <= self.called.get(key, -1):
+        self.hung = self.hung or told.kind == "hang"
+        rank = severity_rank(told.incident.severity)
+        open_ = not told.dismissed and not told.resolved
+        key = (update.generation, update.id)
+        if not open_ or rank < severity_rank(self.options.on) or rank <= self.called.get(key, -1):
             return
         self.called[key] = rank
-        if not (self.options.new_only and self.first):
-            self.alarm.raise_for(finite(document))
+        if not (self.options.new_only and update.first_reading):
+            self.alarm.raise_for(update.to_dict())
 
-    def _line(self, notice: Notice) -> str:
-        if notice.told is None:
-            return f"○ {notice.event}  {plain(notice.text)}"
-        severity = notice.told.incident.severity
-        label = "dismissed" if notice.told.dismissed else severity
-        sign = "●" if label in ("warning", "critical") and notice.event != "withdrawn" else "○"
-        return f"{sign} {notice.event} #{notice.id}  {label}  {plain(notice.text)}"
-
-    def _document(self, notice: Notice) -> dict[str, Any]:
-        account = self.watcher.account
-        incident = None
-        if notice.told is not None and account is not None:
-            incident = incident_to_json(account.record, notice.told)
-        return {
-            "schema": 1,
-            "path": self.path,
-            "event": notice.event,
-            "id": notice.id or None,
-            "text": plain(notice.text),
-            "incident": incident,
-        }
-
-    def finish(self) -> int:
-        """Say how things stand and return the exit code."""
-        account = self.watcher.account
+    def finish(self, watch: Watch) -> int:
+        """Print where the run stands and return the exit code."""
+        account = watch.account
         if account is not None and not self.options.json:
             print(_state(account), flush=True)
         elif account is not None:
             last = final_loss(account.record)
             document = {
                 "schema": 1,
-                "path": self.path,
+                "path": watch.path,
                 "event": "stopped",
                 "id": None,
                 "text": _state(account),
@@ -230,15 +163,19 @@ class _Teller:
                 "loss": None if last is None else last[1],
                 "incidents": [
                     {**incident_to_json(account.record, told), "id": i}
-                    for i, told in self.watcher.incidents
+                    for i, told in watch.incidents
                 ],
             }
-            print(json.dumps(finite(document), allow_nan=False), flush=True)
+            print(json.dumps(finite_json(document), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
-        standing = [t for _, t in self.watcher.incidents if not t.dismissed]
-        worst = max((_RANK[t.incident.severity] for t in standing), default=-1)
-        return int(max(worst, 2 * self.hung) >= _RANK[self.options.fail_on])
+        ranks = [
+            severity_rank(told.incident.severity)
+            for _, told in watch.incidents
+            if not told.dismissed and not told.resolved
+        ]
+        worst = max([*ranks, severity_rank("critical" if self.hung else "")])
+        return int(worst >= severity_rank(self.options.fail_on))
 
 
 def _state(account: RunAccount) -> str:

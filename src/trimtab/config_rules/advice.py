@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trimtab.config_rules.lint import Phase, phase_of
-from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR, TABLES, WORKED_LR, Table
-from trimtab.config_rules.rules import RULE_BY_ID
+from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR, TABLES, WORKED_LR, ReferenceTable
+from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.rules.rule import compact, tokens
 from trimtab.config_rules.rules.shape import depth_risk, depth_words
 from trimtab.configs.facts import Facts, small_init, wide_init
@@ -106,7 +106,7 @@ def advise(
 
 
 def _from_rule(rule: str, setting: str, value: str, formula: str = "") -> Advice:
-    known = RULE_BY_ID[rule]
+    known = rule_table()[rule]
     return Advice(
         setting=setting,
         value=value,
@@ -117,7 +117,7 @@ def _from_rule(rule: str, setting: str, value: str, formula: str = "") -> Advice
     )
 
 
-def _between(table: Table, params: float) -> str:
+def _between(table: ReferenceTable, params: float) -> str:
     near = ", ".join(f"{p.run} {compact(p.value)}" for p in table.around(params))
     return f"{table.name} at {compact(params)}: {near}"
 
@@ -147,7 +147,7 @@ def consider(what: str, settings: Settings | None = None) -> tuple[Remedy, str]:
     return REMEDY_BY_ID[what], price
 
 
-def points(params: float | None = None) -> tuple[tuple[Table, float | None], ...]:
+def points(params: float | None = None) -> tuple[tuple[ReferenceTable, float | None], ...]:
     """Return every table, with its value at a size."""
     return tuple((t, t.at(params) if params is not None else None) for t in TABLES)
 

@@ -4,14 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trimtab.config_rules.rules import RULES, Rule, Severity, Verdict
+from trimtab.config_rules.rules import ConfigRule, RuleVerdict, Severity, rule_table
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Settings
 from trimtab.errors import ConfigError
 from trimtab.plan.remedies import When
 
-__all__ = ["Finding", "Phase", "in_phase", "lint", "phase_of", "satisfied"]
+__all__ = ["ConfigFinding", "Phase", "in_phase", "lint", "phase_of", "satisfied"]
 
 Phase = Literal["start", "mid"]
 _RANK: Mapping[str, int] = {"error": 0, "warning": 1, "info": 2}
@@ -20,7 +20,7 @@ _HINDSIGHT = ("data", "precision", "init")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class ConfigFinding:
     """What one rule says of one config."""
 
     rule: str
@@ -42,7 +42,7 @@ def lint(
     params: float | None = None,
     corpus_tokens: float | None = None,
     train_tokens: float | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Return what the rules find, by severity, then data, precision and init first, then by rule.
 
     Args:
@@ -59,18 +59,18 @@ def lint(
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{name} is {value}; give a positive number")
     run = Facts(settings, **given)
-    found = [finding for rule in RULES for finding in _apply(rule, run)]
+    found = [finding for rule in rule_table().values() for finding in _apply(rule, run)]
     return tuple(sorted(found, key=_order))
 
 
-def _apply(rule: Rule, run: Facts) -> Iterator[Finding]:
+def _apply(rule: ConfigRule, run: Facts) -> Iterator[ConfigFinding]:
     said = rule.check(run) if rule.check is not None and rule.applies(run) else None
-    for verdict in (said,) if isinstance(said, Verdict) else said or ():
+    for verdict in (said,) if isinstance(said, RuleVerdict) else said or ():
         yield _finding(rule, verdict, run)
 
 
-def _finding(rule: Rule, verdict: Verdict, run: Facts) -> Finding:
-    return Finding(
+def _finding(rule: ConfigRule, verdict: RuleVerdict, run: Facts) -> ConfigFinding:
+    return ConfigFinding(
         rule=rule.id,
         title=rule.title,
         topic=rule.topic,
@@ -85,7 +85,7 @@ def _finding(rule: Rule, verdict: Verdict, run: Facts) -> Finding:
     )
 
 
-def _order(finding: Finding) -> tuple[int, int, str]:
+def _order(finding: ConfigFinding) -> tuple[int, int, str]:
     topic = _HINDSIGHT.index(finding.topic) if finding.topic in _HINDSIGHT else len(_HINDSIGHT)
     return _RANK[finding.severity], topic, finding.rule
 
@@ -98,19 +98,19 @@ def phase_of(when: When) -> Phase:
     return "mid" if when == "mid-run" else "start"
 
 
-def in_phase(findings: Iterable[Finding], phase: Phase) -> tuple[Finding, ...]:
+def in_phase(findings: Iterable[ConfigFinding], phase: Phase) -> tuple[ConfigFinding, ...]:
     """Return the findings of one phase; the two phases share none."""
     return tuple(f for f in findings if phase_of(f.when) == phase)
 
 
 def satisfied(
     settings: Settings,
-    findings: Iterable[Finding],
+    findings: Iterable[ConfigFinding],
     *,
     params: float | None = None,
     corpus_tokens: float | None = None,
     train_tokens: float | None = None,
-) -> tuple[Rule, ...]:
+) -> tuple[ConfigRule, ...]:
     """Return the rules that this config could answer, that concern it, and that found nothing.
 
     Args:
@@ -122,4 +122,4 @@ def satisfied(
     """
     spoke = {f.rule for f in findings}
     run = Facts(settings, params=params, corpus_tokens=corpus_tokens, train_tokens=train_tokens)
-    return tuple(r for r in RULES if r.id not in spoke and r.answered(run))
+    return tuple(r for r in rule_table().values() if r.id not in spoke and r.answered(run))

@@ -13,7 +13,7 @@ from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
 
-__all__ = ["PRESETS", "Difference", "Preset", "difference", "find_preset"]
+__all__ = ["PRESETS", "Preset", "PresetDifference", "difference", "find_preset"]
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def find_preset(name: str, settings: Settings | None = None) -> Preset:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PresetDifference:
     """One setting that differs; None where a side does not state it."""
 
     setting: str
@@ -309,7 +309,9 @@ class Difference:
     theirs: Any
 
 
-def difference(ours: Settings, theirs: Settings, *, absent: bool = False) -> tuple[Difference, ...]:
+def difference(
+    ours: Settings, theirs: Settings, *, absent: bool = False
+) -> tuple[PresetDifference, ...]:
     """Return the settings in which two configs differ by more than 1 %.
 
     Args:
@@ -323,7 +325,7 @@ def difference(ours: Settings, theirs: Settings, *, absent: bool = False) -> tup
         if (mine is None or other is None) and not absent:
             continue
         if not _same(mine, other):
-            found.append(Difference(name, mine, other))
+            found.append(PresetDifference(name, mine, other))
     return tuple(found)
 
 

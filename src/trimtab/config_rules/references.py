@@ -18,7 +18,7 @@ __all__ = [
     "WARMUP_TOKENS",
     "WORKED_LR",
     "Point",
-    "Table",
+    "ReferenceTable",
 ]
 
 
@@ -32,7 +32,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Table:
+class ReferenceTable:
     """Values by number of parameters."""
 
     name: str
@@ -77,8 +77,10 @@ class Table:
         return params / self.points[-1].params
 
 
-def _table(name: str, unit: str, source: str, rows: Sequence[tuple[float, float, str]]) -> Table:
-    return Table(name, unit, source, tuple(Point(*row) for row in rows))
+def _table(
+    name: str, unit: str, source: str, rows: Sequence[tuple[float, float, str]]
+) -> ReferenceTable:
+    return ReferenceTable(name, unit, source, tuple(Point(*row) for row in rows))
 
 
 GPT3_LR = _table(
@@ -152,4 +154,4 @@ WARMUP_TOKENS = _table(
         (405e9, 32e9, "Llama 3 405B: 8000 steps of 4M"),
     ],
 )
-TABLES: tuple[Table, ...] = (GPT3_LR, LLAMA_LR, WORKED_LR, BATCH_TOKENS, WARMUP_TOKENS)
+TABLES: tuple[ReferenceTable, ...] = (GPT3_LR, LLAMA_LR, WORKED_LR, BATCH_TOKENS, WARMUP_TOKENS)

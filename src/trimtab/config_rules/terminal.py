@@ -11,10 +11,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from trimtab.config_rules.advice import Advice, reach
-from trimtab.config_rules.lint import Finding
-from trimtab.config_rules.presets import Difference
-from trimtab.config_rules.references import Table
-from trimtab.config_rules.rules import RULES, Rule
+from trimtab.config_rules.lint import ConfigFinding
+from trimtab.config_rules.presets import PresetDifference
+from trimtab.config_rules.references import ReferenceTable
+from trimtab.config_rules.rules import ConfigRule, rule_table
 from trimtab.config_rules.rules.rule import compact
 from trimtab.config_rules.rules.shape import depth_words
 from trimtab.configs.facts import Facts
@@ -38,9 +38,9 @@ _NARROW = 100
 
 def render_config(
     settings: Settings,
-    findings: Sequence[Finding],
+    findings: Sequence[ConfigFinding],
     *,
-    fine: Sequence[Rule],
+    fine: Sequence[ConfigRule],
     others: int = 0,
     params: float | None = None,
     everything: bool = False,
@@ -95,7 +95,7 @@ def _headline(settings: Settings, params: float | None) -> Text:
     return Text(f"{settings.path}\n", style="bold") + Text(" · ".join(parts), style="not bold")
 
 
-def render_findings(findings: Iterable[Finding], width: int) -> Grid:
+def render_findings(findings: Iterable[ConfigFinding], width: int) -> Grid:
     """Return findings with what to type beside them; under them where the terminal is narrow."""
     grid = Grid.grid(padding=(0, 1))
     grid.add_column(width=1)
@@ -114,7 +114,10 @@ def render_findings(findings: Iterable[Finding], width: int) -> Grid:
 
 
 def _everything(
-    settings: Settings, findings: Sequence[Finding], fine: Sequence[Rule], params: float | None
+    settings: Settings,
+    findings: Sequence[ConfigFinding],
+    fine: Sequence[ConfigRule],
+    params: float | None,
 ) -> RenderableType:
     rows: list[RenderableType] = [Text("\nsatisfied", style="bold")]
     rows += [Text(f"  {r.id:<11} {r.title}") for r in fine]
@@ -122,13 +125,13 @@ def _everything(
     rows.append(Text("\nnot determined by this config", style="bold"))
     rows += [
         Text(f"  {r.id:<11} {r.title}")
-        for r in RULES
+        for r in rule_table().values()
         if r.check is not None and r.needs and r.id not in spoke
     ]
     rows.append(Text("\nchecked elsewhere", style="bold"))
     rows += [
         Text(f"  {r.id:<11} {r.title}  (by {r.elsewhere})")
-        for r in RULES
+        for r in rule_table().values()
         if r.elsewhere is not None
     ]
     if findings:
@@ -147,7 +150,7 @@ def _everything(
 def render_rules() -> RenderableType:
     """Return every rule with its source, and where it is checked."""
     grid = Grid.grid(padding=(0, 2))
-    for rule in RULES:
+    for rule in rule_table().values():
         where = f"by {rule.elsewhere}" if rule.elsewhere is not None else "from the config"
         grid.add_row(
             Text(rule.id),
@@ -159,7 +162,7 @@ def render_rules() -> RenderableType:
 
 
 def render_difference(
-    theirs: str, source: str, differences: Sequence[Difference]
+    theirs: str, source: str, differences: Sequence[PresetDifference]
 ) -> RenderableType:
     """Return the settings that differ from another config's or a preset's."""
     grid = Grid.grid(padding=(0, 3))
@@ -213,7 +216,7 @@ def render_remedies(remedies: Sequence[Remedy]) -> RenderableType:
     return Group(*rows)
 
 
-def render_points(tables: Sequence[tuple[Table, float | None]]) -> RenderableType:
+def render_points(tables: Sequence[tuple[ReferenceTable, float | None]]) -> RenderableType:
     """Return the tables with their points, and the value read off at a size."""
     rows: list[RenderableType] = []
     for table, value in tables:

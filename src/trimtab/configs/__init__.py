@@ -1,9 +1,12 @@
-"""Reads the training configs of any framework into one `Settings` record each.
+"""Training configs of any framework, read into one `Settings` record each.
 
-Nothing in a config is ever run.
+The only reader of configs; nothing in a config is ever run. `read_config` gives canonical settings,
+`flat_config` the file's own keys, `joined` puts together what one run keeps in several files.
 """
 
+from trimtab.configs.flat import flat_config
 from trimtab.configs.multi_file import joined
 from trimtab.configs.read import read_config
+from trimtab.configs.settings import Setting, Settings
 
-__all__ = ["joined", "read_config"]
+__all__ = ["Setting", "Settings", "flat_config", "joined", "read_config"]

@@ -4,120 +4,32 @@ Ratios, samples, tokens and durations are computed here.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from trimtab.configs import derive_batch, derive_shape
+from trimtab.configs.derivation import Derivation
 from trimtab.configs.document import squash
-from trimtab.configs.settings import NAMES, UNEVEN, Origin, Setting
-from trimtab.configs.values import NO, YES, duration, finite, flag, precision
+from trimtab.configs.settings import NAMES, UNEVEN, Setting
+from trimtab.configs.values import NO, YES, duration, flag, precision
 
-__all__ = ["Facts", "settings_of"]
-
-
-@dataclass
-class Facts:
-    """What was found in one config, and the settings made of it so far."""
-
-    stated: dict[str, Setting]
-    values: dict[str, Setting] = field(default_factory=dict)
-    note: list[str] = field(default_factory=list)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    batch_unit: str = ""
-    """What `batch_size` counts in this framework: global, micro, or "" where it is not known."""
-    ffn_rule: str = ""
-
-    def fact(self, name: str) -> Any:
-        """Return a stated fact, or None."""
-        found = self.stated.get(name)
-        return None if found is None else found.value
-
-    def amount(self, name: str) -> float | None:
-        """Return a stated fact as a finite number, or None.
-
-        Nothing is computed from NaN and Inf.
-        """
-        return finite(self.fact(name))
-
-    def get(self, name: str) -> float | None:
-        """Return a setting made so far as a finite number, or None."""
-        found = self.values.get(name)
-        return None if found is None else finite(found.value)
-
-    def keep(self, name: str, fact: str | None = None) -> None:
-        """Take a fact over as a setting of the same meaning."""
-        found = self.stated.get(fact or name)
-        if found is not None and name not in self.values:
-            self.values[name] = found
-
-    def derive(self, name: str, value: Any, /, *sources: str, origin: Origin = "derived") -> None:
-        """Set what was computed from the named facts, unless the file states it."""
-        if value is None or name in self.values:
-            return
-        if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-            value = int(value)
-        source = next((self.stated[s] for s in sources if s in self.stated), None)
-        key, line = (source.key, source.line) if source else ("", None)
-        text = "" if source is None else str(source.value)[:40]
-        self.values[name] = Setting(value, origin, key, line, text)
-
-    def default(self, name: str) -> Any:
-        """Return the framework's default of a fact or setting, or None."""
-        return self.defaults.get(name)
+__all__ = ["settings_of"]
 
 
-AS_STATED = (
-    "hidden",
-    "layers",
-    "heads",
-    "kv_heads",
-    "head_dim",
-    "seq",
-    "norm",
-    "activation",
-    "dropout",
-    "attention_dropout",
-    "embedding_dropout",
-    "softcap_attention",
-    "softcap_final",
-    "z_loss",
-    "router_z_loss",
-    "router_aux_loss",
-    "router_bias",
-    "init_std",
-    "init_std_output",
-    "embedding_scale",
-    "optimizer",
-    "lr",
-    "min_lr",
-    "schedule",
-    "beta1",
-    "beta2",
-    "eps",
-    "weight_decay",
-    "clip",
-    "params",
-    "embed_norm",
-    "tensor_parallel",
-    "pipeline_parallel",
-    "context_parallel",
-    "data_parallel",
-    "zero_stage",
-    "world_size",
-    "seed",
-    "loss_scale",
-    "loss_scale_init",
-    "loss_scale_window",
-    "loss_scale_hysteresis",
-    "loss_scale_min",
-    "ffn",
-    "epochs",
-    "micro_batch",
+AS_STATED = tuple(
+    """
+    hidden layers heads kv_heads head_dim seq norm activation dropout attention_dropout
+    embedding_dropout softcap_attention softcap_final z_loss router_z_loss router_aux_loss
+    router_bias init_std init_std_output embedding_scale optimizer lr min_lr schedule beta1 beta2
+    eps weight_decay clip params embed_norm tensor_parallel pipeline_parallel context_parallel
+    data_parallel zero_stage world_size seed loss_scale loss_scale_init loss_scale_window
+    loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
+    """.split()
 )
+"""Facts that are settings of the same name and unit."""
 
 
-def settings_of(facts: Facts) -> dict[str, Setting]:
+def settings_of(facts: Derivation) -> dict[str, Setting]:
     """Return the canonical settings of one config, in the order of `NAMES`.
 
     What is stated stands; what can be computed from it is `derived`; what is left is filled with
@@ -136,7 +48,7 @@ def settings_of(facts: Facts) -> dict[str, Setting]:
     return {name: facts.values[name] for name in NAMES if name in facts.values}
 
 
-def optimizer(facts: Facts) -> None:
+def optimizer(facts: Derivation) -> None:
     """Betas as a pair, clip below 0 as off, minimum LR as a share of the peak."""
     betas = facts.fact("betas")
     if betas:
@@ -166,7 +78,7 @@ def optimizer(facts: Facts) -> None:
         )
 
 
-def flags(facts: Facts) -> None:
+def flags(facts: Derivation) -> None:
     """Tied embeddings, QK norm, positions, and whether training starts from given weights."""
     if flag(facts.fact("z_loss_on")) is False:
         facts.values.pop("z_loss", None)
@@ -231,7 +143,7 @@ OBJECTIVES = (
 )
 
 
-def objective(facts: Facts) -> None:
+def objective(facts: Derivation) -> None:
     """What is trained for, where a key, the loss or the program's name says it."""
     facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
     loss = goal_of(facts.fact("loss_type"))
@@ -251,7 +163,7 @@ def goal_of(text: Any) -> str | None:
     return next((goal for word, goal in OBJECTIVES if word in words), None)
 
 
-def dtypes(facts: Facts) -> None:
+def dtypes(facts: Derivation) -> None:
     """One dtype from flags and names; fp8 counts where it is switched on."""
     text = facts.fact("precision")
     named = precision(text) if text is not None else None
@@ -292,7 +204,7 @@ def dtypes(facts: Facts) -> None:
     )
 
 
-def sharding(facts: Facts) -> None:
+def sharding(facts: Derivation) -> None:
     """What data-parallel ranks share, by the names of FSDP's strategies and of distributed
     optimizers."""
     named = facts.fact("fsdp")
@@ -309,7 +221,7 @@ def sharding(facts: Facts) -> None:
         facts.derive("zero_stage", 1, "zero_on", "optimizer")
 
 
-def intervals(facts: Facts) -> None:
+def intervals(facts: Derivation) -> None:
     """Save and evaluation intervals in steps, where they are steps; whether anything is saved."""
     saving = facts.fact("saving")
     if flag(saving) is False or (isinstance(saving, str) and saving.lower() == "no"):
@@ -322,7 +234,7 @@ def intervals(facts: Facts) -> None:
             facts.derive(name, found[0], name, origin="stated")
 
 
-STEPS: tuple[Callable[[Facts], None], ...] = (
+STEPS: tuple[Callable[[Derivation], None], ...] = (
     optimizer,
     flags,
     objective,

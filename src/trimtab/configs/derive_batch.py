@@ -1,13 +1,10 @@
 """Batch, length of training and warm-up, in samples, tokens and steps."""
 
 import math
-from typing import TYPE_CHECKING
 
+from trimtab.configs.derivation import Derivation
 from trimtab.configs.document import squash
 from trimtab.configs.values import duration, finite, number
-
-if TYPE_CHECKING:
-    from trimtab.configs.derive import Facts
 
 __all__ = ["batch", "length", "ramp_steps", "warmup"]
 
@@ -17,7 +14,7 @@ MAX_RAMP_SIZES = 100_000  # of a batch ramp; finer ones are taken as none
 TOKENS_FROM = 32_768  # a "batch size" above it, with sequences beyond 512 tokens, counts tokens
 
 
-def batch(facts: "Facts") -> None:
+def batch(facts: Derivation) -> None:
     """Samples and tokens of one optimizer step."""
     seq = facts.get("seq")
     layout(facts)
@@ -59,7 +56,7 @@ def batch(facts: "Facts") -> None:
         )
 
 
-def counts_globally(facts: "Facts") -> bool:
+def counts_globally(facts: Derivation) -> bool:
     """Whether `batch_size` means the whole step.
 
     Where nothing speaks of accumulation or of one device's share.
@@ -80,7 +77,7 @@ def counts_globally(facts: "Facts") -> bool:
     )
 
 
-def from_micro(facts: "Facts") -> None:
+def from_micro(facts: Derivation) -> None:
     """Multiply one device's batch by accumulation and data-parallel width.
 
     An unknown width is taken as one.
@@ -126,7 +123,7 @@ def from_micro(facts: "Facts") -> None:
         facts.note.append(note)
 
 
-def layout(facts: "Facts") -> None:
+def layout(facts: Derivation) -> None:
     """World size and data-parallel width from nodes, devices and the other degrees."""
     shard, replicate = facts.amount("dp_shard"), facts.amount("dp_replicate")
     if shard is not None and shard > 0:
@@ -155,7 +152,7 @@ def layout(facts: "Facts") -> None:
             facts.derive("data_parallel", world / model, "world_size", "nodes")
 
 
-def length(facts: "Facts") -> None:
+def length(facts: Derivation) -> None:
     """Steps, samples, tokens and epochs of the whole run."""
     for fact in ("train_steps", "duration"):
         found = duration(facts.fact(fact))
@@ -193,7 +190,7 @@ def length(facts: "Facts") -> None:
         facts.derive("train_tokens", steps * step_tokens, "train_steps")
 
 
-def in_unit(facts: "Facts", length: tuple[float, str] | None) -> tuple[float, str] | None:
+def in_unit(facts: Derivation, length: tuple[float, str] | None) -> tuple[float, str] | None:
     """Return a plain number of the schedule in the unit that the schedule states (OLMo's `units:
     tokens`)."""
     unit = str(facts.fact("schedule_unit") or "").lower()
@@ -207,12 +204,12 @@ def whole(steps: float) -> int | None:
     return round(steps) if math.isfinite(steps) else None
 
 
-def sure(facts: "Facts", name: str) -> bool:
+def sure(facts: Derivation, name: str) -> bool:
     """Whether a setting rests on the file alone and not on an assumed number of devices."""
     return facts.values[name].origin != "default"
 
 
-def warmup(facts: "Facts") -> None:
+def warmup(facts: Derivation) -> None:
     """Warm-up in steps, from steps, a share, samples, tokens or a duration."""
     stated = in_unit(facts, duration(facts.fact("warmup_steps")) or duration(facts.fact("warmup")))
     source = "warmup_steps" if facts.fact("warmup_steps") is not None else "warmup"
@@ -259,7 +256,7 @@ def warmup(facts: "Facts") -> None:
         facts.derive("warmup_tokens", steps * step_tokens, "warmup_steps", source)
 
 
-def more_is_stated(facts: "Facts", ratio: float | None) -> bool:
+def more_is_stated(facts: Derivation, ratio: float | None) -> bool:
     """Whether another key gives a warm-up where the number of steps is 0 (0 means: look there)."""
     return bool(ratio) or any(
         (duration(facts.fact(name)) or (0, ""))[0] > 0
@@ -267,13 +264,13 @@ def more_is_stated(facts: "Facts", ratio: float | None) -> bool:
     )
 
 
-def samples_as_steps(facts: "Facts") -> float | None:
+def samples_as_steps(facts: Derivation) -> float | None:
     """Return the run's length in steps by its samples, or None."""
     samples, size = facts.get("train_samples"), facts.get("batch_samples")
     return samples / size if samples and size and sure(facts, "batch_samples") else None
 
 
-def ramp_steps(facts: "Facts", samples: float, size: float) -> float:
+def ramp_steps(facts: Derivation, samples: float, size: float) -> float:
     """Return the steps that some samples take, while the batch grows by Megatron's ramp if there is
     one.
 

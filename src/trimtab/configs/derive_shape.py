@@ -2,12 +2,9 @@
 
 import math
 import re
-from typing import TYPE_CHECKING
 
+from trimtab.configs.derivation import Derivation
 from trimtab.configs.values import NO, YES, flag
-
-if TYPE_CHECKING:
-    from trimtab.configs.derive import Facts
 
 __all__ = ["llama_ffn", "parameters", "shape"]
 
@@ -21,7 +18,7 @@ HYBRID = re.compile(r"(?=.*M)[M*-]{2,1000}")
 MIXTURE_IN_NAME = re.compile(r"(?<![a-z0-9.])(\d+)x(\d+(?:\.\d+)?)b", re.IGNORECASE)
 
 
-def shape(facts: "Facts") -> None:
+def shape(facts: Derivation) -> None:
     """Fill heads, widths, embedding rows and experts."""
     hidden, heads = facts.get("hidden"), facts.get("heads")
     if hidden is None and heads and facts.get("head_dim"):
@@ -65,7 +62,7 @@ def shape(facts: "Facts") -> None:
         feed_forward(facts, int(facts.get("hidden") or 0))
 
 
-def feed_forward(facts: "Facts", hidden: int) -> None:
+def feed_forward(facts: Derivation, hidden: int) -> None:
     """State the width of the feed-forward block, and the one that the framework builds."""
     rule = facts.ffn_rule
     gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
@@ -108,7 +105,7 @@ def llama_ffn(hidden: int, factor: float, multiple: int) -> int:
     return multiple * ((width + multiple - 1) // multiple)
 
 
-def parameters(facts: "Facts") -> None:
+def parameters(facts: Derivation) -> None:
     """Count parameters from the shape.
 
     Where only a name gives the size (`Llama-3-8B`), take it from there.
@@ -135,7 +132,7 @@ def parameters(facts: "Facts") -> None:
             return
 
 
-def hybrid(facts: "Facts") -> str:
+def hybrid(facts: Derivation) -> str:
     """Return the kinds of layers of a hybrid model, one letter each.
 
     M state space, * attention, - feed-forward.
@@ -144,7 +141,7 @@ def hybrid(facts: "Facts") -> str:
     return pattern if HYBRID.fullmatch(pattern) else ""
 
 
-def counted_hybrid(facts: "Facts", hidden: float, pattern: str) -> int | None:
+def counted_hybrid(facts: Derivation, hidden: float, pattern: str) -> int | None:
     """Return the parameters of a model whose layers are of several kinds.
 
     None where a kind's width is not stated.
@@ -170,7 +167,7 @@ def counted_hybrid(facts: "Facts", hidden: float, pattern: str) -> int | None:
     return round(tables + sum(pattern.count(kind) * size for kind, size in each.items()))
 
 
-def counted(facts: "Facts", hidden: float, layers: float) -> tuple[int | None, int | None]:
+def counted(facts: Derivation, hidden: float, layers: float) -> tuple[int | None, int | None]:
     """Return parameters and, of a mixture of experts, those that one token uses.
 
     None where the shape leaves them open.

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["Document", "Leaf", "PathKey", "leaves", "squash"]
+__all__ = ["MAX_DEPTH", "MAX_LEAVES", "Document", "Leaf", "PathKey", "leaves", "squash"]
 
 PathKey = tuple[str, ...]
 
 MAX_LEAVES = 100_000
+MAX_DEPTH = 60
+"""Levels of nesting that are read; no config has as many."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Document:
     """Files that it names and that were not read."""
 
     def leaves(self) -> list[Leaf]:
-        """Every value with its path; lists of plain values are one value."""
+        """Return every value with its path; lists of plain values are one value."""
         found = leaves(self.tree, self.lines)
         if not self.spelled:
             return list(found)
@@ -53,7 +55,7 @@ class Document:
 
 def leaves(tree: Any, lines: Mapping[PathKey, int], path: PathKey = ()) -> Iterator[Leaf]:
     """Walk a tree depth first. Lists of dicts give their index as a key; depth is bounded."""
-    if len(path) > 60:
+    if len(path) > MAX_DEPTH:
         return
     if isinstance(tree, Mapping):
         for key, value in tree.items():

@@ -8,14 +8,16 @@ from typing import Any
 
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
-from trimtab.configs.derive import Facts, settings_of
+from trimtab.configs.derivation import Derivation
+from trimtab.configs.derive import settings_of
 from trimtab.configs.document import Document, Leaf, squash
-from trimtab.configs.frameworks import FRAMEWORKS, Framework, detect
+from trimtab.configs.frameworks import Framework, detect
+from trimtab.configs.frameworks import frameworks as known_frameworks
 from trimtab.configs.multi_file import joined
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.python_source import FUNCTION_NOTE
 from trimtab.configs.recognize import (
-    Candidate,
+    KeyCandidate,
     accepted,
     left_open,
     named,
@@ -65,7 +67,7 @@ TRAINING = (
 )
 
 
-def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) -> list[Settings]:
+def read_config(path: str | Path, frameworks: Sequence[Framework] | None = None) -> list[Settings]:
     """Read one config file, or every config of a directory, into settings by canonical name.
 
     Command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python config
@@ -76,7 +78,8 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Args:
         path: A file or a directory. In a directory, files without a config's ending, and files that
             cannot be read, are passed over; a file named by itself must be readable.
-        frameworks: Whose own keys and defaults are known; () reads everything by common names.
+        frameworks: Whose own keys and defaults are known; None for all, () reads everything by
+            common names.
 
     Returns:
         One record for each config: mostly one, several for YAML with several documents and for
@@ -90,6 +93,7 @@ def read_config(path: str | Path, frameworks: Sequence[Framework] = FRAMEWORKS) 
     Cost: O(size of the file), at most 8 MB of it and 100 000 values after aliases.
     """
     path = Path(path)
+    frameworks = known_frameworks() if frameworks is None else frameworks
     if path.is_dir():
         return read_directory(path, frameworks)
     found = [
@@ -140,8 +144,12 @@ def is_config(settings: Settings) -> bool:
     return settings.framework != "generic" or len(settings.values) >= MIN_IN_DIRECTORY
 
 
-def load(path: Path) -> list[Document]:
+def load(path: Path, *, stored_config: bool = True) -> list[Document]:
     """Return the documents of a file.
+
+    Args:
+        path: The file; at most `MAX_BYTES` of it.
+        stored_config: As for `documents`.
 
     Raises:
         ReadError: It is missing, too large, or not valid.
@@ -164,7 +172,7 @@ def load(path: Path) -> list[Document]:
     if "\0" in text:
         raise ReadError(f"{path}: is binary, not a config; give the text file it was made from")
     try:
-        return list(documents(path.name, text))
+        return list(documents(path.name, text, stored_config=stored_config))
     except ValueError as error:
         raise ReadError(
             f"{path}: {error}; correct the file, or give the command line instead"
@@ -207,7 +215,7 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     )
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
-    facts = Facts(stated, note=note)
+    facts = Derivation(stated, note=note)
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)
@@ -256,7 +264,7 @@ def runner(
     return found if found is not None and found.name in TRAINERS else None
 
 
-def knob(found: Candidate, leaves: Iterable[Leaf]) -> Leaf:
+def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
     """Return the name at the file's own level that a call takes its value from (`AdamW(lr=LR)`), or
     the call's own key."""
     if len(found.leaf.path) == 1:
@@ -300,7 +308,10 @@ def own_keys(framework: Framework, leaves: Iterable[Leaf]) -> dict[str, Setting]
             fact = framework.keys.get(".".join(parts[start:]))
             if fact is None or (start and start < len(parts) - 1):
                 continue
-            if fact in FACTS and (value := accepted(FACTS[fact], leaf.value)) is not None:
+            if (
+                fact in fact_table()
+                and (value := accepted(fact_table()[fact], leaf.value)) is not None
+            ):
                 weight = (len(parts) if start == 0 else 0) * 10 - len(parts)
                 if fact not in found or weight > found[fact][0]:
                     found[fact] = (weight, Setting(value, "stated", leaf.key, leaf.line))

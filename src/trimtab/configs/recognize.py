@@ -10,10 +10,10 @@ from functools import cache
 from typing import Any
 
 from trimtab.configs.document import Leaf, squash
-from trimtab.configs.names import FACTS, Fact
+from trimtab.configs.names import Fact, fact_table
 from trimtab.configs.values import duration, flag, number, pair, precision, unresolved
 
-__all__ = ["Candidate", "accepted", "left_open", "recognise", "switched_off"]
+__all__ = ["KeyCandidate", "accepted", "left_open", "recognise", "switched_off"]
 
 
 def bag(words: str) -> frozenset[str]:
@@ -150,7 +150,7 @@ WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True)
-class Candidate:
+class KeyCandidate:
     """One leaf that may state a fact."""
 
     fact: str
@@ -159,7 +159,7 @@ class Candidate:
     score: float
 
 
-def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
+def recognise(leaves: Iterable[Leaf]) -> dict[str, KeyCandidate]:
     """Return the best candidate of each fact; a leaf that fits no fact is left alone.
 
     Score = how well the key is known (squashed key, key without a usual prefix, parent and key
@@ -167,7 +167,7 @@ def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
     part − 7 for evaluation, vision towers, tokenizers, LoRA and the like − 0.1 per level. Values of
     the wrong kind or an impossible size are not candidates. Ties go to the first in the file.
     """
-    best: dict[str, Candidate] = {}
+    best: dict[str, KeyCandidate] = {}
     for leaf in leaves:
         for candidate in candidates(leaf):
             rival = best.get(candidate.fact)
@@ -176,7 +176,7 @@ def recognise(leaves: Iterable[Leaf]) -> dict[str, Candidate]:
     return best
 
 
-def candidates(leaf: Leaf) -> list[Candidate]:
+def candidates(leaf: Leaf) -> list[KeyCandidate]:
     """Return what one leaf may state."""
     path = [squash(part) for part in leaf.path]
     while len(path) > 1 and (path[-1] in WRAPPERS or path[-1] == "") and leaf.path[-1] in WRAPPERS:
@@ -188,7 +188,7 @@ def candidates(leaf: Leaf) -> list[Candidate]:
     )
     found = []
     for name, base in named(key, parents[-1] if parents else ""):
-        fact = FACTS[name]
+        fact = fact_table()[name]
         value = accepted(fact, leaf.value)
         if value is None:
             continue
@@ -198,7 +198,7 @@ def candidates(leaf: Leaf) -> list[Candidate]:
             if fact.kind == "text" and not fits:
                 continue
             base = WEAK_FITTING if fits else WEAK if parents else WEAK_ALONE
-        found.append(Candidate(name, leaf, value, base + place))
+        found.append(KeyCandidate(name, leaf, value, base + place))
     return found
 
 
@@ -221,7 +221,10 @@ def switched_off(leaves: Iterable[Leaf], name: str) -> Leaf | None:
             continue
         parents = [squash(part) for part in leaf.path[:-1]]
         sure = dict(named(squash(leaf.path[-1]), parents[-1] if parents else "")).get(name, 0)
-        if sure >= PREFIXED and sure + placed(name, FACTS[name], parents, frozenset()) > ACCEPT:
+        if (
+            sure >= PREFIXED
+            and sure + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
+        ):
             return leaf
     return None
 
@@ -231,9 +234,9 @@ def index() -> tuple[Mapping[str, tuple[str, ...]], Mapping[str, tuple[str, ...]
     """Return squashed key → facts, for strong and for weak keys."""
     strong: dict[str, tuple[str, ...]] = {}
     weak: dict[str, tuple[str, ...]] = {}
-    for name, fact in FACTS.items():
-        for table, keys in ((strong, fact.strong), (weak, fact.weak)):
-            for key in keys.split():
+    for name, fact in fact_table().items():
+        for table, keys in ((strong, fact.keys), (weak, fact.weak)):
+            for key in keys:
                 table[key] = (*table.get(key, ()), name)
     return strong, weak
 

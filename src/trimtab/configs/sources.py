@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
 
 from trimtab.configs.arguments import argument_tree, spelled_options
 from trimtab.configs.document import Document
@@ -42,20 +41,27 @@ BY_SUFFIX: Mapping[str, str] = {
 SUFFIXES = frozenset(BY_SUFFIX)
 
 
-def documents(name: str, text: str) -> Iterator[Document]:
-    """Give the documents of a text.
+def documents(name: str, text: str, *, stored_config: bool = True) -> Iterator[Document]:
+    """Yield the documents of a text.
 
-    With `${…}` filled in and the wrappers of stored facts taken off.
+    With `${…}` filled in and the wrappers of stored facts removed.
+
+    Args:
+        name: Name of the file; its ending gives the syntax.
+        text: What the file holds.
+        stored_config: Also remove the wrapper of `{"config": {…}}`, which drops the keys beside it.
 
     Raises:
-        ValueError: The text is not valid in the syntax that its name or its content tells.
+        ValueError: The text is not valid in the syntax that its name or its content shows.
     """
     if not text.strip():
         raise ValueError("the file is empty")
     syntax = BY_SUFFIX.get(PurePath(name).suffix.lower()) or guess(text)
     for document in READERS[syntax](text):
-        for unwrapped in facts(document):
-            yield replace(unwrapped, tree=interpolate(unwrapped.tree))
+        found = without_argument_list(document)
+        if found is document and stored_config:
+            found = without_config_key(document)
+        yield replace(found, tree=interpolate(found.tree))
 
 
 def guess(text: str) -> str:
@@ -80,36 +86,41 @@ def guess(text: str) -> str:
     return "assignments"
 
 
-def facts(document: Document) -> Iterator[Document]:
-    """Take stored facts out of their wrapper: `{"args": […]}`, `{"config": {…}}`."""
+def without_argument_list(document: Document) -> Document:
+    """Return stored arguments, `{"args": […]}`, as the options that they are."""
     tree = document.tree
     arguments = tree.get("args")
-    inner = tree.get("config")
-    if (
+    if not (
         isinstance(arguments, list)
         and arguments
         and all(isinstance(word, str | int | float) for word in arguments)
     ):
-        beside = {
-            key: value
-            for key, value in tree.items()
-            if key == "framework" or isinstance(value, dict)
-        }
-        # Stored arguments may still hold `${NAME:-512}`: the fallback is what runs unless the caller sets NAME.
-        words = [expand(str(word), {}) for word in arguments]
-        options: dict[str, Any] = argument_tree(words)
-        yield Document(
-            {**beside, **options}, "args", note=document.note, spelled=spelled_options(words)
-        )
-    elif (
+        return document
+    beside = {
+        key: value for key, value in tree.items() if key == "framework" or isinstance(value, dict)
+    }
+    # Stored arguments may hold `${NAME:-512}`: the fallback runs unless the caller sets NAME.
+    words = [expand(str(word), {}) for word in arguments]
+    return Document(
+        {**beside, **argument_tree(words)},
+        "args",
+        note=document.note,
+        spelled=spelled_options(words),
+    )
+
+
+def without_config_key(document: Document) -> Document:
+    """Return stored settings, `{"config": {…}}`, without their wrapper."""
+    tree = document.tree
+    inner = tree.get("config")
+    beside = {key: value for key, value in tree.items() if key == "framework"}
+    if (
         isinstance(inner, dict)
         and len(inner) > 1
         and not any(key in tree for key in ("model", "optimizer", "trainer", "lr"))
     ):
-        beside = {key: value for key, value in tree.items() if key == "framework"}
-        yield Document({**inner, **beside}, document.syntax, note=document.note)
-    else:
-        yield document
+        return Document({**inner, **beside}, document.syntax, note=document.note)
+    return document
 
 
 READERS: Mapping[str, Callable[[str], Iterable[Document]]] = {

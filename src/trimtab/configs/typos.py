@@ -5,7 +5,7 @@ from functools import cache
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.recognize import BESIDE_THE_POINT, named
 from trimtab.configs.settings import Doubt, Setting
 from trimtab.configs.values import finite
@@ -134,7 +134,7 @@ def nearest(key: str) -> tuple[str, str] | None:
     found = {
         name: known
         for name in WATCHED
-        for known in FACTS[name].strong.split()
+        for known in fact_table()[name].keys
         if len(known) >= SHORTEST and is_one_off(key, known)
     }
     return next(iter(found.items())) if len(found) == 1 else None

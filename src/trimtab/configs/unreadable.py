@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
-from trimtab.configs.names import FACTS
+from trimtab.configs.names import fact_table
 from trimtab.configs.recognize import ACCEPT, PREFIXED, named, placed
 from trimtab.configs.settings import Doubt, Setting
 from trimtab.configs.values import duration, finite, flag, number, pair, unresolved
@@ -126,7 +126,8 @@ def sure_facts(framework: Framework | None, leaf: Leaf) -> list[str]:
     return [
         name
         for name, base in named(parts[-1], parents[-1] if parents else "")
-        if base >= PREFIXED and base + placed(name, FACTS[name], parents, frozenset()) > ACCEPT
+        if base >= PREFIXED
+        and base + placed(name, fact_table()[name], parents, frozenset()) > ACCEPT
     ]
 
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import yaml
 
-from trimtab.configs.document import MAX_LEAVES, Document, PathKey
+from trimtab.configs.document import MAX_DEPTH, MAX_LEAVES, Document, PathKey
 
 __all__ = ["read_yaml"]
 
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-MAX_DEPTH = 60
 
 
 def read_yaml(text: str) -> Iterator[Document]:

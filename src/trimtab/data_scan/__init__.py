@@ -1,8 +1,11 @@
-"""Read the data before the run and say what in it has spoiled runs elsewhere.
+"""Scan training data before the run for what has spoiled runs elsewhere.
 
-Streaming, without torch.
+Streaming, in bounded memory, without torch. `scan` reads files and directories and returns sources
+and findings.
 """
 
-from trimtab.data_scan.engine import ScanResult, ScanSettings, scan
+from trimtab.data_scan.engine import Progress, ScanResult, ScanSettings, scan
+from trimtab.data_scan.findings import DataFinding
+from trimtab.data_scan.sources import ReadSettings
 
-__all__ = ["ScanResult", "ScanSettings", "scan"]
+__all__ = ["DataFinding", "Progress", "ReadSettings", "ScanResult", "ScanSettings", "scan"]

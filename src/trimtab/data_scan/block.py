@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.text import visible
 
-__all__ = ["BLOCK_BYTES", "MAX_DOC_BYTES", "Block", "Reader", "Unit", "block_of", "show"]
+__all__ = ["BLOCK_BYTES", "MAX_DOC_BYTES", "BlockReader", "DataBlock", "Unit", "block_of", "show"]
 
 BLOCK_BYTES = 1 << 21
 """Bytes gathered into one block; a few fit into the caches of a core."""
@@ -24,7 +24,7 @@ Unit = Literal["document", "sample"]
 
 
 @dataclass(frozen=True)
-class Block:
+class DataBlock:
     """Units end to end: unit u is `data[starts[u]:starts[u + 1]]`.
 
     `data` is uint8 [n] for text, an integer array [n] for tokens; `starts` int64 [units + 1];
@@ -73,7 +73,7 @@ class Block:
         return units, positions[places[units]]
 
 
-class Reader(Protocol):
+class BlockReader(Protocol):
     """One source; `blocks` yields each block with the cursor that the next one begins at."""
 
     @property
@@ -92,7 +92,7 @@ class Reader(Protocol):
     def notes(self) -> list[str]:
         """What is to be said about the reading of it."""
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield from `cursor` on; the first unit has the number `next_id`."""
 
 
@@ -103,13 +103,13 @@ def block_of(
     num_unreadable: int,
     size_bytes: int,
     origins: Sequence[str] = (),
-) -> Block:
+) -> DataBlock:
     """Return a block of text documents."""
     starts = np.zeros(len(docs) + 1, np.int64)
     np.cumsum([len(d) for d in docs], out=starts[1:])
     data = np.frombuffer(b"".join(docs), np.uint8)
     ids = np.arange(first_id, first_id + len(docs), dtype=np.int64)
-    return Block(data, starts, ids, starts, num_unreadable, size_bytes, tuple(origins))
+    return DataBlock(data, starts, ids, starts, num_unreadable, size_bytes, tuple(origins))
 
 
 def show(data: NDArray[Any], start: int, end: int) -> str:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import Block, show
+from trimtab.data_scan.block import DataBlock, show
 
-__all__ = ["Difference", "NgramCounts", "by_lines"]
+__all__ = ["CleaningDifference", "NgramCounts", "by_lines"]
 
 _HASH_BITS = 20
 _MIX = np.uint32(0x9E3779B1)
@@ -66,7 +66,7 @@ class NgramCounts:
 
 
 @dataclass
-class Difference:
+class CleaningDifference:
     """Before against after, over the text of both."""
 
     before: NgramCounts = field(default_factory=NgramCounts)
@@ -83,7 +83,7 @@ class Difference:
     inserted_backslashes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
 
-    def add_before(self, block: Block) -> None:
+    def add_before(self, block: DataBlock) -> None:
         """Take in a block of what went into the cleaning."""
         self.before.update(block.data)
         for _, raw in _documents(block):
@@ -91,7 +91,7 @@ class Difference:
             if len(self.known) < self.capacity:
                 self.known[_letters(raw)] = (_hash(raw), len(raw), raw.count(b"\\"))
 
-    def add_after(self, block: Block, path: str) -> None:
+    def add_after(self, block: DataBlock, path: str) -> None:
         """Take in a block of what came out."""
         self.after.update(block.data)
         for unit, raw in _documents(block):
@@ -115,17 +115,17 @@ class Difference:
                     )
 
 
-def by_lines(block: Block) -> Block:
+def by_lines(block: DataBlock) -> DataBlock:
     """Return a block of plain text with its lines as units.
 
     Windows of bytes shift with any insertion.
     """
     ends = np.flatnonzero(block.data == ord("\n")) + 1
     starts = np.unique(np.concatenate(([0], ends, [len(block.data)]))).astype(np.int64)
-    return Block(block.data, starts, np.arange(len(starts) - 1), starts, 0, block.size_bytes)
+    return DataBlock(block.data, starts, np.arange(len(starts) - 1), starts, 0, block.size_bytes)
 
 
-def _documents(block: Block) -> Iterator[tuple[int, bytes]]:
+def _documents(block: DataBlock) -> Iterator[tuple[int, bytes]]:
     edges = block.starts.tolist()
     raw = block.data.tobytes()
     for unit, (start, end) in enumerate(itertools.pairwise(edges)):

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import Block
-from trimtab.data_scan.source_counts import Account
+from trimtab.data_scan.block import DataBlock
+from trimtab.data_scan.source_counts import SourceCounts
 
-__all__ = ["Duplicates", "Seen"]
+__all__ = ["Duplicates", "HashCounter"]
 
 _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 128
@@ -41,7 +41,7 @@ _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 _SHINGLE_TOKENS = 5
 
 
-class Seen:
+class HashCounter:
     """Hashes and how often each came, for at most `capacity` of them.
 
     When it is full, a hash is kept only if its lowest bit is 0, then its lowest two, and so on: a
@@ -85,12 +85,12 @@ class Duplicates:
 
     def __init__(self, *, near: bool = True, capacity: int = 1 << 21) -> None:
         """Start empty; `capacity` bounds each of the two tables."""
-        self.exact = Seen(capacity)
-        self.keys = Seen(capacity * 4) if near else None
-        self.heads = Seen(capacity)
+        self.exact = HashCounter(capacity)
+        self.keys = HashCounter(capacity * 4) if near else None
+        self.heads = HashCounter(capacity)
         self.num_short = 0
 
-    def update(self, block: Block, account: Account) -> None:
+    def update(self, block: DataBlock, account: SourceCounts) -> None:
         """Take in the documents of a block.
 
         Units of a repeated one are noted, but for its first time.
@@ -126,7 +126,7 @@ class Duplicates:
             account.add_total("near_duplicates", len(near))
             _note(account, "near-duplicates", block, near)
 
-    def _near(self, block: Block, docs: NDArray[np.int64]) -> list[int]:
+    def _near(self, block: DataBlock, docs: NDArray[np.int64]) -> list[int]:
         assert self.keys is not None
         block = _trimmed(block)
         found = []
@@ -176,7 +176,7 @@ class Duplicates:
             self.keys.load(state["keys"])
 
 
-def _note(account: Account, rule: str, block: Block, docs: list[int]) -> None:
+def _note(account: SourceCounts, rule: str, block: DataBlock, docs: list[int]) -> None:
     """Note the units that documents cover."""
     if not docs:
         return
@@ -210,7 +210,7 @@ def shingle_hashes(data: NDArray[Any]) -> NDArray[np.uint64]:
     return hashes
 
 
-def band_keys(block: Block, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
+def band_keys(block: DataBlock, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Return the 8 keys of each document, uint64 [docs, 8]; near duplicates share one.
 
     0 stands for a key that too few different shingles went into, as in a run of one character.
@@ -238,17 +238,19 @@ def band_keys(block: Block, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
     return keys
 
 
-def _trimmed(block: Block) -> Block:
+def _trimmed(block: DataBlock) -> DataBlock:
     """Return a block whose documents are no longer than what is compared of them."""
     lengths = np.minimum(np.diff(block.doc_starts), _COMPARED_BYTES // block.data.itemsize)
     if lengths.sum() == len(block.data):
         return block
     parts = [block.data[s : s + n] for s, n in zip(block.doc_starts, lengths, strict=False)]
     starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    return Block(np.concatenate(parts), starts, block.ids, starts)
+    return DataBlock(np.concatenate(parts), starts, block.ids, starts)
 
 
-def _kept(hashes: NDArray[np.uint64], block: Block, docs: NDArray[np.int64]) -> NDArray[np.int64]:
+def _kept(
+    hashes: NDArray[np.uint64], block: DataBlock, docs: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Return the places of the shingles taken: of long documents a quarter, of short ones all."""
     chosen = hashes >> np.uint64(62) == 0
     sizes = (block.doc_starts[docs + 1] - block.doc_starts[docs]) * block.data.itemsize

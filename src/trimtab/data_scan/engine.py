@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab.data_scan.block import Block
-from trimtab.data_scan.difference import Difference, by_lines
+from trimtab.data_scan.block import DataBlock
+from trimtab.data_scan.difference import CleaningDifference, by_lines
 from trimtab.data_scan.duplicates import Duplicates
 from trimtab.data_scan.epochs import EpochPlan, plan_epochs
-from trimtab.data_scan.findings import Finding, corpus_tokens, judge
+from trimtab.data_scan.findings import DataFinding, corpus_tokens, judge
 from trimtab.data_scan.passes import PASSES
 from trimtab.data_scan.places import check_state_place
-from trimtab.data_scan.source_counts import Account
-from trimtab.data_scan.sources import Reading, expand, find_sources, open_source
+from trimtab.data_scan.source_counts import SourceCounts
+from trimtab.data_scan.sources import ReadSettings, expand, find_sources, open_source
 from trimtab.data_scan.state import load_state, save_state
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
 
@@ -27,7 +27,7 @@ SAVE_EVERY_S = 30.0
 class ScanSettings:
     """What is looked for, and how."""
 
-    reading: Reading = field(default_factory=Reading)
+    reading: ReadSettings = field(default_factory=ReadSettings)
     duplicates: bool = True
     """Look for exact and near duplicates: about as dear as all other passes together."""
     vocab: int | None = None
@@ -65,11 +65,11 @@ class Progress:
 class ScanResult:
     """What was found."""
 
-    sources: tuple[Account, ...]
-    findings: tuple[Finding, ...]
+    sources: tuple[SourceCounts, ...]
+    findings: tuple[DataFinding, ...]
     errors: tuple[dict[str, str], ...]
     epochs: EpochPlan | None
-    difference: Difference | None
+    difference: CleaningDifference | None
     notes: tuple[str, ...] = ()
     """What is to be said about how it was counted."""
 
@@ -143,7 +143,7 @@ class _Job:
         )
         found = expand(paths)
         self.errors, self.files, self.notes = found.errors, found.files, found.notes
-        self.accounts: list[Account] = []
+        self.accounts: list[SourceCounts] = []
         self.duplicates = Duplicates() if settings.duplicates else None
         self.next_file = 0
         self.cursor = 0
@@ -170,7 +170,7 @@ class _Job:
         kind, reader = open_source(path, self.settings.reading)
         if not self.under_way:
             self.accounts.append(
-                Account(str(path), kind, reader.unit, reader.context, self.settings.vocab)
+                SourceCounts(str(path), kind, reader.unit, reader.context, self.settings.vocab)
             )
             self.under_way = True
         account = self.accounts[-1]
@@ -195,7 +195,7 @@ class _Job:
                 self.saved_at = time.monotonic()
         account.notes += reader.notes
 
-    def _take(self, block: Block, account: Account) -> None:
+    def _take(self, block: DataBlock, account: SourceCounts) -> None:
         for look in PASSES:
             look(block, account)
         if self.duplicates is not None:
@@ -240,15 +240,15 @@ class _Job:
             state["under_way"],
         )
         self.scanned_bytes, self.errors = state["scanned_bytes"], state["errors"]
-        self.accounts = [Account.from_state(a) for a in state["accounts"]]
+        self.accounts = [SourceCounts.from_state(a) for a in state["accounts"]]
         if self.duplicates is not None:
             self.duplicates.load(state["duplicates"])
 
 
 def _compare(
     settings: ScanSettings, before: str, after: str, errors: list[dict[str, str]]
-) -> Difference | None:
-    difference = Difference()
+) -> CleaningDifference | None:
+    difference = CleaningDifference()
     try:
         for _, block in _blocks(before, settings.reading):
             difference.add_before(block)
@@ -260,7 +260,7 @@ def _compare(
     return difference
 
 
-def _blocks(given: str, reading: Reading) -> Iterator[tuple[str, Block]]:
+def _blocks(given: str, reading: ReadSettings) -> Iterator[tuple[str, DataBlock]]:
     """Yield the blocks of all text under a path.
 
     Raises:

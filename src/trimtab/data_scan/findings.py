@@ -7,13 +7,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.difference import Difference
+from trimtab.data_scan.difference import CleaningDifference
 from trimtab.data_scan.epochs import EpochPlan
 from trimtab.data_scan.passes import NOT_JUDGED, RATIO_STEPS
-from trimtab.data_scan.rules import RULES, Rule
-from trimtab.data_scan.source_counts import MAX_EXAMPLES, Account, Tally
+from trimtab.data_scan.rules import DataRule, data_rules
+from trimtab.data_scan.source_counts import MAX_EXAMPLES, SourceCounts, Tally
 
-__all__ = ["Finding", "corpus_tokens", "figures", "judge"]
+__all__ = ["DataFinding", "corpus_tokens", "figures", "judge"]
 
 Severity = Literal["error", "warning", "info"]
 _ORDER = {"error": 0, "warning": 1, "info": 2}
@@ -31,7 +31,7 @@ _FEWEST_JUDGED = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class DataFinding:
     """What one rule says of one source, or of all (`where` is then empty)."""
 
     rule: str
@@ -50,14 +50,14 @@ class Finding:
 
 
 def judge(
-    accounts: Sequence[Account],
+    accounts: Sequence[SourceCounts],
     *,
     vocab: int | None,
     epochs: EpochPlan | None,
-    difference: Difference | None,
-) -> tuple[Finding, ...]:
+    difference: CleaningDifference | None,
+) -> tuple[DataFinding, ...]:
     """Return all findings, most severe first, then by how much is hit."""
-    found: list[Finding] = []
+    found: list[DataFinding] = []
     for account in accounts:
         if _holds_nothing(account):
             found.append(_of_nothing(account))
@@ -70,7 +70,7 @@ def judge(
     return tuple(sorted(found, key=lambda f: (_ORDER[f.severity], -f.count, f.rule, f.where)))
 
 
-def corpus_tokens(accounts: Iterable[Account]) -> tuple[int, bool]:
+def corpus_tokens(accounts: Iterable[SourceCounts]) -> tuple[int, bool]:
     """Return the tokens of all sources, and whether some are estimated from bytes of text."""
     total, estimated = 0, False
     for account in accounts:
@@ -80,7 +80,7 @@ def corpus_tokens(accounts: Iterable[Account]) -> tuple[int, bool]:
     return total, estimated
 
 
-def figures(account: Account) -> dict[str, Any]:
+def figures(account: SourceCounts) -> dict[str, Any]:
     """Return the row of a source in the table; shares are of its units or documents."""
     totals, units = account.totals, max(account.num_units, 1)
     counts = account.counts[account.counts > 0] / max(account.counts.sum(), 1)
@@ -143,23 +143,23 @@ def _ratio(totals: Mapping[str, int], part: str, whole: str) -> float | None:
     return totals.get(part, 0) / totals[whole] if totals.get(whole) else None
 
 
-def _of_units(account: Account) -> Iterator[Finding]:
+def _of_units(account: SourceCounts) -> Iterator[DataFinding]:
     tallies = {**account.tallies, **_outliers(account)}
     if account.num_unreadable:
-        yield _finding(RULES["unreadable"], account, account.num_unreadable, (), ())
+        yield _finding(data_rules()["unreadable"], account, account.num_unreadable, (), ())
     for name, tally in tallies.items():
         if name != "token-range":
             ranges = tuple((a, b) for a, b in tally.ranges)
-            yield _finding(RULES[name], account, tally.num_units, tally.examples, ranges)
+            yield _finding(data_rules()[name], account, tally.num_units, tally.examples, ranges)
 
 
 def _finding(
-    rule: Rule,
-    account: Account,
+    rule: DataRule,
+    account: SourceCounts,
     count: int,
     examples: Sequence[Mapping[str, Any]],
     ranges: tuple[tuple[int, int], ...],
-) -> Finding:
+) -> DataFinding:
     share = count / max(account.num_units, 1)
     units = f"{account.unit}s" if count != 1 else account.unit
     docs = account.totals.get(rule.name.replace("-", "_"), 0)  # samples are hit by whole documents
@@ -168,7 +168,7 @@ def _finding(
         if docs and account.unit == "sample" and account.kind != "text"
         else ""
     )
-    return Finding(
+    return DataFinding(
         rule=rule.name,
         severity=rule.severity(share),
         message=f"{rule.says}: {count:,} {units} of {account.num_units:,} ({share:.2%}){more}",
@@ -188,7 +188,7 @@ def _finding(
     )
 
 
-def _outliers(account: Account) -> dict[str, Tally]:
+def _outliers(account: SourceCounts) -> dict[str, Tally]:
     """Return the units with a piece that compresses far better than the source's others."""
     ratios = np.frombuffer(bytes(account.ratio_low), np.uint8)
     judged = ratios[ratios != NOT_JUDGED].astype(np.float64) / RATIO_STEPS
@@ -220,7 +220,7 @@ def _tally(units: NDArray[np.int64], ratios: NDArray[np.uint8]) -> Tally:
     return tally
 
 
-def _holds_nothing(account: Account) -> bool:
+def _holds_nothing(account: SourceCounts) -> bool:
     """Whether a source has no token, or no byte of text but blanks."""
     text = account.unit == "document" or account.kind == "text"
     return not (
@@ -230,10 +230,10 @@ def _holds_nothing(account: Account) -> bool:
     )
 
 
-def _of_nothing(account: Account) -> Finding:
+def _of_nothing(account: SourceCounts) -> DataFinding:
     """Return that a source holds no document, or only empty ones."""
-    rule = RULES["empty-source"]
-    return Finding(
+    rule = data_rules()["empty-source"]
+    return DataFinding(
         rule=rule.name,
         severity="warning",
         message=(
@@ -250,15 +250,15 @@ def _of_nothing(account: Account) -> Finding:
     )
 
 
-def _of_lengths(account: Account) -> Iterator[Finding]:
+def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
     """Yield where documents of tokens are empty.
 
     And where many have one and the same great length: they were cut there.
     """
     docs = sum(account.lengths.values())
     if account.unit == "sample" and (empty := account.lengths.get(0)):
-        rule = RULES["empty-documents"]
-        yield Finding(
+        rule = data_rules()["empty-documents"]
+        yield DataFinding(
             rule=rule.name,
             severity=rule.severity(empty / docs),
             message=(
@@ -276,10 +276,10 @@ def _of_lengths(account: Account) -> Iterator[Finding]:
         return
     length, number = max(long.items(), key=lambda item: (item[1], item[0]))
     longest = max(long)
-    rule = RULES["cut-at-one-length"]
+    rule = data_rules()["cut-at-one-length"]
     if number >= max(20, 0.02 * docs) and length >= longest * 0.999 and len(account.lengths) > 1:
         elements = "bytes" if account.unit == "document" else "tokens"
-        yield Finding(
+        yield DataFinding(
             rule=rule.name,
             severity=rule.severity(number / docs),
             message=(
@@ -295,13 +295,13 @@ def _of_lengths(account: Account) -> Iterator[Finding]:
         )
 
 
-def _of_tokens(account: Account, vocab: int | None) -> Iterator[Finding]:
+def _of_tokens(account: SourceCounts, vocab: int | None) -> Iterator[DataFinding]:
     """Yield token ids that the embedding has no row for."""
     if account.unit == "document" or account.kind == "text" or "highest" not in account.totals:
         return
     low, high = account.totals["lowest"], account.totals["highest"]
     if low < 0 or (vocab is not None and high >= vocab):
-        rule = RULES["token-range"]
+        rule = data_rules()["token-range"]
         bad, tally = account.totals["tokens_out_of_range"], account.tallies["token-range"]
         rows = f", the vocabulary has {vocab}" if vocab is not None else ""
         first = tally.examples[0]
@@ -310,7 +310,7 @@ def _of_tokens(account: Account, vocab: int | None) -> Iterator[Finding]:
             f" the first in sample {first['id']} at token {first['offset']}; ids go from {low} to"
             f" {high}{rows}"
         )
-        yield Finding(
+        yield DataFinding(
             rule=rule.name,
             severity="error",
             message=message,
@@ -329,8 +329,8 @@ def _of_tokens(account: Account, vocab: int | None) -> Iterator[Finding]:
             examples=tuple(tally.examples),
         )
     elif vocab is not None and vocab > 1 << 16 and low >= 0 and high < 1 << 16:
-        rule = RULES["token-overflow"]
-        yield Finding(
+        rule = data_rules()["token-overflow"]
+        yield DataFinding(
             rule=rule.name,
             severity="warning",
             message=f"{rule.says}: no id above {high}, though the vocabulary has {vocab}",
@@ -342,13 +342,13 @@ def _of_tokens(account: Account, vocab: int | None) -> Iterator[Finding]:
         )
 
 
-def _of_epochs(plan: EpochPlan | None, accounts: Iterable[Account]) -> Iterator[Finding]:
+def _of_epochs(plan: EpochPlan | None, accounts: Iterable[SourceCounts]) -> Iterator[DataFinding]:
     if plan is None or plan.epochs <= 1:
         return
-    rule = RULES["epochs"]
+    rule = data_rules()["epochs"]
     about = "about " if corpus_tokens(accounts)[1] else ""
     begins = f"; epoch 2 begins at step {plan.starts[0]:,}" if plan.starts else ""
-    yield Finding(
+    yield DataFinding(
         rule=rule.name,
         severity="warning",
         message=(
@@ -368,11 +368,11 @@ def _of_epochs(plan: EpochPlan | None, accounts: Iterable[Account]) -> Iterator[
     )
 
 
-def _of_difference(difference: Difference) -> Iterator[Finding]:
+def _of_difference(difference: CleaningDifference) -> Iterator[DataFinding]:
     grown = difference.after.grown(difference.before)
     if not grown and not difference.num_rewritten:
         return
-    rule = RULES["inserted"]
+    rule = data_rules()["inserted"]
     shown = [
         {"ngram": ngram.decode("utf-8", "backslashreplace"), "before": then, "after": now}
         for ngram, then, now in grown
@@ -385,7 +385,7 @@ def _of_difference(difference: Difference) -> Iterator[Finding]:
         )
     if grown:
         what.append(f"{shown[0]['ngram']!s} {grown[0][1]:,} → {grown[0][2]:,} times")
-    yield Finding(
+    yield DataFinding(
         rule=rule.name,
         severity="error",
         message=f"{rule.says}: {'; '.join(what)}",

@@ -7,9 +7,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, Block
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock
 from trimtab.data_scan.runs import MAX_SPAN, MIN_RUN_BYTES, find_runs
-from trimtab.data_scan.source_counts import Account
+from trimtab.data_scan.source_counts import SourceCounts
 
 __all__ = ["NOT_JUDGED", "PASSES", "RATIO_STEPS"]
 
@@ -31,7 +31,7 @@ _MAX_TOKEN_COUNTED = 1 << 22
 _MAX_LENGTHS = 200_000
 
 
-def count(block: Block, account: Account) -> None:
+def count(block: DataBlock, account: SourceCounts) -> None:
     """Sizes, lengths of documents, how often each byte or token occurs."""
     account.size_bytes += block.size_bytes
     account.num_elements += len(block.data)
@@ -65,7 +65,7 @@ def count(block: Block, account: Account) -> None:
             account.counts += np.bincount(part, minlength=len(account.counts))
 
 
-def _blank(block: Block) -> NDArray[np.int64]:
+def _blank(block: DataBlock) -> NDArray[np.int64]:
     """Return the units that hold nothing, or nothing but blanks."""
     empty = block.lengths == 0
     first, last = block.starts[:-1], block.starts[1:] - 1
@@ -76,7 +76,7 @@ def _blank(block: Block) -> NDArray[np.int64]:
     return np.flatnonzero(empty)
 
 
-def _out_of_range(block: Block, account: Account) -> None:
+def _out_of_range(block: DataBlock, account: SourceCounts) -> None:
     bad = block.data < 0
     if account.vocab is not None:
         bad |= block.data >= account.vocab
@@ -85,7 +85,7 @@ def _out_of_range(block: Block, account: Account) -> None:
     account.hit("token-range", block, *block.first_in_units(places))
 
 
-def escapes(block: Block, account: Account) -> None:
+def escapes(block: DataBlock, account: SourceCounts) -> None:
     """Stretches of text that backslashes dominate, and long runs of them."""
     if not block.is_text:
         return
@@ -106,7 +106,7 @@ def escapes(block: Block, account: Account) -> None:
     account.hit("escapes", block, units, seen[np.searchsorted(seen, block.starts[units])])
 
 
-def repeats(block: Block, account: Account) -> None:
+def repeats(block: DataBlock, account: SourceCounts) -> None:
     """Runs of one n-gram."""
     if block.is_text:
         runs = find_runs(
@@ -121,7 +121,7 @@ def repeats(block: Block, account: Account) -> None:
     account.hit("repeats", block, *block.first_in_units(runs.starts))
 
 
-def compression(block: Block, account: Account) -> None:
+def compression(block: DataBlock, account: SourceCounts) -> None:
     """How well each piece of at most 8 KiB compresses; the worst of a unit is kept."""
     compressor = zstandard.ZstdCompressor(level=1, write_content_size=False)
     raw = memoryview(block.data.tobytes())
@@ -154,7 +154,7 @@ def compression(block: Block, account: Account) -> None:
     known.extend(worst.tobytes())
 
 
-def dominance(block: Block, account: Account) -> None:
+def dominance(block: DataBlock, account: SourceCounts) -> None:
     """Samples of which one token makes up more than half."""
     size = account.context
     if block.is_text or not size:
@@ -171,7 +171,7 @@ def dominance(block: Block, account: Account) -> None:
     account.hit("one-token", block, whole[share > 0.5])
 
 
-def markup(block: Block, account: Account) -> None:
+def markup(block: DataBlock, account: SourceCounts) -> None:
     """Documents that are HTML: closing tags, five or more, and one per 250 bytes."""
     if not block.is_text:
         return
@@ -189,7 +189,7 @@ def markup(block: Block, account: Account) -> None:
     account.hit("markup", block, units, closing[np.searchsorted(closing, block.starts[units])])
 
 
-def encoding(block: Block, account: Account) -> None:
+def encoding(block: DataBlock, account: SourceCounts) -> None:
     """U+FFFD, NUL, bytes that are no UTF-8, text decoded wrongly, JSON escaped twice."""
     if not block.is_text:
         return
@@ -228,7 +228,7 @@ def _places(data: NDArray[np.uint8], raw: bytes, mark: bytes) -> NDArray[np.int6
     return np.flatnonzero(hit).astype(np.int64)
 
 
-def _invalid(block: Block, raw: bytes, account: Account) -> None:
+def _invalid(block: DataBlock, raw: bytes, account: SourceCounts) -> None:
     """Units that are no UTF-8; a window of text may cut a character at its edges."""
     try:
         raw.decode("utf-8")
@@ -251,7 +251,7 @@ def _invalid(block: Block, raw: bytes, account: Account) -> None:
     account.hit("invalid-utf-8", block, np.array(units, np.int64), np.array(at, np.int64))
 
 
-def _double_escaped(block: Block, account: Account) -> None:
+def _double_escaped(block: DataBlock, account: SourceCounts) -> None:
     r"""Units with `\n`, `\"` or `\u00e9` written out, more often than they have lines.
 
     16 or more, and one per 200 bytes.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.data_scan.block import BLOCK_BYTES, Block, Unit
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Unit
 from trimtab.data_scan.read_text import ORIGINS
 from trimtab.errors import MissingExtraError, ReadError
 
@@ -37,7 +37,7 @@ class Columns:
         self.total = 0
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield one block per record batch of at most `_ROWS` rows."""
         import pyarrow as pa
 
@@ -109,7 +109,7 @@ def _cut(batch: Any) -> Iterator[Any]:
         yield batch.slice(start, rows)
 
 
-def _block(pa: Any, batch: Any, first_id: int) -> Block:
+def _block(pa: Any, batch: Any, first_id: int) -> DataBlock:
     column = batch.column(0).cast(pa.large_binary())
     count = len(column)
     _, offsets, values = column.buffers()
@@ -120,4 +120,4 @@ def _block(pa: Any, batch: Any, first_id: int) -> Block:
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
     says = batch.column(1).to_pylist() if batch.num_columns > 1 else []
     origins = tuple((o or "")[:200] for o in says)
-    return Block(data, starts, ids, starts, column.null_count, len(data), origins)
+    return DataBlock(data, starts, ids, starts, column.null_count, len(data), origins)

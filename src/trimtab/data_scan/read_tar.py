@@ -6,7 +6,7 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, cast
 
-from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
+from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Unit, block_of
 from trimtab.data_scan.read_text import Records, load_json, opened
 from trimtab.errors import ReadError
 
@@ -33,7 +33,7 @@ class TarShard:
         self.notes: list[str] = []
         self._origin = ""
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks of whole samples; the cursor counts samples."""
         docs: list[bytes] = []
         origins: list[str] = []
@@ -56,7 +56,7 @@ class TarShard:
 
     def _block(
         self, docs: list[bytes], next_id: int, bad: int, size: int, origins: list[str]
-    ) -> Block:
+    ) -> DataBlock:
         says = origins if self.records.say_origins else []
         return block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=says)
 

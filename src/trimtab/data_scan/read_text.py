@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, Block, Unit, block_of
+from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Unit, block_of
 from trimtab.data_scan.unpack import open_data
 from trimtab.errors import ReadError
 
@@ -59,7 +59,7 @@ class PlainText:
         self.total = path.stat().st_size
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks; the cursor counts bytes of the unpacked text."""
         step = max(BLOCK_BYTES // self.context, 1) * self.context
         with opened(self.path, cursor) as stream:
@@ -68,7 +68,10 @@ class PlainText:
                 starts = np.append(np.arange(0, len(raw), self.context, dtype=np.int64), len(raw))
                 ids = np.arange(next_id, next_id + len(starts) - 1, dtype=np.int64)
                 next_id += len(ids)
-                yield Block(np.frombuffer(raw, np.uint8), starts, ids, starts, 0, len(raw)), cursor
+                yield (
+                    DataBlock(np.frombuffer(raw, np.uint8), starts, ids, starts, 0, len(raw)),
+                    cursor,
+                )
 
 
 class JsonLines:
@@ -83,7 +86,7 @@ class JsonLines:
         self.total = path.stat().st_size
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks of whole records; the cursor counts bytes of the unpacked text."""
         with opened(self.path, cursor) as stream:
             while True:

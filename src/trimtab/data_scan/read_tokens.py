@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, Block, Unit
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Unit
 from trimtab.errors import ReadError
 
 __all__ = ["Tokens", "megatron", "npy", "raw_bin"]
@@ -43,7 +43,7 @@ class Tokens:
         self.total = self.num_tokens
         self.notes: list[str] = []
 
-    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[Block, int]]:
+    def blocks(self, cursor: int, next_id: int) -> Iterator[tuple[DataBlock, int]]:
         """Yield blocks; the cursor counts tokens, and `next_id` follows from it."""
         del next_id
         per_block = max(BLOCK_BYTES // self.dtype.itemsize // self.context, 1) * self.context
@@ -75,7 +75,7 @@ class Tokens:
         tokens = np.frombuffer(raw[:whole], self.dtype)
         return tokens.astype(np.uint16) if self.dtype.itemsize == 1 else tokens  # uint8 means text
 
-    def _block(self, data: NDArray[Any], cursor: int) -> Block:
+    def _block(self, data: NDArray[Any], cursor: int) -> DataBlock:
         end, size = cursor + len(data), self.context
         edges = np.arange(cursor // size * size + size, end, size, dtype=np.int64)
         starts = np.concatenate(([cursor], edges, [end])).astype(np.int64)
@@ -87,7 +87,7 @@ class Tokens:
             ends = self.doc_ends[first : np.searchsorted(self.doc_ends, end, side="right")] - cursor
             rest = [] if len(ends) and ends[-1] == len(data) else [len(data)]
             docs = np.concatenate(([0], ends, rest)).astype(np.int64)
-        return Block(data, starts, ids, docs, 0, len(data) * self.dtype.itemsize)
+        return DataBlock(data, starts, ids, docs, 0, len(data) * self.dtype.itemsize)
 
 
 def megatron(index: Path, context: int) -> Tokens:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import Block, show
+from trimtab.data_scan.block import DataBlock, show
 
-__all__ = ["MAX_EXAMPLES", "Account", "Tally"]
+__all__ = ["MAX_EXAMPLES", "SourceCounts", "Tally"]
 
 MAX_EXAMPLES = 3
 MAX_ORIGINS = 100
@@ -42,7 +42,7 @@ class Tally:
 
 
 @dataclass
-class Account:
+class SourceCounts:
     """One source."""
 
     path: str
@@ -75,7 +75,11 @@ class Account:
     notes: list[str] = field(default_factory=list)
 
     def hit(
-        self, rule: str, block: Block, units: NDArray[np.int64], at: NDArray[np.int64] | None = None
+        self,
+        rule: str,
+        block: DataBlock,
+        units: NDArray[np.int64],
+        at: NDArray[np.int64] | None = None,
     ) -> None:
         """Note units of a block; `at` holds where in the block each is to be shown."""
         if not len(units):
@@ -121,7 +125,7 @@ class Account:
         return state
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "Account":
+    def from_state(cls, state: dict[str, Any]) -> "SourceCounts":
         """Return what `state` was taken of."""
         lengths, tallies = state["lengths"], state["tallies"]
         return cls(

@@ -5,7 +5,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trimtab.data_scan.block import Reader
+from trimtab.data_scan.block import BlockReader
 from trimtab.data_scan.places import is_own_file
 from trimtab.data_scan.read_tables import Columns
 from trimtab.data_scan.read_tar import TarShard
@@ -14,14 +14,14 @@ from trimtab.data_scan.read_tokens import megatron, npy, raw_bin
 from trimtab.data_scan.unpack import open_data
 from trimtab.errors import ReadError
 
-__all__ = ["Found", "Reading", "expand", "find_sources", "open_source"]
+__all__ = ["FoundFiles", "ReadSettings", "expand", "find_sources", "open_source"]
 
 _PACKED = (".gz", ".zst", ".zstd", ".xz", ".bz2")
 _TABLES = (".parquet", ".arrow", ".feather")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadSettings:
     """How sources are read."""
 
     field: str | None = None
@@ -36,7 +36,7 @@ class Reading:
 
 
 @dataclass
-class Found:
+class FoundFiles:
     """The files that some paths mean."""
 
     files: list[Path] = field(default_factory=list)
@@ -61,9 +61,9 @@ def find_sources(given: str | Path) -> list[Path]:
     return found.files
 
 
-def expand(paths: list[str]) -> Found:
+def expand(paths: list[str]) -> FoundFiles:
     """Return every file that the paths mean, and what they mean that cannot be read."""
-    found = Found()
+    found = FoundFiles()
     for given in paths:
         path = Path(given)
         if path.is_dir():
@@ -79,7 +79,7 @@ def expand(paths: list[str]) -> Found:
     return found
 
 
-def _walk(root: Path, found: Found) -> None:
+def _walk(root: Path, found: FoundFiles) -> None:
     """Take in a directory, sorted by name; what is no file of data is told."""
     files: list[Path] = []
     before = len(found.errors)
@@ -103,7 +103,7 @@ def _walk(root: Path, found: Found) -> None:
         found._fail(root, "holds no file; give a file of data, or a directory of them")
 
 
-def _is_data(path: Path, found: Found) -> bool:
+def _is_data(path: Path, found: FoundFiles) -> bool:
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -118,11 +118,11 @@ def _is_data(path: Path, found: Found) -> bool:
     return True
 
 
-def _unreadable(error: OSError, found: Found) -> None:
+def _unreadable(error: OSError, found: FoundFiles) -> None:
     found._fail(str(error.filename), f"cannot be read ({error.strerror})")
 
 
-def open_source(path: Path, reading: Reading) -> tuple[str, Reader]:
+def open_source(path: Path, reading: ReadSettings) -> tuple[str, BlockReader]:
     """Return the kind of a file and its reader, by name first and by content where that says
     nothing.
 

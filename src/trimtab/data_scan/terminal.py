@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimtab.data_scan.engine import ScanResult
-from trimtab.data_scan.findings import Finding, corpus_tokens, figures
+from trimtab.data_scan.findings import DataFinding, corpus_tokens, figures
 from trimtab.text import visible
 
 __all__ = ["render_scan"]
@@ -82,7 +82,7 @@ def _line(name: str, row: Mapping[str, Any]) -> str:
     )
 
 
-def _finding(found: Finding, *, several: bool) -> RenderableType:
+def _finding(found: DataFinding, *, several: bool) -> RenderableType:
     sign, style = _MARK[found.severity]
     where = f"  {visible(found.where)}" if found.where and several else ""
     lines = [

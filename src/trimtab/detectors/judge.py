@@ -7,7 +7,7 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -40,12 +40,13 @@ from trimtab.detectors.reversal import ReversalDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
+from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ReadError
 from trimtab.record import RunRecord
 
-__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record"]
+__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge"]
 
 DETECTORS: tuple[Detector[Any], ...] = (
     NonFiniteDetector(),
@@ -190,6 +191,30 @@ class Judge:
                 f"judge state: no state of detector {missing[0]!r}; start the judge anew"
             )
         return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
+
+
+def make_judge(
+    detectors: Iterable[Detector[Any] | str] = (), thresholds: Mapping[str, float] | None = None
+) -> Judge:
+    """Return a judge with the built-in detectors, further ones, and changed settings.
+
+    The same judge serves a log and a live run, so both give the same findings.
+
+    Args:
+        detectors: Further detectors, or names of entry points in the group `trimtab.detectors`.
+        thresholds: `detector.setting` -> number, of built-in and of further detectors.
+
+    Raises:
+        ConfigError: A name is not known, or a detector refuses a value.
+
+    Example:
+        >>> judge = make_judge(thresholds={"spike.threshold_sigma": 12})
+        >>> make_judge(thresholds={"spike.sigma": 12})
+        Traceback (most recent call last):
+        trimtab.errors.ConfigError: thresholds: no detector has the setting 'spike.sigma'...
+    """
+    further = load_detectors(detectors, taken=(d.name for d in DETECTORS))
+    return Judge(with_thresholds((*DETECTORS, *further), thresholds or {}))
 
 
 def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
-from trimtab.detectors.judge import judge_record
+from trimtab.detectors.judge import Judge, judge_record
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
@@ -33,17 +33,22 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 
 
 def all_findings(
-    record: RunRecord, *, sensitivity: Sensitivity | None = None, hindsight: bool = True
+    record: RunRecord,
+    *,
+    judge: Judge | None = None,
+    sensitivity: Sensitivity | None = None,
+    hindsight: bool = True,
 ) -> tuple[Finding, ...]:
     """Return what every detector says of a derived record.
 
     Args:
         record: With its derived signals.
+        judge: The detectors to use; None: the built-in ones.
         sensitivity: Thresholds moved by a factor; for measuring.
         hindsight: False while the log still grows: only what the guard would have said.
     """
     moved = sensitivity or Sensitivity()
-    findings = judge_record(record, moved.judge())
+    findings = judge_record(record, moved.judge() if judge is None else judge)
     if not hindsight:
         return findings
     later = [f for rule in HINDSIGHT for f in rule(record)]

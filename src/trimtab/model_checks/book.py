@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trimtab.config_rules.lint import Finding
-from trimtab.config_rules.rules import RULE_BY_ID
+from trimtab.config_rules.lint import ConfigFinding
+from trimtab.config_rules.rules import rule_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,10 +25,10 @@ def found(
     *,
     values: Mapping[str, Any] | None = None,
     instead: str = "",
-) -> Finding:
+) -> ConfigFinding:
     """Return a finding under a rule of the table."""
-    entry = RULE_BY_ID[rule]
-    return Finding(
+    entry = rule_table()[rule]
+    return ConfigFinding(
         rule=rule,
         title=entry.title,
         topic=entry.topic,
@@ -55,6 +55,6 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(every[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def ordered(findings: Iterable[ConfigFinding]) -> tuple[ConfigFinding, ...]:
     """Return findings with the most severe first, otherwise in the order they came."""
     return tuple(sorted(findings, key=lambda f: _RANK[f.severity]))

@@ -17,7 +17,7 @@ from trimtab.model_checks.gradients import as_it_was, logits_of, tiny_batch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
 
 __all__ = ["Lookahead", "judge_lookahead", "look_ahead"]
@@ -82,7 +82,7 @@ def _compare(model: nn.Module, tokens: Tensor, vocab: int) -> Lookahead | None:
     return Lookahead(earlier=float(change[:-1].max()), own=float(change[-1]))
 
 
-def judge_lookahead(seen: Lookahead | None) -> Iterator[Finding]:
+def judge_lookahead(seen: Lookahead | None) -> Iterator[ConfigFinding]:
     """Tell a model whose earlier logits a later token changes."""
     if seen is None or seen.earlier <= TOLERANCE:
         return

@@ -20,7 +20,7 @@ from trimtab.model_checks.gradients import tiny_batch, token_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["Coordinates", "coordinate_check"]
 
@@ -39,7 +39,7 @@ class Coordinates:
     slope: Mapping[str, float]
     """Layer → slope of log(change) on log(width): 0 under µP, NaN where a change is 0 or not
     finite."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ConfigFinding, ...]
 
     @property
     def passed(self) -> bool:
@@ -194,7 +194,9 @@ def _slope(widths: Sequence[int], values: Sequence[float]) -> float:
     return float(np.polyfit(np.log(widths), np.log(values), 1)[0])
 
 
-def _judge(slope: Mapping[str, float], change: Mapping[str, tuple[float, ...]]) -> list[Finding]:
+def _judge(
+    slope: Mapping[str, float], change: Mapping[str, tuple[float, ...]]
+) -> list[ConfigFinding]:
     wild = [n for n, values in change.items() if not all(map(math.isfinite, values))]
     steep = {n: s for n, s in slope.items() if s > LIMIT}
     if not steep and not wild:

@@ -18,11 +18,11 @@ from trimtab.model_checks.weights import fill_noise
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
 
 __all__ = [
-    "Pass",
+    "GradientPass",
     "as_it_was",
     "judge_loss",
     "judge_touch",
@@ -36,7 +36,7 @@ _ROWS, _TOKENS = 2, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pass:
+class GradientPass:
     """What one pass showed."""
 
     loss: float | None = None
@@ -81,7 +81,7 @@ def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
 
 def run_once(
     model: nn.Module, anatomy: Anatomy, batch: Any, loss: Callable[[nn.Module, Any], Tensor] | None
-) -> Pass:
+) -> GradientPass:
     """Do one pass in train mode and leave the model as it was.
 
     Weights, gradients, buffers, random state.
@@ -92,9 +92,9 @@ def run_once(
     Cost: one forward and backward pass, and the memory of one set of gradients.
     """
     if any(p.parameter.is_meta for p in anatomy.parts):
-        return Pass(failed="weights are on the meta device")
+        return GradientPass(failed="weights are on the meta device")
     if batch is None and anatomy.vocab is None:
-        return Pass(failed="no token embedding was recognised; give batch= and loss=")
+        return GradientPass(failed="no token embedding was recognised; give batch= and loss=")
     device = anatomy.parts[0].parameter.device
     given = tiny_batch(anatomy.vocab or 2, device) if batch is None else batch
     entering: list[float] = []
@@ -103,7 +103,7 @@ def run_once(
             value = (loss or token_loss)(model, given)
             value.backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
-            return Pass(
+            return GradientPass(
                 failed=(
                     f"{type(error).__name__}:"
                     f" {str(error).splitlines()[0][:200] if str(error) else ''}"
@@ -114,7 +114,7 @@ def run_once(
             for p in anatomy.parts
             if p.parameter.grad is not None
         }
-        return Pass(
+        return GradientPass(
             loss=float(value.detach()),
             grad_norm=norms,
             effective_std=entering[0] if entering else None,
@@ -200,7 +200,7 @@ def _share(embedded: Tensor, entering: Tensor) -> float:
     return abs(slope) * float(embedded.std())
 
 
-def judge_touch(anatomy: Anatomy, done: Pass) -> Iterator[Finding]:
+def judge_touch(anatomy: Anatomy, done: GradientPass) -> Iterator[ConfigFinding]:
     """Tell frozen parameters, those no gradient reaches, and gradients that are not finite."""
     frozen = [
         p for p in anatomy.parts if not p.parameter.requires_grad and p.role != "position embedding"
@@ -256,7 +256,7 @@ def _is_key_bias(name: str) -> bool:
     return name.endswith("bias") and any(k in name for k in ("k_proj", "key", ".k.", "wk"))
 
 
-def judge_loss(done: Pass, vocab: int | None) -> Iterator[Finding]:
+def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]:
     """Hold the first loss on random tokens against ln V."""
     if done.loss is None or vocab is None:
         return

@@ -16,7 +16,7 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
 
 __all__ = ["decay_of", "judge_groups", "judge_precision", "judge_states", "state_types"]
@@ -40,7 +40,7 @@ def decay_of(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> dict[str, fl
     }
 
 
-def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator[Finding]:
+def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator[ConfigFinding]:
     """Tell parameters in the wrong group, in no group, in two.
 
     And those the model does not have.
@@ -97,7 +97,7 @@ def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator
 
 def _judge_membership(
     anatomy: Anatomy, optimizer: torch.optim.Optimizer, decay: Mapping[str, float]
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     held = Counter(id(w) for group in optimizer.param_groups for w in group["params"])
     absent = [p.name for p in anatomy.parts if p.parameter.requires_grad and p.name not in decay]
     if absent:
@@ -165,7 +165,7 @@ def _note(state: Mapping[str, Any], types: dict[str, set[str]]) -> None:
             )
 
 
-def judge_states(types: Mapping[str, str]) -> Iterator[Finding]:
+def judge_states(types: Mapping[str, str]) -> Iterator[ConfigFinding]:
     """Warn of states that are not fp32; say nothing where they are."""
     low = {name: kind for name, kind in types.items() if set(kind.split("/")) - {"fp32", "fp64"}}
     if low:
@@ -180,7 +180,7 @@ def judge_states(types: Mapping[str, str]) -> Iterator[Finding]:
 
 def judge_precision(
     anatomy: Anatomy, dtype: str | None, scaler: object | None
-) -> Iterator[Finding]:
+) -> Iterator[ConfigFinding]:
     """Refuse fp16 without a loss scaler, before the first step.
 
     Args:

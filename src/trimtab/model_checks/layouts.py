@@ -26,9 +26,9 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
-__all__ = ["LAYOUTS", "Case", "check_replicas", "part_of", "place", "plain_names", "whole"]
+__all__ = ["LAYOUTS", "LayoutCase", "check_replicas", "part_of", "place", "plain_names", "whole"]
 
 LAYOUTS = ("ddp", "fsdp", "tp", "tp+sp", "fsdp+tp", "fsdp+tp+sp")
 """`sp` splits the sequence over the tensor-parallel ranks; `fsdp+tp` needs a multiple of 2, at
@@ -36,7 +36,7 @@ least 4."""
 
 
 @dataclass(kw_only=True)
-class Case:
+class LayoutCase:
     """What `build` gives: a model and how one step of it is done. Made anew for every layout."""
 
     model: nn.Module
@@ -57,7 +57,7 @@ class Case:
     after_step: Callable[[nn.Module], Any] | None = None
 
 
-def place(case: Case, layout: str) -> tuple[nn.Module, int, int]:
+def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
     """Put a case's model on the ranks.
 
     Return it, on how many ways the batch is split, and which is ours.
@@ -98,11 +98,11 @@ def _shard(model: nn.Module, mesh: Any) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def _split(case: Case, mesh: Any, *, sequence: bool) -> None:
+def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
-            "no tensor-parallel plan was given; set Case.tensor_plan, or leave these layouts out"
+            "no tensor-parallel plan was given; set LayoutCase.tensor_plan, or leave these layouts out"
         )
     parallelize_module(case.model, mesh, dict(plan))
 
@@ -139,7 +139,7 @@ def plain_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def check_replicas(
     model: nn.Module, step: int = 0, *, every_steps: int = 1, group: Any = None
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Tell parameters that should be the same on several ranks and are not.
 
     A plain tensor is the same on all ranks of the group; a DTensor on those that hold the same

@@ -20,7 +20,7 @@ from trimtab.model_checks.gradients import token_loss
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = [
     "Loss",
@@ -110,7 +110,7 @@ def attention_scores(
     )
 
 
-def judge_scores(scores: Scores) -> Iterator[Finding]:
+def judge_scores(scores: Scores) -> Iterator[ConfigFinding]:
     """Say whether this backend overflows where the scale is given as alpha."""
     values = {
         "product": scores.product,
@@ -138,7 +138,7 @@ def judge_scores(scores: Scores) -> Iterator[Finding]:
         )
 
 
-def judge_activations(model: nn.Module) -> Iterator[Finding]:
+def judge_activations(model: nn.Module) -> Iterator[ConfigFinding]:
     """Name the tanh-GELU modules of a model that trains in fp16: x³ is Inf from x = 40.4 on.
 
     Blind to a GELU that is called as a function.
@@ -236,7 +236,7 @@ def _lost(
     )
 
 
-def judge_ranking(rows: tuple[Loss, ...]) -> Iterator[Finding]:
+def judge_ranking(rows: tuple[Loss, ...]) -> Iterator[ConfigFinding]:
     """Tell modules whose result overflows in low precision."""
     broken = [r for r in rows if r.error == math.inf]
     if broken:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["check_loaded", "check_reload", "judge_added_layers"]
 
@@ -30,7 +30,7 @@ def check_reload(
     wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
     step: int | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
@@ -56,7 +56,7 @@ def check_reload(
         raise ConfigError(
             f"{len(per_group)} mappings for {len(groups)} groups; give one for all, or one each"
         )
-    findings: list[Finding] = []
+    findings: list[ConfigFinding] = []
     for number, (group, fields) in enumerate(zip(groups, per_group, strict=True)):
         for name, value in fields.items():
             has = group.get(name)
@@ -104,7 +104,7 @@ def _same(has: Any, value: Any) -> bool:
     return bool(has == value)
 
 
-def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Finding]:
+def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[ConfigFinding]:
     """Tell moments without a count of steps, counts that differ.
 
     And a count other than the run's.
@@ -147,7 +147,7 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Findi
         )
 
 
-def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[Finding]:
+def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     """Tell layers that the model has and the checkpoint does not; an embedding norm is an error.
 
     It has weights of its own and changes every activation, so it is there from step 0 or never.

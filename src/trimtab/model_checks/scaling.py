@@ -20,7 +20,7 @@ from trimtab.model_checks.book import found
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
 
 __all__ = ["ScalerRules", "check_clip_order", "check_predivide", "check_scaler"]
 
@@ -40,7 +40,7 @@ class ScalerRules:
 
 def check_scaler(
     make: Callable[[], Any], rules: ScalerRules | None = None, *, growth_interval: int | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Play a fixed sequence of steps through a scaler.
 
     And hold its scale and its skipping against the rules.
@@ -108,7 +108,7 @@ def check_scaler(
 
 def check_clip_order(
     step: Callable[[], Any], model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Do one of the user's steps at two loss scales; what reaches the optimizer must not change.
 
     Clipped before it is unscaled, the gradient's norm ends at clip/scale: 1.53e-5 at 65 536 and
@@ -185,7 +185,7 @@ def check_predivide(
     *,
     factor: float,
     reduce: Callable[[Sequence[Tensor], float], Tensor] | None = None,
-) -> tuple[Finding, ...]:
+) -> tuple[ConfigFinding, ...]:
     """Average the ranks' gradients with and without dividing first.
 
     Both must agree to one in a million.

@@ -45,7 +45,7 @@ class TwinModel(nn.Module):
         self.blocks = nn.ModuleList([_Block(twin) for _ in range(twin.layers)])
         self.final_norm = _norm(twin, twin.hidden)
         self.lm_head = nn.Linear(twin.hidden, twin.vocab, bias=False)
-        self._initialise()
+        self.initialize()
         if twin.tied:
             self.lm_head.weight = self.embed.tokens.weight
 
@@ -60,7 +60,7 @@ class TwinModel(nn.Module):
         logits: Tensor = self.lm_head(x_BTD)
         return logits
 
-    def _initialise(self) -> None:
+    def initialize(self) -> None:
         twin, depth = self.twin, math.sqrt(2.0 * self.twin.layers)
         narrow = math.sqrt(twin.base_hidden / twin.hidden) if twin.mup else 1.0
         for name, weight in self.named_parameters():

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.model_checks.layouts import Case
-from trimtab.model_checks.smoke import batch_of
+from trimtab.model_checks.layouts import LayoutCase
+from trimtab.model_checks.smoke_run import batch_of
 from trimtab.model_checks.twin import TwinModel, make_optimizer, tensor_plan
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ class TwinCase:
     twin: Twin
     seed: int = 0
 
-    def __call__(self) -> Case:
+    def __call__(self) -> LayoutCase:
         """Return the case anew: the same weights and the same batch each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = TwinModel(self.twin)
         batch = batch_of(replace(self.twin, batch=max(self.twin.batch, 8)), seed=self.seed)
-        return Case(
+        return LayoutCase(
             model=model,
             optimizer=make_optimizer(model),
             loss=exact_loss,

@@ -18,11 +18,11 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from trimtab.config_rules.lint import Finding
+    from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy, Part
 
 __all__ = [
-    "Measured",
+    "TensorStats",
     "embedding_kind",
     "is_sinusoidal",
     "is_xavier_uniform",
@@ -41,7 +41,7 @@ Position = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class TensorStats:
     """One parameter as it is now."""
 
     name: str
@@ -58,7 +58,7 @@ class Measured:
     trainable: bool
 
 
-def measure(anatomy: Anatomy, asked: Mapping[str, float] | None = None) -> tuple[Measured, ...]:
+def measure(anatomy: Anatomy, asked: Mapping[str, float] | None = None) -> tuple[TensorStats, ...]:
     """Return the std of every parameter beside what the rules would give it.
 
     Small init √(2/5h), wide init √(1/3h); for layers that write to the residual stream also
@@ -80,7 +80,7 @@ def measure(anatomy: Anatomy, asked: Mapping[str, float] | None = None) -> tuple
         mean, std = stds[part.name]
         expected = _expected(part, anatomy, sigma)
         rows.append(
-            Measured(
+            TensorStats(
                 name=part.name,
                 role=part.role,
                 shape=tuple(part.parameter.shape),
@@ -130,8 +130,8 @@ def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
 
 
 def judge_matrices(
-    anatomy: Anatomy, rows: Sequence[Measured], *, tamed: bool = False
-) -> Iterator[Finding]:
+    anatomy: Anatomy, rows: Sequence[TensorStats], *, tamed: bool = False
+) -> Iterator[ConfigFinding]:
     """Hold the matrices against small init, and the output layers against σ/√(2L).
 
     Args:
@@ -169,8 +169,8 @@ def judge_matrices(
 
 
 def _judge_output_layers(
-    anatomy: Anatomy, rows: Sequence[Measured], *, tamed: bool
-) -> Iterator[Finding]:
+    anatomy: Anatomy, rows: Sequence[TensorStats], *, tamed: bool
+) -> Iterator[ConfigFinding]:
     outputs = [r for r in rows if r.role == "residual output" and math.isfinite(r.std)]
     scaled = "σ/√(2L)"
     off = [
@@ -246,8 +246,8 @@ def embedding_kind(anatomy: Anatomy) -> str:
 
 
 def judge_embeddings(
-    rows: Sequence[Measured], *, kind: str, effective: float | None, tamed: bool
-) -> Iterator[Finding]:
+    rows: Sequence[TensorStats], *, kind: str, effective: float | None, tamed: bool
+) -> Iterator[ConfigFinding]:
     """Hold the token embedding's std, and what enters the first block, against GPT-2's 0.02.
 
     Args:
@@ -283,8 +283,8 @@ def judge_embeddings(
 
 
 def judge_positions(
-    anatomy: Anatomy, rows: Sequence[Measured], *, meant: Position | None
-) -> tuple[str, list[Finding]]:
+    anatomy: Anatomy, rows: Sequence[TensorStats], *, meant: Position | None
+) -> tuple[str, list[ConfigFinding]]:
     """Return what kind of positions a model has, and what is wrong with them.
 
     Kinds: `learned` (starts Gaussian), `learned, starts sinusoidal`, `sinusoidal`, `frozen`, and

@@ -24,9 +24,9 @@ from trimtab.plan.planner import make_plan
 from trimtab.record import Column, RunRecord, axis_word
 from trimtab.text import number
 
-__all__ = ["Notice", "Watcher", "without_last_row"]
+__all__ = ["Notice", "NoticeEvent", "Watcher", "without_last_row"]
 
-Event = Literal[
+NoticeEvent = Literal[
     "waiting", "started", "anew", "found", "changed", "withdrawn", "goes-on", "unreadable"
 ]
 
@@ -44,7 +44,7 @@ _WORSE = 2.0
 class Notice:
     """One thing to say, once."""
 
-    event: Event
+    event: NoticeEvent
     text: str
     id: int = 0
     """Of the incident, from 1; 0 where it is about none."""
@@ -175,7 +175,7 @@ class Watcher:
         if problem == self._problem:
             return []
         self._problem = problem
-        event: Event = "waiting" if self.account is None else "unreadable"
+        event: NoticeEvent = "waiting" if self.account is None else "unreadable"
         return [Notice(event=event, text=text)]
 
     def _is_another(self) -> bool:
@@ -290,7 +290,7 @@ class Watcher:
 def _stands(told: IncidentAccount) -> tuple[object, ...]:
     """Return what of an incident is worth a line when it changes."""
     i = told.incident
-    return i.kind, i.severity, i.end_row is None, told.dismissed
+    return i.kind, i.severity, i.end_row is None, told.dismissed, told.resolved
 
 
 def _is_worse(before: IncidentAccount, now: IncidentAccount) -> bool:

@@ -1,6 +1,6 @@
-"""What an alarm sets off: a command of the user's, a web address.
+"""Where an alarm goes: a command of the user's, a web address.
 
-A failure is told and stops nothing.
+A failed delivery is reported on stderr and stops nothing.
 """
 
 import http.client
@@ -145,4 +145,6 @@ def _has_descriptor() -> bool:
 
 
 def _say(text: str) -> None:
-    print(f"trimtab: {text}; watching goes on", file=sys.stderr, flush=True)
+    if sys.stderr is not None:  # a process without a console has none
+        sys.stderr.write(f"trimtab: {text}; watching continues\n")
+        sys.stderr.flush()

@@ -7,7 +7,6 @@ made, not when the run is in trouble.
 
 import dataclasses
 import difflib
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, Literal, get_args
 from trimtab.errors import ConfigError
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
+from trimtab.text import is_number
 
 __all__ = ["Mode", "Policy", "Reads"]
 
@@ -173,7 +173,7 @@ class Policy:
                 raise ConfigError(f"{name} is {value:g}, expected at most {_MOST}")
         for name, (low, high) in _BOUNDS.items():
             value = getattr(self, name)
-            if not _is_number(value) or not low < value <= high:
+            if not is_number(value) or not low < value <= high:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
@@ -208,7 +208,7 @@ class Policy:
 
     def _check_factors(self) -> None:
         factors: object = self.lr_factors
-        if not isinstance(factors, tuple) or not all(_is_number(f) and 0 < f < 1 for f in factors):
+        if not isinstance(factors, tuple) or not all(is_number(f) and 0 < f < 1 for f in factors):
             raise ConfigError(f"lr_factors is {factors!r}, expected numbers between 0 and 1")
         if not factors or list(factors) != sorted(set(factors), reverse=True):
             raise ConfigError(f"lr_factors is {factors!r}, expected falling values, mildest first")
@@ -306,7 +306,3 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "max_wasted_share": (0.0, 100.0),
 }
 """Real-valued settings, each above the first and at most the second."""
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
+from trimtab.kinds import severity_rank
 from trimtab.report.wording import IncidentTelling, tell, too_short
 from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow"}
-_RANK = {"critical": 2, "warning": 1}
 
 
 _ASCII = str.maketrans(
@@ -101,7 +101,7 @@ def render_overview(lines: Sequence[OverviewLine], *, width: int) -> "Unpadded":
     table.add_column(ratio=1, overflow="fold")
     names = shortened_together([line.path for line in lines], limit=max(20, width * 2 // 5))
     for line, name in sorted(
-        zip(lines, names, strict=True), key=lambda pair: _RANK.get(pair[0].severity, 0)
+        zip(lines, names, strict=True), key=lambda pair: severity_rank(pair[0].severity)
     ):
         table.add_row(
             Text(name),

@@ -7,7 +7,7 @@ cannot colour, move or clear the reader's terminal. Without a tty rich prints no
 import io
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +32,7 @@ from trimtab.report.wording import (
 )
 from trimtab.text import number, plain, signal_label
 
-__all__ = ["TerminalReport", "render_terminal", "terminal_text"]
+__all__ = ["TerminalReport", "render_terminal", "rendered_text", "terminal_text"]
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _LINES = 60
@@ -123,11 +123,16 @@ def terminal_text(
     account: RunAccount, *, width: int = 100, report: str | None = None, whole: bool = False
 ) -> str:
     """Return the account as plain text of at most `width` columns, without colour."""
+    return rendered_text(render_terminal(account, report=report, whole=whole), width=width)
+
+
+def rendered_text(content: RenderableType, *, width: int) -> str:
+    """Return what rich would print of some content, as plain text without colour."""
     out = io.StringIO()
     console = Console(
         file=out, width=width, color_system=None, force_terminal=False, highlight=False
     )
-    console.print(render_terminal(account, report=report, whole=whole))
+    console.print(content)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

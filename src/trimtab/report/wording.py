@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.account import MIN_RECORDS, IncidentAccount, RunAccount
 from trimtab.analysis.ordering import letters, told_order
 from trimtab.analysis.resolution import left_behind, resolved
 from trimtab.analysis.timeline import done_after
@@ -43,9 +43,6 @@ MINOR = 0.05
 
 MAX_CAUSES = 4
 """So many causes are argued; the others are named in that line, too. Ours."""
-
-MIN_RECORDS = 10
-"""With fewer train losses a log without incident is not called healthy. Ours."""
 
 MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
 

@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import Rule, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts, small_init, wide_init
 
-__all__ = ["INIT_RULES"]
+__all__ = ["INIT_CHECKS"]
 
 _LESSONS = "BigScience lessons learned"
 
@@ -18,7 +18,7 @@ def _is_normalised(run: Facts) -> bool:
     return run.get("qk_norm") is True
 
 
-def init_std(run: Facts) -> Verdict | None:
+def init_std(run: Facts) -> RuleVerdict | None:
     """Hold the init std against sqrt(2 / 5h) from width 4096 on."""
     std, hidden = run.positive("init_std"), run.positive("hidden")
     if std is None or hidden is None or hidden < 4096 or run.is_tuning or run.is_continued:
@@ -41,23 +41,23 @@ def init_std(run: Facts) -> Verdict | None:
     )
     change = {"init_std": float(f"{small:.3g}")}
     if _is_normalised(run):
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"{message}; OLMo 2 trained with 0.02 and norms on queries and keys",
             values,
             change,
         )
     if run.is_description:
-        return Verdict(
+        return RuleVerdict(
             "info", f"{message}; counts only if this model is trained from scratch", values, change
         )
     llama_like = run.get("gated_ffn") is True or "rms" in run.text("norm")
     if ratio >= 2.5 and run.is_large and (run.is_stated("init_std") or not llama_like):
-        return Verdict("error", message, values, change)
-    return Verdict("warning" if ratio >= 1.45 else "info", message, values, change)
+        return RuleVerdict("error", message, values, change)
+    return RuleVerdict("warning" if ratio >= 1.45 else "info", message, values, change)
 
 
-def residual_init(run: Facts) -> Verdict | None:
+def residual_init(run: Facts) -> RuleVerdict | None:
     """Hold the init of the layers that write to the residual stream against sigma / sqrt(2L)."""
     std, out, layers = (
         run.positive("init_std"),
@@ -70,7 +70,7 @@ def residual_init(run: Facts) -> Verdict | None:
     ratio = out / scaled
     if ratio <= 1.5:
         return None
-    return Verdict(
+    return RuleVerdict(
         "info" if _is_normalised(run) or layers < 24 else "warning",
         f"output layers start at std {compact(out)}, {ratio:.2g} × {compact(std)}/√(2·{layers:.0f})"
         f" = {scaled:.5f}: the residual stream grows with depth",
@@ -79,7 +79,7 @@ def residual_init(run: Facts) -> Verdict | None:
     )
 
 
-def embedding_scale(run: Facts) -> Verdict | None:
+def embedding_scale(run: Facts) -> RuleVerdict | None:
     """Compute the std that embeddings have when they enter the first block."""
     scale, std = run.positive("embedding_scale"), run.positive("init_std")
     if scale is None or std is None or run.is_tuning or run.get("embed_norm") is True:
@@ -88,7 +88,7 @@ def embedding_scale(run: Facts) -> Verdict | None:
     if effective < 0.5:
         return None
     tamed = _is_normalised(run) or run.positive("softcap_final") is not None or not run.is_large
-    return Verdict(
+    return RuleVerdict(
         "warning" if tamed else "error",
         f"embeddings enter the first block with std {effective:.2g} (init {compact(std)} × scale"
         f" {compact(scale)}); GPT-2 has 0.02, and 0.01 for positions",
@@ -97,7 +97,7 @@ def embedding_scale(run: Facts) -> Verdict | None:
     )
 
 
-def embedding_norm(run: Facts) -> Verdict | None:
+def embedding_norm(run: Facts) -> RuleVerdict | None:
     """Mention the embedding norm at a size where it cannot be added later."""
     params = run.params
     if params is None or params < 5e10 or run.is_tuning or run.is_continued:
@@ -105,7 +105,7 @@ def embedding_norm(run: Facts) -> Verdict | None:
     if run.get("embed_norm") is True or _is_normalised(run) or run.is_description:
         return None
     absent = run.get("embed_norm") is False
-    return Verdict(
+    return RuleVerdict(
         "warning" if absent and run.text("dtype").startswith("fp16") else "info",
         f"no embedding LayerNorm at {compact(params)} parameters, and it cannot be added later",
         {"params": params},
@@ -113,89 +113,9 @@ def embedding_norm(run: Facts) -> Verdict | None:
     )
 
 
-INIT_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L01",
-        title="init std fits the width",
-        topic="init",
-        check=init_std,
-        needs=("init_std", "hidden"),
-        from_scratch=True,
-        remedy="init-std",
-        why=(
-            "the usual 0.02 was chosen at width 768 to 1600; at 11 600 it kept a 104B model from"
-            " training until it was lowered to 0.006"
-        ),
-        source=(
-            "Transformers without Tears (arXiv:1910.05895); MT-NLG 530B (arXiv:2201.11990);"
-            " BigScience 104B experiment 11"
-        ),
-    ),
-    Rule(
-        id="L02",
-        title="output layers start smaller with depth",
-        topic="init",
-        check=residual_init,
-        needs=("init_std", "init_std_output", "layers"),
-        from_scratch=True,
-        why=(
-            "each block adds to the residual stream; σ/√(2L) keeps its variance independent of"
-            " depth"
-        ),
-        source="GPT-2 report; Megatron-LM scaled init; gpt-neox wang_init",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L03",
-        title="embeddings do not start at std 1",
-        topic="init",
-        check=embedding_scale,
-        needs=("embedding_scale", "init_std"),
-        from_scratch=True,
-        why=(
-            "OPT scaled its embeddings by √h in early runs and took it out again: the first blocks"
-            " saw inputs many times too large"
-        ),
-        source="OPT-175B logbook; GPT-2 report",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L04",
-        title="position embeddings start Gaussian and learn",
-        topic="init",
-        elsewhere="audit",
-        why="OPT's learned positions were initialised as sinusoids and stayed frozen for a while",
-        source="OPT-175B logbook, metaseq notes",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L05",
-        title="embedding LayerNorm from the start, or never",
-        topic="init",
-        check=embedding_norm,
-        needs=("params",),
-        from_scratch=True,
-        remedy="embedding-layernorm",
-        why=(
-            "it has weights of its own, so it can only be there from step 0; it made 104B and BLOOM"
-            " steadier. tr8b diverged with it all the same"
-        ),
-        source=f"{_LESSONS}; Le Scao et al. (arXiv:2210.15424)",
-    ),
-    Rule(
-        id="L33",
-        title="µP is applied whole",
-        topic="init",
-        elsewhere="audit",
-        why=(
-            "hidden rates ∝ 1/width, attention scale 1/d, readout multiplier and base shapes only"
-            " work together; a rate set by hand undoes them"
-        ),
-        source="microsoft/mup",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-)
+INIT_CHECKS: Checks = {
+    "L01": (init_std, None),
+    "L02": (residual_init, None),
+    "L03": (embedding_scale, None),
+    "L05": (embedding_norm, None),
+}

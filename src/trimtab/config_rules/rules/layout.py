@@ -1,10 +1,10 @@
 """What must divide what, what the model has room for, and whether anything is kept."""
 
-from trimtab.config_rules.rules.rule import Rule, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import UNEVEN
 
-__all__ = ["LAYOUT_RULES"]
+__all__ = ["LAYOUT_CHECKS"]
 
 _DIVIDING = ("megatron", "nemo", "flagscale", "titan", "deepspeed", "neox")
 """Frameworks that refuse a batch which their devices cannot share evenly."""
@@ -16,7 +16,7 @@ def _is_of(run: Facts, names: tuple[str, ...]) -> bool:
     return any(name in run.settings.framework.lower() for name in names)
 
 
-def batch_shares(run: Facts) -> Verdict | None:
+def batch_shares(run: Facts) -> RuleVerdict | None:
     """Hold the batch against micro-batch × accumulation × data-parallel width."""
     batch, micro = run.positive("batch_samples"), run.positive("micro_batch")
     found = run.setting("batch_samples")
@@ -38,7 +38,7 @@ def batch_shares(run: Facts) -> Verdict | None:
     total = f" = {share:.0f}" if len(parts) > 1 else ""
     low = int(batch // share * share)
     near = f"{low} or {int(low + share)}" if low else f"{int(share)}"
-    return Verdict(
+    return RuleVerdict(
         "error" if strict else "warning",
         f"a batch of {batch:.0f} does not divide by {words}{total}",
         {"batch_samples": batch, **parts, "share": share},
@@ -50,14 +50,14 @@ def batch_shares(run: Facts) -> Verdict | None:
     )
 
 
-def stages(run: Facts) -> Verdict | None:
+def stages(run: Facts) -> RuleVerdict | None:
     """Hold the layers against the pipeline stages."""
     layers, count = run.positive("layers"), run.positive("pipeline_parallel")
     if layers is None or count is None or layers % count == 0 or not _is_of(run, _STAGED):
         return None
     if any(UNEVEN in note for note in run.settings.note):
         return None
-    return Verdict(
+    return RuleVerdict(
         "warning",
         f"{layers:.0f} layers do not divide by {count:.0f} pipeline stages",
         {"layers": layers, "pipeline_parallel": count},
@@ -68,7 +68,7 @@ def stages(run: Facts) -> Verdict | None:
     )
 
 
-def positions(run: Facts) -> Verdict | None:
+def positions(run: Facts) -> RuleVerdict | None:
     """Hold the sequence length against the positions that the model has room for."""
     seq, room = run.positive("seq"), run.positive("max_positions")
     if seq is None or room is None or seq <= room or not run.is_stated("max_positions"):
@@ -79,7 +79,7 @@ def positions(run: Facts) -> Verdict | None:
     refused = name in ("megatron", "megatron-deepspeed") or (name == "nemo" and not relative)
     if not refused and "learned" not in kind:
         return None
-    return Verdict(
+    return RuleVerdict(
         "error" if refused else "warning",
         f"sequences of {seq:.0f} tokens, and positions for {room:.0f}",
         {"seq": seq, "max_positions": room},
@@ -87,13 +87,13 @@ def positions(run: Facts) -> Verdict | None:
     )
 
 
-def router(run: Facts) -> Verdict | None:
+def router(run: Facts) -> RuleVerdict | None:
     """Whether anything balances the experts."""
     if (run.number("experts") or 0) < 2 or run.number("router_aux_loss") != 0 or run.is_tuning:
         return None
     if run.get("router_bias") is True or run.is_description or not run.is_stated("router_aux_loss"):
         return None
-    return Verdict(
+    return RuleVerdict(
         "warning",
         "the balancing loss of the router is 0 and no bias balances the experts: few of them get"
         " all tokens",
@@ -102,19 +102,19 @@ def router(run: Facts) -> Verdict | None:
     )
 
 
-def saved(run: Facts) -> Verdict | None:
+def saved(run: Facts) -> RuleVerdict | None:
     """Whether checkpoints are written at all."""
     if run.get("saves") is not False or run.is_tuning:
         return None
     if not run.is_stated("saves"):
-        return Verdict(
+        return RuleVerdict(
             "info",
             "no --save in this command: nothing is kept",
             {"saves": False},
             words="--save DIRECTORY --save-interval 1000",
         )
     steps = run.train_steps
-    return Verdict(
+    return RuleVerdict(
         "warning" if run.is_large else "info",
         "checkpoints are off"
         + (f": a failure loses all of {compact(steps)} steps" if steps else ""),
@@ -123,76 +123,10 @@ def saved(run: Facts) -> Verdict | None:
     )
 
 
-LAYOUT_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="BATCH",
-        title="the batch divides over devices",
-        topic="operations",
-        check=batch_shares,
-        needs=("batch_samples", "micro_batch"),
-        why=(
-            "each device takes whole micro-batches; a launcher that finds a remainder stops after"
-            " the queue"
-        ),
-        source=(
-            f"{_ARGUMENTS}; DeepSpeed's batch triad (train_batch_size = micro batch × accumulation"
-            " × ranks)"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="STAGES",
-        title="layers divide over pipeline stages",
-        topic="operations",
-        check=stages,
-        needs=("layers", "pipeline_parallel"),
-        decided=lambda run: _is_of(run, _STAGED),
-        why="a stage holds whole layers, and equally many unless the file says otherwise",
-        source=_ARGUMENTS,
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="POSITIONS",
-        title="there is a position for every token",
-        topic="shape",
-        check=positions,
-        needs=("seq", "max_positions"),
-        why=(
-            "a token beyond the last learned position has none: an index out of range at step 0, or"
-            " a clamped one"
-        ),
-        source=f"{_ARGUMENTS}; GPT-2 report",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="ROUTER",
-        title="experts are balanced",
-        topic="optimizer",
-        check=router,
-        needs=("experts", "router_aux_loss"),
-        why=(
-            "a router that is rewarded for nothing sends most tokens to a few experts, and the"
-            " others stop learning"
-        ),
-        source=(
-            "Switch Transformer (arXiv:2101.03961), coefficient 0.01; DeepSeek-V3"
-            " (arXiv:2412.19437), a bias instead"
-        ),
-        cost="a small share of the loss",
-        when="mid-run",
-    ),
-    Rule(
-        id="SAVE",
-        title="checkpoints are written",
-        topic="operations",
-        check=saved,
-        needs=("saves",),
-        why="a run without checkpoints begins anew after each failure",
-        source="Llama 3 (arXiv:2407.21783): 419 interruptions in 54 days",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-)
+LAYOUT_CHECKS: Checks = {
+    "BATCH": (batch_shares, None),
+    "STAGES": (stages, lambda run: _is_of(run, _STAGED)),
+    "POSITIONS": (positions, None),
+    "ROUTER": (router, None),
+    "SAVE": (saved, None),
+}

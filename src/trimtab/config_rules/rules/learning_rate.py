@@ -1,10 +1,10 @@
 """The learning rate against published ones, for pre-training and for tuning."""
 
 from trimtab.config_rules.references import GPT3_LR, LLAMA_LR, WORKED_LR
-from trimtab.config_rules.rules.rule import Rule, Severity, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact
 from trimtab.configs.facts import OTHER_OPTIMIZERS, Facts
 
-__all__ = ["LEARNING_RATE_RULES"]
+__all__ = ["LEARNING_RATE_CHECKS"]
 
 _TUNING_LR = 2e-5
 """Full fine-tuning of 1 B and more: Zephyr, Tulu and Llama recipes lie between 5e-6 and 2e-5."""
@@ -14,7 +14,7 @@ _PREFERENCE_LR = 1e-6
 """Preference tuning: Zephyr 5e-7, Tulu 3 2e-7, ORPO up to 8e-6."""
 
 
-def learning_rate(run: Facts) -> Verdict | None:
+def learning_rate(run: Facts) -> RuleVerdict | None:
     """Hold the peak rate against the published ones of this size."""
     lr = run.positive("lr")
     if lr is None or not run.has_adam or run.is_adapter:
@@ -24,7 +24,7 @@ def learning_rate(run: Facts) -> Verdict | None:
     return _pretraining(run, lr)
 
 
-def _pretraining(run: Facts, lr: float) -> Verdict | None:
+def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
     params = run.lookup_params
     if params is None:
         return _of_unknown_size(run, lr)
@@ -46,7 +46,7 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
     change = {"lr": float(f"{usual:.2g}")}
     scaled = run.positive("embedding_scale")
     if scaled not in (None, 1.0) and ratio > 1.5:  # a base rate of µP is divided by the width
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"{message}; not comparable if this is µP's base rate (embedding multiplier"
             f" {compact(scaled or 1)})",
@@ -56,21 +56,21 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
     if lr >= 1.95 * worked or (ratio >= 3 and params >= 5e10):
         known = f"; the highest known to have worked there is {compact(worked)}"
         # a model this small costs little, and sweeps with far higher rates are ordinary there
-        return Verdict("error" if params >= 1e8 else "warning", message + known, values, change)
+        return RuleVerdict("error" if params >= 1e8 else "warning", message + known, values, change)
     if ratio > 1.5 and lr > 1.05 * llama:
         severity: Severity = "info" if run.get("qk_norm") is True else "warning"
-        return Verdict(
+        return RuleVerdict(
             severity,
             f"{message}, and above Llama's ({compact(llama)}); up to {compact(worked)} has worked",
             values,
             change,
         )
     if ratio > 1.5:
-        return Verdict(
+        return RuleVerdict(
             "info", f"{message}; Llama-type models used up to {compact(llama)}", values, change
         )
     if ratio < 1 / 5 and not run.is_continued:
-        return Verdict(
+        return RuleVerdict(
             "warning" if ratio < 1 / 30 else "info",
             f"peak rate {compact(lr)} is {1 / ratio:.2g} × below that of GPT-3 at {compact(params)}"
             f" ({compact(usual)}): low for training from scratch",
@@ -80,11 +80,11 @@ def _pretraining(run: Facts, lr: float) -> Verdict | None:
     return None
 
 
-def _of_unknown_size(run: Facts, lr: float) -> Verdict | None:
+def _of_unknown_size(run: Facts, lr: float) -> RuleVerdict | None:
     if lr <= 1.05 * _HIGHEST.value:
         return None
     experts = run.number("experts") or 0
-    return Verdict(
+    return RuleVerdict(
         "error" if experts >= 16 else "warning",  # so many experts make no small model
         f"peak rate {compact(lr)}: the highest known to have worked for a language model of any"
         f" size is {compact(_HIGHEST.value)} ({_HIGHEST.run})",
@@ -94,7 +94,7 @@ def _of_unknown_size(run: Facts, lr: float) -> Verdict | None:
     )
 
 
-def _tuning(run: Facts, lr: float) -> Verdict | None:
+def _tuning(run: Facts, lr: float) -> RuleVerdict | None:
     above_all = lr > (1.05 * _HIGHEST.value if (run.params or 1e9) >= 1e8 else 1e-2)
     if run.params is not None and run.params < 1e9 and not above_all:
         return None
@@ -115,7 +115,7 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
     # a model of unknown size may be small, unless its optimizer is there to save memory
     saving = any(part in run.text("optimizer") for part in ("8bit", "4bit", "paged", "galore"))
     severe = ratio >= (90 if preference else 9.5) and ((run.params or 0) >= 1e9 or saving)
-    return Verdict(
+    return RuleVerdict(
         "error" if severe else "warning",
         f"rate {compact(lr)} for"
         f" {'preference tuning' if preference else 'full fine-tuning'}{small}: {ratio:.2g} × the"
@@ -126,13 +126,13 @@ def _tuning(run: Facts, lr: float) -> Verdict | None:
     )
 
 
-def unknown_optimizer(run: Facts) -> Verdict | None:
+def unknown_optimizer(run: Facts) -> RuleVerdict | None:
     """An optimizer whose hyper-parameters are not those of Adam."""
     name = run.text("optimizer")
     if not name or run.has_adam:
         return None
     known = any(other in name for other in OTHER_OPTIMIZERS)
-    return Verdict(
+    return RuleVerdict(
         "info" if known else "warning",
         f"optimizer {run.get('optimizer')!s:.40}: "
         + (
@@ -150,37 +150,10 @@ def unknown_optimizer(run: Facts) -> Verdict | None:
     )
 
 
-LEARNING_RATE_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L06",
-        title="peak rate fits the size",
-        topic="optimizer",
-        check=learning_rate,
-        needs=("lr",),
-        decided=lambda run: run.params is not None and run.has_adam and not run.is_adapter,
-        remedy="lower-lr",
-        why=(
-            "OPT-175B started high at 3e-4, five times GPT-3's rate, and lowered it after each"
-            " divergence: every run 11.x was dead by step 6 500. Starting high to drop later is"
-            " risky; a lower rate was what cured 175B and 66B"
-        ),
-        source=(
-            "GPT-3 paper table 2.1; OPT-175B logbook; Llama 3, OLMo 2 and Marin settings; Zephyr"
-            " and Tulu recipes"
-        ),
+LEARNING_RATE_CHECKS: Checks = {
+    "L06": (
+        learning_rate,
+        lambda run: run.params is not None and run.has_adam and not run.is_adapter,
     ),
-    Rule(
-        id="OPT",
-        title="an optimizer with known hyper-parameters",
-        topic="optimizer",
-        check=unknown_optimizer,
-        needs=("optimizer",),
-        why=(
-            "the hyper-parameters of a new optimizer do not transfer from Adam by themselves, nor"
-            " from small to large"
-        ),
-        source="OPT talk; Kimi K2 report (arXiv:2507.20534)",
-        cost="a tuning sweep at small sizes",
-        when="from scratch",
-    ),
-)
+    "OPT": (unknown_optimizer, None),
+}

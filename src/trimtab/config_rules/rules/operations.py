@@ -4,11 +4,11 @@ import math
 import re
 from collections.abc import Sequence
 
-from trimtab.config_rules.rules.rule import Rule, Severity, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Doubt
 
-__all__ = ["OPERATIONS_RULES"]
+__all__ = ["OPERATIONS_CHECKS"]
 
 _NUMBERS = (
     "hidden",
@@ -38,7 +38,7 @@ _LIKE_A_NUMBER = re.compile(r"[+-]?\.?\d[\d._eE+-]*")
 _BELOW_ONE = ("beta1", "beta2", "dropout", "attention_dropout", "embedding_dropout")
 
 
-def spelled(run: Facts) -> Sequence[Verdict]:
+def spelled(run: Facts) -> Sequence[RuleVerdict]:
     """A value that could not be read, or a number that is text because it is misspelt."""
     found = [
         _unread(doubt) for doubt in run.settings.doubts if doubt.kind in ("unreadable", "unsure")
@@ -49,7 +49,7 @@ def spelled(run: Facts) -> Sequence[Verdict]:
     if bare:
         keys = ", ".join(f"{d.key} {d.text}" for d in bare[:4]) + (" …" if len(bare) > 4 else "")
         found.append(
-            Verdict(
+            RuleVerdict(
                 "info",
                 f"{keys}: PyYAML reads a number without a point or without a sign in its exponent"
                 " as text; it is taken as a number here",
@@ -60,7 +60,7 @@ def spelled(run: Facts) -> Sequence[Verdict]:
     return found
 
 
-def read_whole(run: Facts) -> Sequence[Verdict]:
+def read_whole(run: Facts) -> Sequence[RuleVerdict]:
     """Name the files and keys that were not read."""
     missed = [doubt for doubt in run.settings.doubts if doubt.kind == "not-read"]
     files = [doubt.text for doubt in missed if not doubt.key]
@@ -69,20 +69,22 @@ def read_whole(run: Facts) -> Sequence[Verdict]:
         said = f"not read: {', '.join(files[:6])}; what stands there was not judged"
         it = "it" if len(files) == 1 else "them"
         found.append(
-            Verdict("info", said, {"files": files}, words=f"give {it} on the command line as well")
+            RuleVerdict(
+                "info", said, {"files": files}, words=f"give {it} on the command line as well"
+            )
         )
     for doubt in [doubt for doubt in missed if doubt.key][:6]:
         where = f" (line {doubt.line})" if doubt.line else ""
         said = f"not read: {doubt.key} {doubt.text}{where}"
-        found.append(Verdict("info", said, {doubt.name: doubt.text}, words=doubt.expected))
+        found.append(RuleVerdict("info", said, {doubt.name: doubt.text}, words=doubt.expected))
     return found
 
 
-def _unread(doubt: Doubt) -> Verdict:
+def _unread(doubt: Doubt) -> RuleVerdict:
     where = f" (line {doubt.line})" if doubt.line else ""
     key = doubt.key
     guess = f"{key} {doubt.meant}" if key.startswith("-") else f"{key}: {doubt.meant}"
-    return Verdict(
+    return RuleVerdict(
         "error" if doubt.kind == "unreadable" else "warning",
         f'{key} "{doubt.text}"{where} cannot be read: expected {doubt.expected}',
         {doubt.name: doubt.text, "line": doubt.line},
@@ -90,7 +92,7 @@ def _unread(doubt: Doubt) -> Verdict:
     )
 
 
-def _misspelt(run: Facts) -> Verdict | None:
+def _misspelt(run: Facts) -> RuleVerdict | None:
     for name in _NUMBERS:
         value = run.get(name)
         if not isinstance(value, str) or not _LIKE_A_NUMBER.fullmatch(value.strip()):
@@ -101,7 +103,7 @@ def _misspelt(run: Facts) -> Verdict | None:
             found = run.setting(name)
             where = f" ({found.key})" if found and found.key else ""
             guess = _guess(value)
-            return Verdict(
+            return RuleVerdict(
                 "error",
                 f'{name} is "{value[:40]}"{where}: text, not a number',
                 {name: value},
@@ -119,7 +121,7 @@ def _guess(value: str) -> float | None:
         return None
 
 
-def possible(run: Facts) -> Sequence[Verdict]:
+def possible(run: Facts) -> Sequence[RuleVerdict]:
     """Values that cannot be, alone or together.
 
     Sizes are left out: -1 stands for "from the tokenizer" and the like.
@@ -136,20 +138,20 @@ def possible(run: Facts) -> Sequence[Verdict]:
         severity: Severity = "warning" if doubt.kind == "disagree" else "error"
         words = f"give {doubt.expected}" if doubt.kind == "impossible" else "change one of the two"
         found.append(
-            Verdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=words)
+            RuleVerdict(severity, said, {doubt.name: doubt.text, "line": doubt.line}, words=words)
         )
     if (one := _impossible(run)) is not None:
         found.append(one)
     return found
 
 
-def _impossible(run: Facts) -> Verdict | None:
+def _impossible(run: Facts) -> RuleVerdict | None:
     for name in (*_BELOW_ONE, "lr", "min_lr", "weight_decay", "eps", "init_std"):
         value = run.raw_number(name)
         if value is None:
             continue
         if not math.isfinite(value) or value < 0 or (name in _BELOW_ONE and value >= 1):
-            return Verdict(
+            return RuleVerdict(
                 "error",
                 f"{name} is {value:g}, which cannot be",
                 {name: value},
@@ -157,7 +159,7 @@ def _impossible(run: Facts) -> Verdict | None:
             )
     beta1, beta2 = run.number("beta1"), run.number("beta2")
     if beta1 is not None and beta2 is not None and beta1 > beta2 and run.has_adam:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"β1 {beta1:g} is above β2 {beta2:g}: swapped?",
             {"beta1": beta1, "beta2": beta2},
@@ -166,7 +168,7 @@ def _impossible(run: Facts) -> Verdict | None:
     return None
 
 
-def lengths(run: Facts) -> Verdict | None:
+def lengths(run: Facts) -> RuleVerdict | None:
     """Sequence, batch and budget agree with each other."""
     seq, samples, batch = (
         run.positive("seq"),
@@ -176,7 +178,7 @@ def lengths(run: Facts) -> Verdict | None:
     if seq and samples and batch and run.is_stated("batch_tokens"):
         ratio = batch / (seq * samples)
         if not 0.8 < ratio < 1.25:
-            return Verdict(
+            return RuleVerdict(
                 "info",
                 f"{compact(batch)} tokens a step, but {samples:.0f} sequences of {seq:.0f} make"
                 f" {compact(seq * samples)}",
@@ -187,7 +189,7 @@ def lengths(run: Facts) -> Verdict | None:
     if steps and total and run.batch_tokens and run.setting("batch_start_samples") is None:
         ratio = steps * run.batch_tokens / total
         if not 0.8 < ratio < 1.25:
-            return Verdict(
+            return RuleVerdict(
                 "info",
                 f"{compact(total)} tokens are planned, but {steps:.0f} steps of"
                 f" {compact(run.batch_tokens)} make {compact(steps * run.batch_tokens)}",
@@ -197,7 +199,7 @@ def lengths(run: Facts) -> Verdict | None:
     return None
 
 
-def saves(run: Facts) -> Verdict | None:
+def saves(run: Facts) -> RuleVerdict | None:
     """Few checkpoints in a long run."""
     save, steps = run.positive("save_steps"), run.train_steps
     if save is None or steps is None or run.is_tuning or steps < 2000 or (run.params or 0) < 1e9:
@@ -210,175 +212,22 @@ def saves(run: Facts) -> Verdict | None:
         said = (
             f"a checkpoint every {save:.0f} steps, and the run has {steps:.0f}: none before its end"
         )
-        return Verdict("info", said, values, words=words)
+        return RuleVerdict("info", said, values, words=words)
     if save > steps / (20 if run.is_large else 5):
         said = (
             f"a checkpoint every {save:.0f} of {steps:.0f} steps: a failure loses"
             f" {save / steps / 2:.0%} of the run on average"
         )
-        return Verdict(
+        return RuleVerdict(
             "warning" if save > steps / 5 and steps >= 10_000 else "info", said, values, words=words
         )
     return None
 
 
-OPERATIONS_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="PARSE",
-        title="numbers are numbers",
-        topic="operations",
-        check=spelled,
-        why=(
-            "YAML takes a misspelt number for text; some trainers then fail at step 0, others"
-            " compare text with numbers"
-        ),
-        source="published gpt-neox configs; YAML 1.1 and PyYAML",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="READ",
-        title="everything was read",
-        topic="operations",
-        check=read_whole,
-        why=(
-            "what a config names and nobody reads is not judged, and a misspelt key leaves the"
-            " default in force"
-        ),
-        source=(
-            "hydra's defaults list; transformers' --config_name and --deepspeed; keys of torchtitan"
-            " and OLMo"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="KEY",
-        title="values are possible",
-        topic="operations",
-        check=possible,
-        why=(
-            "swapped betas and negative rates are accepted by many launchers; others stop at step"
-            " 0, after the queue"
-        ),
-        source=(
-            "Adam (arXiv:1412.6980); the checks of TrainingArguments and of Megatron-LM's arguments"
-        ),
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="SEQ",
-        title="lengths agree",
-        topic="operations",
-        check=lengths,
-        needs=("seq", "batch_tokens"),
-        why=(
-            "a length changed in one place only gives another batch, or another budget, than was"
-            " meant"
-        ),
-        source="OPT talk: settings that are consistent with each other",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="L34",
-        title="settings are in force after a load",
-        topic="operations",
-        elsewhere="guard",
-        remedy="restore-settings",
-        why=(
-            "OPT's betas came back from the checkpoint, so a change never took force; DeepSpeed"
-            " lost Adam's step"
-        ),
-        source="OPT-175B logbook; BLOOM chronicles",
-    ),
-    Rule(
-        id="L35",
-        title="checkpoint interval",
-        topic="operations",
-        check=saves,
-        needs=("save_steps", "train_steps"),
-        decided=lambda run: (run.params or 0) >= 1e9 and not run.is_tuning,
-        why=(
-            "interval √(2 × save time × time between failures) loses least; 300 steps were taken"
-            " while unstable (tr8), 100 in BLOOM and GLM-130B"
-        ),
-        source="Young (1974), Daly (2006); BLOOM and GLM-130B logs",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-    Rule(
-        id="L36",
-        title="validation costs at most 2 % of the time",
-        topic="operations",
-        elsewhere="budget",
-        why="often enough to see a drift, rare enough not to matter",
-        source="OPT talk",
-        cost="up to 2 % of the time",
-        when="mid-run",
-    ),
-    Rule(
-        id="L40",
-        title="spare nodes",
-        topic="operations",
-        elsewhere="budget",
-        why="OPT kept 12 to 18 spare hosts beside 124 and cycled more than 100",
-        source="OPT-175B logbook",
-        cost="idle nodes, about 3 % or more",
-        when="mid-run",
-    ),
-    Rule(
-        id="L41",
-        title="the same environment as the parent run",
-        topic="operations",
-        elsewhere="guard",
-        why="a library that was updated by accident showed in OPT's activation norms",
-        source="OPT-175B logbook",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="L42",
-        title="the run ends before the deadline",
-        topic="operations",
-        elsewhere="budget",
-        why=(
-            "OPT had 33 days of compute in 90 days, and one month was gone before the run that"
-            " counted"
-        ),
-        source="OPT talk",
-        cost="a smaller model, or fewer tokens",
-        when="from scratch",
-    ),
-    Rule(
-        id="L43",
-        title="a small model converges in the same layout first",
-        topic="operations",
-        elsewhere="smoke",
-        why="OPT's 125M failed to converge and gave away a tensor-parallel bug",
-        source="OPT-175B logbook",
-        cost="a few device hours",
-        when="from scratch",
-    ),
-    Rule(
-        id="L44",
-        title="NaN in the loss is seen before the sum",
-        topic="operations",
-        elsewhere="guard",
-        why="one rank's NaN is everyone's after the reduction, and its origin is lost",
-        source="Megatron-LM (default on)",
-        cost="a check a step",
-        when="mid-run",
-    ),
-    Rule(
-        id="L45",
-        title="the log is legible",
-        topic="operations",
-        elsewhere="inspect",
-        why="hundreds of warnings a step (codecarbon) hid the lines that mattered",
-        source="BigScience tr8-104B chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-)
+OPERATIONS_CHECKS: Checks = {
+    "PARSE": (spelled, None),
+    "READ": (read_whole, None),
+    "KEY": (possible, None),
+    "SEQ": (lengths, None),
+    "L35": (saves, lambda run: (run.params or 0) >= 1e9 and not run.is_tuning),
+}

@@ -1,12 +1,12 @@
 """Adam's betas and epsilon, weight decay, clipping, z-loss."""
 
-from trimtab.config_rules.rules.rule import Rule, Severity, Verdict, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
 from trimtab.configs.facts import Facts
 
-__all__ = ["OPTIMIZER_RULES"]
+__all__ = ["OPTIMIZER_CHECKS"]
 
 
-def beta2(run: Facts) -> Verdict | None:
+def beta2(run: Facts) -> RuleVerdict | None:
     """beta2 0.999 with large batches."""
     value, batch = run.number("beta2"), run.batch_tokens
     if value is None or value < 0.995 or value >= 1 or not run.has_adam or run.is_tuning:
@@ -17,7 +17,7 @@ def beta2(run: Facts) -> Verdict | None:
     # 5.30 against 1.15 learning rates: Adam's largest update after gradients rise tenfold over 20 steps
     message = f"β2 {value:g}{unstated} remembers {memory:.0f} steps"
     if batch is not None and batch >= 1e6:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"{message} at {tokens(batch)} a step: after quiet steps, ×10 gradients give updates 5"
             " × too large",
@@ -25,25 +25,25 @@ def beta2(run: Facts) -> Verdict | None:
             {"beta2": 0.95},
         )
     if batch is None and (run.params or 0) >= 1e9:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"{message}; at batches of 1 M tokens 0.95 is steadier",
             values,
             {"beta2": 0.95},
         )
-    return Verdict(
+    return RuleVerdict(
         "info", f"{message}; 0.95 to 0.99 is usual in pre-training", values, {"beta2": 0.95}
     )
 
 
-def epsilon(run: Facts) -> Verdict | None:
+def epsilon(run: Facts) -> RuleVerdict | None:
     """Epsilon that is large against small gradients, or too small for 16-bit states."""
     eps = run.positive("eps")
     if eps is None or not run.has_adam:
         return None
     values = {"eps": eps}
     if eps >= 1e-6:
-        return Verdict(
+        return RuleVerdict(
             "info" if run.is_tuning else "warning",
             f"Adam ε {compact(eps)}: a tensor whose gradients are that small learns at half speed,"
             " and at 9 % where they are a tenth of it",
@@ -54,7 +54,7 @@ def epsilon(run: Facts) -> Verdict | None:
         narrow = run.text("optimizer_dtype") in ("fp16", "float16") or run.text("dtype").startswith(
             "fp16"
         )
-        return Verdict(
+        return RuleVerdict(
             "warning" if narrow else "info",
             f"Adam ε {compact(eps)}: rounds to 0 in fp16, and amplifies the noise of tensors with"
             " tiny gradients",
@@ -64,14 +64,14 @@ def epsilon(run: Facts) -> Verdict | None:
     return None
 
 
-def weight_decay(run: Facts) -> Verdict | None:
+def weight_decay(run: Facts) -> RuleVerdict | None:
     """Weight decay that looks like a slip, or is off."""
     value = run.number("weight_decay")
     if value is None or not run.has_adam:
         return None
     values = {"weight_decay": value}
     if value >= 0.5:
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"weight decay {value:g}: ten times what large runs use, a likely slip for"
             f" {value / 10:g}",
@@ -83,14 +83,14 @@ def weight_decay(run: Facts) -> Verdict | None:
     if value == 0 and run.setting("lr") is not None:
         if run.is_ngpt:
             return None
-        return Verdict(
+        return RuleVerdict(
             "warning",
             "no weight decay in pre-training; 0.1 is usual",
             values,
             {"weight_decay": 0.1},
         )
     if 0 < value <= 0.02 and run.is_large:
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"weight decay {value:g}; 0.1 is usual at this size",
             values,
@@ -99,20 +99,20 @@ def weight_decay(run: Facts) -> Verdict | None:
     return None
 
 
-def decay_groups(run: Facts) -> Verdict | None:
+def decay_groups(run: Facts) -> RuleVerdict | None:
     """Weight decay on norms, biases or embeddings."""
     if run.number("weight_decay") in (None, 0.0) or run.is_tuning:
         return None
     if run.get("decay_norms_and_biases") is True:
         severity: Severity = "info" if run.get("qk_norm") is True else "warning"
-        return Verdict(
+        return RuleVerdict(
             severity,
             "weight decay acts on norms and biases",
             {"weight_decay": run.number("weight_decay")},
             {"decay_norms_and_biases": False},
         )
     if run.get("decay_embeddings") is True and run.is_stated("decay_embeddings"):
-        return Verdict(
+        return RuleVerdict(
             "info",
             "weight decay acts on embeddings: they shrink, and the first layers' gradients grow",
             {"weight_decay": run.number("weight_decay")},
@@ -121,7 +121,7 @@ def decay_groups(run: Facts) -> Verdict | None:
     return None
 
 
-def clip(run: Facts) -> Verdict | None:
+def clip(run: Facts) -> RuleVerdict | None:
     """Gradient clipping is there, and not far above what gradients are."""
     found = run.setting("clip")
     if found is None:
@@ -132,11 +132,11 @@ def clip(run: Facts) -> Verdict | None:
         stated = (
             "off" if run.is_stated("clip") else "not set, and this framework then does not clip"
         )
-        return Verdict(
+        return RuleVerdict(
             _severity_without_clip(run), f"gradient clipping is {stated}", values, {"clip": 1.0}
         )
     if value is not None and value > 2:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"gradients are clipped at {value:g}: large runs have 1.0 or less, and OPT came down"
             " from 2.5 to 0.3",
@@ -160,14 +160,14 @@ def _severity_without_clip(run: Facts) -> Severity:
     return "error" if run.is_stated("clip") and (run.is_large or run.is_tuning) else "warning"
 
 
-def z_loss(run: Facts) -> Verdict | None:
+def z_loss(run: Facts) -> RuleVerdict | None:
     """Nothing holds the output logits of a large vocabulary."""
     vocab = run.positive("vocab")
     if vocab is None or vocab < 1e5 or run.number("weight_decay") != 0 or run.is_tuning:
         return None
     if run.positive("z_loss") or run.positive("softcap_final") or run.setting("lr") is None:
         return None
-    return Verdict(
+    return RuleVerdict(
         "warning" if run.number("z_loss") == 0 and run.is_stated("z_loss") else "info",
         f"{vocab:.0f} output logits with neither z-loss nor weight decay: log Z may drift",
         {"vocab": vocab, "weight_decay": 0},
@@ -175,133 +175,16 @@ def z_loss(run: Facts) -> Verdict | None:
     )
 
 
-OPTIMIZER_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L09",
-        title="β2 fits the batch",
-        topic="optimizer",
-        check=beta2,
-        needs=("beta2",),
-        from_scratch=True,
-        decided=lambda run: (
+OPTIMIZER_CHECKS: Checks = {
+    "L09": (
+        beta2,
+        lambda run: (
             run.has_adam and (run.batch_tokens is not None or (run.number("beta2") or 1.0) < 0.995)
         ),
-        remedy="adam-beta2",
-        why=(
-            "DeepSpeed's advisers saw 0.95 steady similar losses; BigScience lists it under what"
-            " did not help the 104B: the sources disagree"
-        ),
-        source=(
-            "BigScience tr8-104B chronicles and lessons learned; GPT-3, BLOOM and Llama settings;"
-            " StableAdamW (arXiv:2304.13013)"
-        ),
     ),
-    Rule(
-        id="L10",
-        title="Adam's ε",
-        topic="optimizer",
-        check=epsilon,
-        needs=("eps",),
-        decided=lambda run: run.has_adam,
-        remedy="adam-eps",
-        why=(
-            "layers of a 546B model had gradients far below 1e-8 and stopped learning; OLMo 2 saw"
-            " the grad norm settle sooner when it went from 1e-5 to 1e-8"
-        ),
-        source=(
-            "Molybog et al. (arXiv:2304.09871); OLMo 2 report; small-scale proxies"
-            " (arXiv:2309.14322)"
-        ),
-    ),
-    Rule(
-        id="L11",
-        title="weight decay",
-        topic="optimizer",
-        check=weight_decay,
-        needs=("weight_decay",),
-        why=(
-            "OPT's notes say 1.0 where its own settings, Megatron's and GPT-3's say 0.1: the"
-            " sources contradict each other, and 0.1 is what was trained"
-        ),
-        source="OPT-175B notes and metaseq settings; GPT-3 paper",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="L12",
-        title="no decay on norms, biases, embeddings",
-        topic="optimizer",
-        check=decay_groups,
-        needs=("weight_decay",),
-        decided=lambda run: run.setting("decay_norms_and_biases") is not None,
-        why=(
-            "OLMo 2 measured a spike score of 0.16 with decay on embeddings, 0.092 without; BLOOM's"
-            " embedding norm fell into the wrong group"
-        ),
-        source="OLMo 2 report (arXiv:2501.00656); BLOOM chronicles; OPT-175B logbook",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="L13",
-        title="gradients are clipped",
-        topic="optimizer",
-        check=clip,
-        needs=("clip",),
-        remedy="lower-clip",
-        why=(
-            "OPT failed without; 1.0 is usual, 0.3 (OPT's last part), 0.25 (Gopher) and 0.2 (Marin)"
-            " were used"
-        ),
-        source="OPT-175B logbook; GPT-3 paper; Gopher (arXiv:2112.11446)",
-    ),
-    Rule(
-        id="L14",
-        title="clipped once, after unscaling, over all ranks",
-        topic="optimizer",
-        elsewhere="audit",
-        why=(
-            "BLOOM's optimizer clipped one tensor-parallel rank only, unnoticed for 15 days;"
-            " clipping before unscaling leaves 1/65536 of the signal"
-        ),
-        source="BLOOM chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-    Rule(
-        id="L15",
-        title="skipped updates stay few",
-        topic="optimizer",
-        elsewhere="guard",
-        remedy="skip-update",
-        why=(
-            "skipping instead of clipping did not save OPT; above half a percent, learning stops"
-            " unnoticed"
-        ),
-        source="OPT-175B logbook; OLMo-core SkipStep",
-    ),
-    Rule(
-        id="L20",
-        title="output logits are held",
-        topic="optimizer",
-        check=z_loss,
-        needs=("vocab", "weight_decay"),
-        from_scratch=True,
-        remedy="z-loss",
-        why="log Z drifts late in training when neither weight decay nor z-loss holds it",
-        source="PaLM (arXiv:2204.02311); small-scale proxies (arXiv:2309.14322); OLMo 2 configs",
-    ),
-    Rule(
-        id="BIAS",
-        title="Adam corrects its bias",
-        topic="optimizer",
-        elsewhere="audit",
-        why=(
-            "without it the first updates are far too large at β2 0.999; after a reload that lost"
-            " the step, up to 2.2 × at 0.95"
-        ),
-        source="Adam (arXiv:1412.6980); BLOOM chronicles",
-        cost="none",
-        when="mid-run",
-    ),
-)
+    "L10": (epsilon, lambda run: run.has_adam),
+    "L11": (weight_decay, None),
+    "L12": (decay_groups, lambda run: run.setting("decay_norms_and_biases") is not None),
+    "L13": (clip, None),
+    "L20": (z_loss, None),
+}

@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import Rule, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 
-__all__ = ["PRECISION_RULES"]
+__all__ = ["PRECISION_CHECKS"]
 
 _NARROW = ("bf16", "bfloat16", "fp16", "float16", "half")
 
@@ -14,7 +14,7 @@ def _is_fp16(run: Facts) -> bool:
     return run.text("dtype").startswith(("fp16", "float16", "half"))
 
 
-def fp16(run: Facts) -> Verdict | None:
+def fp16(run: Facts) -> RuleVerdict | None:
     """fp16 at size."""
     if not _is_fp16(run):
         return None
@@ -27,22 +27,22 @@ def fp16(run: Facts) -> Verdict | None:
     if run.is_large:
         said = f"fp16 at {size}: its range ends at 65 504"
         if run.settings.framework == "hf-config":  # the format of its weights on disk
-            return Verdict(
+            return RuleVerdict(
                 "info", f"{said}; counts only if it is trained in this format", values, change
             )
-        return Verdict("warning", said, values, change)
+        return RuleVerdict("warning", said, values, change)
     if params and params >= 1e9:
-        return Verdict("info", f"fp16 at {size}; bf16 needs no loss scale", values, change)
+        return RuleVerdict("info", f"fp16 at {size}; bf16 needs no loss scale", values, change)
     return None
 
 
-def loss_scale(run: Facts) -> Verdict | None:
+def loss_scale(run: Facts) -> RuleVerdict | None:
     """A fixed loss scale, or one that starts oddly."""
     if not _is_fp16(run):
         return None
     scale = run.positive("loss_scale")
     if scale is not None:
-        return Verdict(
+        return RuleVerdict(
             "error" if scale == 1 else "warning",
             (
                 "fp16 without loss scaling (scale fixed at 1): small gradients become 0"
@@ -55,7 +55,7 @@ def loss_scale(run: Facts) -> Verdict | None:
     start = run.positive("loss_scale_init")
     if start is not None and start >= 1 and math.frexp(start)[0] != 0.5:
         near = 2.0 ** round(math.log2(start))
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"initial loss scale {start:g} is no power of two, so scaling rounds the gradients",
             {"loss_scale_init": start},
@@ -64,11 +64,11 @@ def loss_scale(run: Facts) -> Verdict | None:
     return None
 
 
-def states(run: Facts) -> Verdict | None:
+def states(run: Facts) -> RuleVerdict | None:
     """Optimizer states, parameters and gradient sums in 16 bits."""
     kept = run.text("optimizer_dtype")
     if kept in _NARROW and not run.is_adapter:
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"Adam's moments in {kept}: an increment below 1/256 of the second moment is rounded"
             " away",
@@ -83,14 +83,14 @@ def states(run: Facts) -> Verdict | None:
         and not run.is_adapter
     ):
         over = f" over {ranks:.0f} ranks" if ranks else ""
-        return Verdict(
+        return RuleVerdict(
             "error" if ranks and ranks >= 64 else "warning",
             f"gradients are summed in bf16{over}: 8 bits for a sum of many",
             {"reduce_dtype": reduce, "data_parallel": ranks},
             {"reduce_dtype": "fp32"},
         )
     if run.text("dtype") == "fp16-pure" and not run.is_adapter:
-        return Verdict(
+        return RuleVerdict(
             "error",
             "weights are turned to fp16 (.half()) without an fp32 copy: updates below 1/2048 of a"
             " weight are lost, and Adam's ε 1e-8 rounds to 0 in fp16",
@@ -99,7 +99,7 @@ def states(run: Facts) -> Verdict | None:
             "keep the weights in fp32 and run the forward pass under torch.autocast with bf16",
         )
     if run.text("dtype") in ("bf16-true", "bf16-pure", "pure_bf16") and not run.is_adapter:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             "weights are kept in bf16 without an fp32 copy: updates below 1/256 of a weight are"
             " lost",
@@ -110,14 +110,14 @@ def states(run: Facts) -> Verdict | None:
     return None
 
 
-def gelu(run: Facts) -> Verdict | None:
+def gelu(run: Facts) -> RuleVerdict | None:
     """The cube in the tanh form of GELU overflows fp16 beyond 40."""
     activation = run.text("activation")
     if not _is_fp16(run) or not (
         "gelu" in activation and any(p in activation for p in ("tanh", "new", "fast", "approx"))
     ):
         return None
-    return Verdict(
+    return RuleVerdict(
         "info",
         "tanh-GELU in fp16: x³ is infinite from x = 40.4 on",
         {"activation": run.get("activation")},
@@ -126,104 +126,9 @@ def gelu(run: Facts) -> Verdict | None:
     )
 
 
-PRECISION_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L24",
-        title="bf16 rather than fp16 from 10 B on",
-        topic="precision",
-        check=fp16,
-        needs=("dtype",),
-        decided=lambda run: not _is_fp16(run) or run.params is not None,
-        remedy="bf16",
-        why=(
-            "OPT and BigScience's 104B fought fp16; BLOOM-176B in bf16 had one spike in the"
-            " whole run"
-        ),
-        source="BigScience lessons learned; OPT talk",
-        when="from scratch",
-    ),
-    Rule(
-        id="L25",
-        title="fp16 with a dynamic loss scale",
-        topic="precision",
-        check=loss_scale,
-        needs=("dtype",),
-        decided=_is_fp16,
-        why=(
-            "gradients leave fp16's range in both directions over a run; a scale at its floor means"
-            " the run learns nothing"
-        ),
-        source="Mixed precision training (arXiv:1710.03740); metaseq and Megatron-LM scalers",
-        cost="a few skipped steps while the scale finds its level",
-        when="mid-run",
-    ),
-    Rule(
-        id="L26",
-        title="the scaler is part of the checkpoint",
-        topic="precision",
-        elsewhere="guard",
-        why=(
-            "a scaler that starts anew skips steps, or meets an old gradient scale, at every"
-            " restart"
-        ),
-        source="OPT talk; PyTorch amp documentation",
-        cost="a few bytes per checkpoint",
-        when="mid-run",
-    ),
-    Rule(
-        id="L27",
-        title="moments and gradient sums in fp32",
-        topic="precision",
-        check=states,
-        why=(
-            "sums in bf16 stagnate: its 8 bits of mantissa lose every addend below 1/256 of the sum"
-        ),
-        source="BLOOM chronicles; Gopher (arXiv:2112.11446); OPT talk",
-        cost="4 more bytes per parameter for each state, twice the traffic of the reduction",
-        when="mid-run",
-    ),
-    Rule(
-        id="L28",
-        title="softmax, norms, router and loss in fp32",
-        topic="precision",
-        elsewhere="audit",
-        why="GLM-130B needed fp32 softmax; RMSNorm below fp32 is one way to reproduce spikes",
-        source="GLM-130B (arXiv:2210.02414); AdaGC (arXiv:2502.11034)",
-        cost="some step time",
-        when="mid-run",
-    ),
-    Rule(
-        id="L29",
-        title="attention is scaled before the product",
-        topic="precision",
-        elsewhere="audit",
-        remedy="stable-attention-scaling",
-        why=(
-            "q·k of 60 · 60 · 128 = 460 800 is infinite in fp16, although the scaled logit is"
-            " 40 729"
-        ),
-        source="OPT-175B logbook; BigScience tr8-104B chronicles",
-    ),
-    Rule(
-        id="L30",
-        title="tanh-GELU in fp16",
-        topic="precision",
-        check=gelu,
-        needs=("dtype", "activation"),
-        decided=_is_fp16,
-        why="OPT replaced GELU by ReLU for this; alone it rescued nothing visible",
-        source="OPT-175B logbook",
-        cost="another activation is another model: a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L31",
-        title="gradients are divided before the sum",
-        topic="precision",
-        elsewhere="audit",
-        why="numerically neutral, it only keeps fp16 sums from overflowing (OPT pre-divided by 32)",
-        source="OPT talk; metaseq",
-        cost="none",
-        when="mid-run",
-    ),
-)
+PRECISION_CHECKS: Checks = {
+    "L24": (fp16, lambda run: not _is_fp16(run) or run.params is not None),
+    "L25": (loss_scale, _is_fp16),
+    "L27": (states, None),
+    "L30": (gelu, _is_fp16),
+}

@@ -12,7 +12,17 @@ from trimtab.errors import ConfigError
 from trimtab.plan.remedies import When
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 
-__all__ = ["Check", "Elsewhere", "Rule", "Severity", "Topic", "Verdict", "compact", "tokens"]
+__all__ = [
+    "Check",
+    "Checks",
+    "ConfigRule",
+    "Elsewhere",
+    "RuleVerdict",
+    "Severity",
+    "Topic",
+    "compact",
+    "tokens",
+]
 
 Severity = Literal["error", "warning", "info"]
 Topic = Literal["data", "precision", "init", "shape", "optimizer", "schedule", "operations"]
@@ -21,7 +31,7 @@ Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RuleVerdict:
     """What a rule says of one config."""
 
     severity: Severity
@@ -34,11 +44,15 @@ class Verdict:
     """What to do where it is not a setting, or in addition."""
 
 
-Check = Callable[[Facts], Verdict | Sequence[Verdict] | None]
+Check = Callable[[Facts], RuleVerdict | Sequence[RuleVerdict] | None]
+"""Gives None, or nothing, where a rule is satisfied or the settings that it needs are absent."""
+Checks = Mapping[str, tuple[Check, Callable[[Facts], bool] | None]]
+"""By a rule's id: its check, and whether a config says enough to call the rule satisfied where the
+check is silent (None: it always does)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ConfigRule:
     """One thing that went wrong elsewhere, and how to see it in a config."""
 
     id: str

@@ -3,17 +3,17 @@
 import math
 
 from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR
-from trimtab.config_rules.rules.rule import Rule, Severity, Verdict, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
 from trimtab.configs.facts import Facts
 
-__all__ = ["SCHEDULE_RULES"]
+__all__ = ["SCHEDULE_CHECKS"]
 
 LOCAL_BATCH = (8, 32)
 """Usual sequences of one device in a step, OPT-175B logbook."""
 _NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
-def warm_up(run: Facts) -> Verdict | None:
+def warm_up(run: Facts) -> RuleVerdict | None:
     """Hold the warm-up against 500 steps, 375 M tokens, and 2 / (1 - beta2)."""
     steps, covered = run.warmup_steps, run.warmup_tokens
     if run.is_tuning or run.is_continued or not run.has_adam:
@@ -27,7 +27,7 @@ def warm_up(run: Facts) -> Verdict | None:
     if steps <= 2 and not run.is_ngpt:
         stated = run.setting("warmup_tokens")
         short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
-        return Verdict(
+        return RuleVerdict(
             _severity_without_warm_up(run),
             f"no warm-up ({short}{steps:.0f} step{'' if steps == 1 else 's'}): Adam's first updates"
             " are at the full rate",
@@ -41,7 +41,7 @@ def warm_up(run: Facts) -> Verdict | None:
     )
     if steps < 500 and not by_tokens and not run.is_ngpt:
         enough = (covered or 0) >= 1e9 or share >= 0.1
-        return Verdict(
+        return RuleVerdict(
             "info" if enough else "warning",
             f"{few}: below 500; GPT-3 and BLOOM had 375 M tokens, Llama and OLMo 2000 steps",
             values,
@@ -50,7 +50,7 @@ def warm_up(run: Facts) -> Verdict | None:
     b2 = run.number("beta2")
     bound = 2 / (1 - b2) if b2 is not None and 0 <= b2 < 1 else 0.0
     if steps < bound and not run.is_ngpt:
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"{few} is shorter than 2/(1-β2) = {bound:.0f} steps, so β2 {b2:g} has not settled at"
             " the peak",
@@ -77,7 +77,7 @@ def _severity_without_warm_up(run: Facts) -> Severity:
     return "warning" if run.is_stated("warmup_steps") else "info"
 
 
-def _other_warm_up(run: Facts, steps: float | None) -> Verdict | None:
+def _other_warm_up(run: Facts, steps: float | None) -> RuleVerdict | None:
     """Without Adam, or on given weights, a short warm-up is usual.
 
     None at a full rate is worth a word.
@@ -88,19 +88,19 @@ def _other_warm_up(run: Facts, steps: float | None) -> Verdict | None:
     if not tuned and "muon" not in run.text("optimizer"):
         return None
     severity: Severity = "info" if tuned and lr < 1e-4 else "warning"
-    return Verdict(
+    return RuleVerdict(
         severity, f"warm-up of {steps:.0f} steps", {"warmup_steps": steps}, {"warmup_steps": 100}
     )
 
 
-def danger_zone(run: Facts) -> Verdict | None:
+def danger_zone(run: Facts) -> RuleVerdict | None:
     """Saves are dense enough where runs diverge most."""
     steps, save = run.warmup_steps, run.positive("save_steps")
     if not steps or save is None or run.is_tuning or (run.params or 0) < 1e9:
         return None
     zone = 3 * steps
     if zone < 4 * save:
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"the first {zone:.0f} steps (3 × warm-up) are where runs diverge, and only"
             f" {zone / save:.2g} checkpoints fall there",
@@ -110,13 +110,13 @@ def danger_zone(run: Facts) -> Verdict | None:
     return None
 
 
-def schedule(run: Facts) -> tuple[Verdict, ...]:
+def schedule(run: Facts) -> tuple[RuleVerdict, ...]:
     """Warm-up, end rate, decay and end of the run fit each other."""
     said = (_warm_up_fits(run), _end_rate(run), _decay(run), _constant(run))
     return tuple(verdict for verdict in said if verdict is not None)
 
 
-def _warm_up_fits(run: Facts) -> Verdict | None:
+def _warm_up_fits(run: Facts) -> RuleVerdict | None:
     steps, end = run.warmup_steps, run.train_steps
     if not steps or not end:
         return None
@@ -128,22 +128,22 @@ def _warm_up_fits(run: Facts) -> Verdict | None:
             f"warm-up of {steps:.0f} steps is {longer} the run of {end:.0f}: the peak rate is never"
             " held"
         )
-        return Verdict("error", said, values, change)
+        return RuleVerdict("error", said, values, change)
     if steps > 0.3 * end and not run.is_tuning:
         half = steps >= 0.5 * end and end >= 10_000 and not run.is_continued
         said = f"warm-up takes {steps / end:.0%} of the run"
-        return Verdict("warning" if half else "info", said, values, change)
+        return RuleVerdict("warning" if half else "info", said, values, change)
     return None
 
 
-def _end_rate(run: Facts) -> Verdict | None:
+def _end_rate(run: Facts) -> RuleVerdict | None:
     lr, low = run.positive("lr"), run.number("min_lr")
     if lr is None or low is None:
         return None
     values = {"lr": lr, "min_lr": low}
     change = {"min_lr": float(f"{lr / 10:.3g}")}
     if low > lr * 1.001:  # from a hundredth on it may be a share of the peak
-        return Verdict(
+        return RuleVerdict(
             "error" if low < 0.01 else "warning",
             f"minimum rate {compact(low)} is above the peak {compact(lr)}",
             values,
@@ -155,11 +155,11 @@ def _end_rate(run: Facts) -> Verdict | None:
             f"minimum rate {compact(low)} equals the peak: the {run.text('schedule') or 'schedule'}"
             " never decays"
         )
-        return Verdict("warning", said, values, change)
+        return RuleVerdict("warning", said, values, change)
     return None
 
 
-def _decay(run: Facts) -> Verdict | None:
+def _decay(run: Facts) -> RuleVerdict | None:
     """Whether the decay ends with the run: a warning where it is off by a factor of two or more."""
     end, decay, low = run.train_steps, run.positive("decay_steps"), run.number("min_lr")
     if not decay or not end or 0.9 * end <= decay <= 1.25 * end:
@@ -171,7 +171,7 @@ def _decay(run: Facts) -> Verdict | None:
         rest = "torch's cosine then rises to the peak again"
     far = decay <= 0.5 * end or decay >= 2 * end
     known = found is not None and found.origin == "stated" and run.is_stated("train_steps")
-    return Verdict(
+    return RuleVerdict(
         "warning" if far and known and not run.is_tuning else "info",
         f"the decay ends at {decay:.0f} of {end:.0f} steps:"
         f" {rest if decay < end else 'the run ends at a high rate'}",
@@ -180,10 +180,10 @@ def _decay(run: Facts) -> Verdict | None:
     )
 
 
-def _constant(run: Facts) -> Verdict | None:
+def _constant(run: Facts) -> RuleVerdict | None:
     if run.text("schedule") not in _NEVER_DECAYS or run.is_tuning or run.positive("lr") is None:
         return None
-    return Verdict(
+    return RuleVerdict(
         "info",
         f"schedule {run.get('schedule')}: the rate never decays; published runs end at a tenth of"
         " the peak or below",
@@ -192,7 +192,7 @@ def _constant(run: Facts) -> Verdict | None:
     )
 
 
-def ramp(run: Facts) -> Verdict | None:
+def ramp(run: Facts) -> RuleVerdict | None:
     """A very large batch from the first step."""
     batch = run.batch_tokens
     if (
@@ -203,7 +203,7 @@ def ramp(run: Facts) -> Verdict | None:
         or run.is_continued
     ):
         return None
-    return Verdict(
+    return RuleVerdict(
         "info",
         f"{tokens(batch)} a step from the start: early gradients agree, so much of it is wasted"
         " (BLOOM ramped from 192 to 2048 sequences over 9.8 M)",
@@ -221,7 +221,7 @@ def _eighth(run: Facts) -> dict[str, int]:
     return {"batch_start_samples": int(samples / 8)} if fits else {}
 
 
-def batch_size(run: Facts) -> Verdict | None:
+def batch_size(run: Facts) -> RuleVerdict | None:
     """Batches far from what was used at this size."""
     batch, params = run.batch_tokens, run.lookup_params
     if batch is None or params is None or params < 1e9 or run.is_tuning or run.is_continued:
@@ -230,7 +230,7 @@ def batch_size(run: Facts) -> Verdict | None:
     ratio = batch / usual
     values = {"batch_tokens": batch, "params": params, "usual": usual, "ratio": ratio}
     if ratio < 1 / 25 and run.positive("lr"):
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"{tokens(batch)} a step is {1 / ratio:.2g} × below GPT-3's at {compact(params)}"
             f" ({tokens(usual)}): noisy gradients at a rate meant for large batches",
@@ -241,7 +241,7 @@ def batch_size(run: Facts) -> Verdict | None:
             ),
         )
     if ratio > 4:
-        return Verdict(
+        return RuleVerdict(
             "info",
             f"{tokens(batch)} a step is {ratio:.2g} × GPT-3's at {compact(params)}: OPT doubled its"
             f" batch and saw not much difference; {tokens(batch - usual)} more for each update",
@@ -251,14 +251,14 @@ def batch_size(run: Facts) -> Verdict | None:
     return None
 
 
-def length_ramp(run: Facts) -> Verdict | None:
+def length_ramp(run: Facts) -> RuleVerdict | None:
     """Where short sequences first might help."""
     batch, params, seq = run.batch_tokens, run.lookup_params, run.positive("seq")
     if batch is None or params is None or seq is None or run.is_tuning or run.is_continued:
         return None
     if batch < 8 * BATCH_TOKENS.at(params):
         return None
-    return Verdict(
+    return RuleVerdict(
         "info",
         f"{tokens(batch)} a step is 8 × the published batch and more: starting with short sequences"
         " kept such batches stable for GPT-2, and may mask the fault it cures",
@@ -267,14 +267,14 @@ def length_ramp(run: Facts) -> Verdict | None:
     )
 
 
-def local_batch(run: Facts) -> Verdict | None:
+def local_batch(run: Facts) -> RuleVerdict | None:
     """How many sequences one data-parallel rank takes in a step."""
     batch, width = run.positive("batch_samples"), run.positive("data_parallel")
     local = None if batch is None or width is None else batch / width
     if local is None or LOCAL_BATCH[0] <= local <= LOCAL_BATCH[1] or run.is_tuning:
         return None
     side = "below" if local < LOCAL_BATCH[0] else "above"
-    return Verdict(
+    return RuleVerdict(
         "info",
         f"{local:g} sequences for one data-parallel rank in a step are {side} the usual"
         f" {LOCAL_BATCH[0]} to {LOCAL_BATCH[1]}",
@@ -286,13 +286,13 @@ def local_batch(run: Facts) -> Verdict | None:
     )
 
 
-def epochs(run: Facts) -> Verdict | None:
+def epochs(run: Facts) -> RuleVerdict | None:
     """Whether tokens repeat, and at which step."""
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
     if corpus is None or total is None or total <= corpus * 1.0001:
         return None
     where = f", the second pass begins at step {math.ceil(corpus / batch)}" if batch else ""
-    return Verdict(
+    return RuleVerdict(
         "warning" if not run.is_tuning else "info",
         f"{tokens(total)} from a corpus of {compact(corpus)}: {total / corpus:.2f} epochs{where}",
         {
@@ -305,149 +305,13 @@ def epochs(run: Facts) -> Verdict | None:
     )
 
 
-SCHEDULE_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L07",
-        title="the rate is warmed up",
-        topic="schedule",
-        check=warm_up,
-        needs=("warmup_steps",),
-        remedy="longer-warm-up",
-        why=(
-            "Adam's second moment is a guess at first. A longer warm-up did not help the 104B, so"
-            " more than usual is no cure"
-        ),
-        source="GPT-3, BLOOM, Llama and OLMo settings; BigScience lessons learned",
-    ),
-    Rule(
-        id="L08",
-        title="dense checkpoints through 3 × warm-up",
-        topic="schedule",
-        check=danger_zone,
-        needs=("warmup_steps", "save_steps"),
-        from_scratch=True,
-        decided=lambda run: (run.params or 0) >= 1e9,
-        why=(
-            "three documented divergences came at 1.16 to 1.21 × warm-up; advice then was to watch"
-            " the first 3 ×"
-        ),
-        source="BigScience tr8-104B chronicles (advice of Conglong Li)",
-        cost="disk, and the time of the saves",
-        when="mid-run",
-    ),
-    Rule(
-        id="SCHED",
-        title="warm-up, decay and length fit",
-        topic="schedule",
-        check=schedule,
-        why=(
-            "a schedule that was copied from a run of another length never reaches its peak, or"
-            " its end"
-        ),
-        source=(
-            "Chinchilla (arXiv:2203.15556) on decay length; published smoke and benchmark configs"
-        ),
-        cost="none",
-        when="from scratch",
-    ),
-    Rule(
-        id="L16",
-        title="batch ramp",
-        topic="schedule",
-        check=ramp,
-        needs=("batch_tokens",),
-        from_scratch=True,
-        why=(
-            "BLOOM 192 to 2048 sequences over 9.77 M, Llama 3 4 to 16 M tokens, DeepSeek-V2 2304 to"
-            " 9216, Gopher 3 to 6 M"
-        ),
-        source="BLOOM chronicles; Llama 3 (arXiv:2407.21783); DeepSeek-V2 (arXiv:2405.04434)",
-        cost="more steps at first",
-        when="from scratch",
-    ),
-    Rule(
-        id="L17",
-        title="batch against the noise scale",
-        topic="schedule",
-        check=batch_size,
-        needs=("batch_tokens", "params"),
-        from_scratch=True,
-        decided=lambda run: (run.params or 0) >= 1e9,
-        why=(
-            "beyond the noise scale a larger batch buys little and costs tokens; far below it the"
-            " rate must come down"
-        ),
-        source="McCandlish et al. (arXiv:1812.06162); OPT talk",
-        cost="tokens per update, or steps",
-        when="mid-run",
-    ),
-    Rule(
-        id="LOCAL",
-        title="batch of one rank",
-        topic="schedule",
-        check=local_batch,
-        needs=("batch_samples", "data_parallel"),
-        why=(
-            "the batch of one device decides how busy it is, and what is left of its memory; runs"
-            " that are compared should state it, because it also decides how the order of the data"
-            " is dealt out"
-        ),
-        source="OPT-175B logbook (Meta AI, 2022)",
-        cost="memory, where it is raised; throughput, where it is lowered",
-        when="mid-run",
-    ),
-    Rule(
-        id="L32",
-        title="sequence-length warm-up with huge batches",
-        topic="schedule",
-        check=length_ramp,
-        needs=("batch_tokens", "params", "seq"),
-        from_scratch=True,
-        remedy="sequence-length-warm-up",
-        why=(
-            "stable at 8 × batch and 4 × rate for GPT-2 1.5B; did not help the 104B, and may mask"
-            " a bug"
-        ),
-        source="Li et al. (arXiv:2108.06084); BigScience lessons learned",
-    ),
-    Rule(
-        id="L37",
-        title="epochs are planned",
-        topic="data",
-        check=epochs,
-        needs=("corpus_tokens", "train_tokens"),
-        why=(
-            "OPT's 180 B tokens ran out before its training did: the later half repeats, and the"
-            " boundary shows as a step in the loss"
-        ),
-        source="OPT talk",
-        cost="fewer steps, or more data",
-        when="mid-run",
-    ),
-    Rule(
-        id="L38",
-        title="repeated n-grams and escape runs are filtered",
-        topic="data",
-        elsewhere="scan",
-        why=(
-            "OLMo 2 masks spans of 1 to 13 tokens that repeat 32 times; OSCAR held a million"
-            " samples of backslashes only"
-        ),
-        source="OLMo 2 report (arXiv:2501.00656); BigScience chronicles",
-        cost="a pass over the data",
-        when="mid-run",
-    ),
-    Rule(
-        id="L39",
-        title="the shuffle is a true permutation and is kept",
-        topic="data",
-        elsewhere="guard",
-        why=(
-            "a linear congruential shuffle gave Marin a phase shift at 190 000 steps; a new seed is"
-            " a new order"
-        ),
-        source="Marin retrospective; BigScience tr8-104B chronicles",
-        cost="none",
-        when="from scratch",
-    ),
-)
+SCHEDULE_CHECKS: Checks = {
+    "L07": (warm_up, None),
+    "L08": (danger_zone, lambda run: (run.params or 0) >= 1e9),
+    "SCHED": (schedule, None),
+    "L16": (ramp, None),
+    "L17": (batch_size, lambda run: (run.params or 0) >= 1e9),
+    "LOCAL": (local_batch, None),
+    "L32": (length_ramp, None),
+    "L37": (epochs, None),
+}

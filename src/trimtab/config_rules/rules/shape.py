@@ -2,10 +2,10 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import Rule, Verdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
 from trimtab.configs.facts import Facts
 
-__all__ = ["SHAPE_RULES", "depth_risk", "depth_words"]
+__all__ = ["SHAPE_CHECKS", "depth_risk", "depth_words"]
 
 
 _DEEPEST = 5
@@ -40,7 +40,7 @@ def depth_words(hidden: float, layers: float) -> str:
     )
 
 
-def ffn_width(run: Facts) -> Verdict | None:
+def ffn_width(run: Facts) -> RuleVerdict | None:
     """Hold the FFN's inner width against the hidden width."""
     hidden = run.positive("hidden")
     ffn = run.positive("ffn_effective") or run.positive("ffn")
@@ -62,7 +62,7 @@ def ffn_width(run: Facts) -> Verdict | None:
         built = f" (built from {stated:.0f})" if stated and stated != ffn else ""
         left = f"; {ffn:.0f} is 4 × {ffn / 4:.0f}: left over from another width?" if plain else ""
         target = int(4 * hidden) if plain else round(8 * hidden / 384) * 128
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"FFN width {ffn:.0f}{built} is {ratio:.3g} × hidden {hidden:.0f}, usual is"
             f" {'4' if plain else '8/3 to 4'} ×{left}",
@@ -71,7 +71,7 @@ def ffn_width(run: Facts) -> Verdict | None:
             f"state a width from which {target} comes" if built else "",
         )
     if plain and ratio > 8.5 and run.is_large:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"FFN width {ffn:.0f} is {ratio:.3g} × hidden {hidden:.0f}, usual is 4 ×",
             values,
@@ -80,7 +80,7 @@ def ffn_width(run: Facts) -> Verdict | None:
     return None
 
 
-def aspect(run: Facts) -> Verdict | None:
+def aspect(run: Facts) -> RuleVerdict | None:
     """Hold width over depth against 100 to 200, at 10 B parameters and more."""
     ratio, hidden, layers = run.aspect, run.positive("hidden"), run.positive("layers")
     if ratio is None or hidden is None or layers is None or not run.is_large:
@@ -93,25 +93,27 @@ def aspect(run: Facts) -> Verdict | None:
     }
     text = f"{layers:.0f} layers × {hidden:.0f}: hidden/layers is {ratio:.0f}"
     if ratio >= 400:
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"{text}, large models that trained well have 100 to 205",
             values,
             {"layers": round(hidden / 150)},
         )
     if ratio > 250:
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"{text}, wider than any published model of this size",
             values,
             {"layers": round(hidden / 180)},
         )
     if ratio < 60:
-        return Verdict("info", f"{text}, deeper than usual; deeper models were less stable", values)
+        return RuleVerdict(
+            "info", f"{text}, deeper than usual; deeper models were less stable", values
+        )
     return None
 
 
-def heads(run: Facts) -> Verdict | None:
+def heads(run: Facts) -> RuleVerdict | None:
     """Heads must divide the width, and be neither tiny nor huge."""
     hidden, count = run.positive("hidden"), run.positive("heads")
     if hidden is None or count is None:
@@ -119,7 +121,7 @@ def heads(run: Facts) -> Verdict | None:
     stated = run.positive("head_dim")
     values = {"hidden": hidden, "heads": count, "head_dim": stated or hidden / count}
     if stated is None and hidden % count:
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"hidden {hidden:.0f} does not divide by {count:.0f} heads",
             values,
@@ -134,7 +136,7 @@ def heads(run: Facts) -> Verdict | None:
     ):
         part = run.positive(name)
         if part and count % part:
-            return Verdict(
+            return RuleVerdict(
                 "error",
                 f"{count:.0f} heads do not divide by {part:.0f} {what}",
                 {**values, name: part},
@@ -142,14 +144,14 @@ def heads(run: Facts) -> Verdict | None:
             )
     size = stated or hidden / count
     if size >= 512:
-        return Verdict(
+        return RuleVerdict(
             "error",
             f"heads of width {size:.0f} ({hidden:.0f} / {count:.0f}); 64 to 128 is usual",
             values,
             {"heads": round(hidden / 128)},
         )
     if size < 32 or (size > 192 and stated is None):
-        return Verdict(
+        return RuleVerdict(
             "warning",
             f"heads of width {size:.0f} ({hidden:.0f} / {count:.0f}); 64 to 128 is usual",
             values,
@@ -158,14 +160,14 @@ def heads(run: Facts) -> Verdict | None:
     return None
 
 
-def qk_norm(run: Facts) -> Verdict | None:
+def qk_norm(run: Facts) -> RuleVerdict | None:
     """Mention QK-norm where the rate is above what models of 7 B had without it."""
     params, lr = run.lookup_params, run.positive("lr")
     if params is None or params < 6.5e9 or lr is None or lr <= 3e-4 or not run.has_adam:
         return None
     if run.is_tuning or run.get("qk_norm") is True or run.positive("softcap_attention"):
         return None
-    return Verdict(
+    return RuleVerdict(
         "warning" if run.get("qk_norm") is False else "info",
         f"rate {compact(lr)} at {compact(params)} without a norm on queries and keys: attention"
         " logits may grow",
@@ -174,13 +176,13 @@ def qk_norm(run: Facts) -> Verdict | None:
     )
 
 
-def muon_clip(run: Facts) -> Verdict | None:
+def muon_clip(run: Facts) -> RuleVerdict | None:
     """Muon makes attention logits grow; something must hold them."""
     if "muon" not in run.text("optimizer") or run.is_tuning:
         return None
     if run.get("qk_norm") is True or run.positive("softcap_attention"):
         return None
-    return Verdict(
+    return RuleVerdict(
         "warning" if run.params is None or run.params >= 1e9 else "info",
         "Muon without a bound on attention logits (no QK-clip, QK-norm or soft-cap is stated)",
         {"optimizer": run.get("optimizer")},
@@ -189,12 +191,12 @@ def muon_clip(run: Facts) -> Verdict | None:
     )
 
 
-def softcap(run: Facts) -> Verdict | None:
+def softcap(run: Facts) -> RuleVerdict | None:
     """Soft-caps far below the published ones cut into normal logits."""
     for name, usual in (("softcap_attention", 50), ("softcap_final", 30)):
         value = run.positive(name)
         if value is not None and value < usual / 3:
-            return Verdict(
+            return RuleVerdict(
                 "info",
                 f"{name} {compact(value)} is far below Gemma 2's {usual}: ordinary logits are"
                 " bent too",
@@ -204,11 +206,11 @@ def softcap(run: Facts) -> Verdict | None:
     return None
 
 
-def extra_norms(run: Facts) -> Verdict | None:
+def extra_norms(run: Facts) -> RuleVerdict | None:
     """NormFormer's additional norms."""
     if "normformer" not in run.text("norm").replace("_", "").replace("-", ""):
         return None
-    return Verdict(
+    return RuleVerdict(
         "info",
         "NormFormer's extra LayerNorms: OPT had them in runs 11.x and removed them in run 12",
         {"norm": run.get("norm")},
@@ -216,99 +218,12 @@ def extra_norms(run: Facts) -> Verdict | None:
     )
 
 
-SHAPE_RULES: tuple[Rule, ...] = (
-    Rule(
-        id="L18",
-        title="FFN width fits the hidden width",
-        topic="shape",
-        check=ffn_width,
-        needs=("hidden", "ffn"),
-        decided=lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1,
-        why=(
-            "in BigScience's 104B experiment 6 the width was changed and FFN 20480 stayed: a"
-            " lopsided model of 58 B; gated blocks in gpt-neox take 2/3 of what is stated"
-        ),
-        source="BigScience tr8-104B chronicles; gpt-neox configs",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L18-aspect",
-        title="width over depth",
-        topic="shape",
-        check=aspect,
-        needs=("hidden", "layers"),
-        decided=lambda run: run.is_large,
-        remedy="width-depth-ratio",
-        why=(
-            "large models that trained well have 100 to 205 (Megatron's practice 150 to 200, tr8"
-            " 181, BLOOM 205). Deeper was less stable; the ratio alone did not cure the 104B"
-        ),
-        source="BigScience tr8-104B chronicles; Megatron-LM practice; OPT talk",
-    ),
-    Rule(
-        id="L19",
-        title="heads fit the width",
-        topic="shape",
-        check=heads,
-        needs=("hidden", "heads"),
-        why=(
-            "a width that does not divide fails at step 0 or, worse, is padded; very wide heads put"
-            " large sums into one logit"
-        ),
-        source="metaseq assertions; GPT-3, BLOOM and Llama 3 shapes",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-    Rule(
-        id="L21",
-        title="QK-norm with a high rate",
-        topic="shape",
-        check=qk_norm,
-        needs=("params", "lr"),
-        from_scratch=True,
-        remedy="qk-norm",
-        why=(
-            "attention logits grow with the square of the rate; small proxies with logits above 1e4"
-            " all diverged, Marin 32B was cured by it at step 80 000"
-        ),
-        source="Small-scale proxies (arXiv:2309.14322); Marin 32B retrospective",
-    ),
-    Rule(
-        id="L22",
-        title="Muon with bounded attention logits",
-        topic="shape",
-        check=muon_clip,
-        needs=("optimizer",),
-        decided=lambda run: "muon" in run.text("optimizer"),
-        remedy="qk-norm",
-        why=(
-            "Kimi K2's proxy passed logits of 1000 under Muon; with QK-clip at 100 it trained 15.5"
-            " T tokens without a spike"
-        ),
-        source="Kimi K2 report (arXiv:2507.20534)",
-    ),
-    Rule(
-        id="L23",
-        title="soft-caps as published",
-        topic="shape",
-        check=softcap,
-        why="Gemma 2 caps attention logits at 50 and final logits at 30, an alternative to QK-norm",
-        source="Gemma 2 report (arXiv:2408.00118)",
-        cost="fused attention kernels may not offer it",
-        when="from scratch",
-    ),
-    Rule(
-        id="NORMFORMER",
-        title="no untested extra norms",
-        topic="shape",
-        check=extra_norms,
-        needs=("norm",),
-        why=(
-            "promising at small scale, removed by OPT when it went back to the settings of Megatron"
-        ),
-        source="OPT-175B logbook",
-        cost="a restart from step 0",
-        when="from scratch",
-    ),
-)
+SHAPE_CHECKS: Checks = {
+    "L18": (ffn_width, lambda run: run.is_stated("ffn") and (run.number("experts") or 0) <= 1),
+    "L18-aspect": (aspect, lambda run: run.is_large),
+    "L19": (heads, None),
+    "L21": (qk_norm, None),
+    "L22": (muon_clip, lambda run: "muon" in run.text("optimizer")),
+    "L23": (softcap, None),
+    "NORMFORMER": (extra_norms, None),
+}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from trimtab.errors import ActError
+from trimtab.text import is_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -76,8 +77,8 @@ class Decisions:
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor <= 1),
     "lr_limits": lambda v: _are_pairs(v, lambda rate: 0 < rate < math.inf),
-    "clip_factor": lambda v: _is_number(v) and 0 < v <= 1,
-    "optimizer_settings": lambda v: isinstance(v, dict) and all(map(_is_number, v.values())),
+    "clip_factor": lambda v: is_number(v) and 0 < v <= 1,
+    "optimizer_settings": lambda v: isinstance(v, dict) and all(map(is_number, v.values())),
     "rewarm": lambda v: v is None or (_are_whole(v) and len(v) == 2 and v[1] > 0),
     "precision": lambda v: v in ("", "fp32", "bf16"),
     "last_onsets": lambda v: _are_whole(v),
@@ -103,10 +104,6 @@ def read_decisions(saved: Mapping[str, Any]) -> tuple[Decisions, tuple[str, ...]
     return decisions, tuple(sorted(set(saved) - known))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _is_count(value: Any) -> bool:
     return _are_whole([value]) and value >= 0
 
@@ -122,7 +119,7 @@ def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
     return isinstance(values, list | tuple) and all(
         isinstance(v, list | tuple)
         and len(v) == 2
-        and all(map(_is_number, v))
+        and all(map(is_number, v))
         and allowed(float(v[1]))
         for v in values
     )

@@ -1,0 +1,244 @@
+"""`trimtab.compare`: two runs side by side, or one before and after a change."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.analysis.impact import Impact, measure_impact
+from trimtab.analysis.selection import split_attempt
+from trimtab.analysis.settings_diff import (
+    SettingChange,
+    flat_config,
+    setting_changes,
+    stated_settings,
+)
+from trimtab.analysis.side_by_side import Comparison, Side, compare_sides, make_side
+from trimtab.analysis.source import read_source
+from trimtab.chronicle.rundir import RunDirectory
+from trimtab.errors import ConfigError, ReadError
+from trimtab.readers import read_run
+from trimtab.record import RunRecord
+from trimtab.report.overview import shortened
+from trimtab.report.side_page import render_page
+from trimtab.report.side_text import SideText
+from trimtab.report.terminal import rendered_text
+from trimtab.signals import derive
+from trimtab.text import finite_json
+
+__all__ = ["RunComparison", "compare"]
+
+Source = Any  # runs come as paths, records, frames or mappings; `read_source` tells them apart
+"""A path, a run record, a pandas or polars frame, or a mapping of columns."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunComparison:
+    """What differs between two runs, or before and after a change of one."""
+
+    a: str
+    """The first run as given."""
+    b: str | None
+    """The second one; None where a run is compared with itself before a change."""
+    sides: Comparison | None
+    """Losses, means and settings at equal positions; None where there is one run."""
+    impact: Impact | None
+    """Before and after a change; None where no change is known."""
+    settings: tuple[SettingChange, ...] = ()
+    """Canonical settings in which the two configs differ."""
+    with_configs: bool = False
+    """Whether two configs were given."""
+    last: Side
+    """The run that the change lies in, and the second of two."""
+    title: str
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the document of `trimtab compare --json`."""
+        document: dict[str, object] = {"schema": 1, "a": self.a, "b": self.b}
+        if self.sides is not None:
+            document |= _sides_to_json(self.sides)
+        document["impact"] = None if self.impact is None else _impact_to_json(self.impact)
+        if self.with_configs:
+            document["settings"] = [{"key": c.key, "a": c.a, "b": c.b} for c in self.settings]
+        return {key: finite_json(value) for key, value in document.items()}
+
+    def to_html(self) -> str:
+        """Return the comparison as one page that opens offline, as `--html` writes it."""
+        return render_page(self.sides, self.impact, self.last, title=self.title)
+
+    def __str__(self) -> str:
+        """Return what `trimtab compare` prints, as plain text."""
+        return rendered_text(self.__rich__(), width=100)
+
+    def __rich__(self) -> SideText:
+        """Return what rich prints."""
+        return SideText(self.sides, self.impact, self.settings, title=self.title)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def compare(
+    a: Source,
+    b: Source | None = None,
+    *,
+    by: Literal["step", "tokens"] = "step",
+    at: float | None = None,
+    window_steps: float = 500.0,
+    configs: tuple[str | os.PathLike[str], str | os.PathLike[str]] | None = None,
+) -> RunComparison:
+    """Compare two runs at equal steps or tokens, or one run before and after a change.
+
+    Args:
+        a: A log, a run directory, a run record, a frame, or a mapping of columns. `PATH@1.0` is
+            attempt 1.0 of a log.
+        b: The other; None: `a` before and after `at`.
+        by: What is equal.
+        at: First step under a change; None: where an attempt of `b` continues its parent.
+        window_steps: Steps to look at on either side of it.
+        configs: Config files of both, to compare too.
+
+    Raises:
+        ReadError: One of them cannot be read, or holds several runs.
+        ConfigError: An argument is impossible, or there is nothing to compare.
+    """
+    if not window_steps > 0:
+        raise ConfigError(f"window {window_steps:g}: must be above 0")
+    if at is not None and not np.isfinite(at):
+        raise ConfigError(f"at {at:g}: not a step; give a number")
+    files = (None, None) if configs is None else (Path(configs[0]), Path(configs[1]))
+    first, name_a, attempt = _side(a, files[0])
+    second, name_b = None, None
+    if b is not None:
+        second, name_b, attempt = _side(b, files[1])
+        if first.label == second.label:
+            first, second = _renamed(first, "a"), _renamed(second, "b")
+    last = second or first
+    sides = None if second is None else compare_sides(first, second, by=by)
+    impact = _impact(last, attempt, at=at, window_steps=window_steps)
+    if sides is None and impact is None:
+        raise ConfigError(
+            f"{name_a}: nothing to compare; give a second run, or a step (--at STEP) for before"
+            " and after"
+        )
+    of_both = f"{first.label} and {last.label}"
+    return RunComparison(
+        a=name_a,
+        b=name_b,
+        sides=sides,
+        impact=impact,
+        settings=() if configs is None else setting_changes(Path(configs[0]), Path(configs[1])),
+        with_configs=configs is not None,
+        last=last,
+        title=of_both if second is not None else f"{first.label}, before and after",
+    )
+
+
+def _side(source: Source, config: Path | None) -> tuple[Side, str, str]:
+    """Return one side, its source as given, and the attempt that was named."""
+    if isinstance(source, str | os.PathLike):
+        given = os.fspath(source)
+        path, attempt = split_attempt(given)
+        record = read_run(path)
+    else:
+        ((path, found),) = read_source(source)
+        if isinstance(found, ReadError):
+            raise found
+        given, attempt, record = path or "columns", "", found
+    record = derive(record)
+    chosen = None
+    if attempt:
+        numbers = [a.number for a in record.attempts]
+        if attempt not in numbers:
+            raise ConfigError(f"{path}: has no attempt {attempt}; there are {', '.join(numbers)}")
+        chosen = record.attempts[numbers.index(attempt)]
+    settings = stated_settings(record, chosen)
+    launched = RunDirectory(Path(path)).settings
+    if path and launched.is_file():
+        own = chosen or (record.attempts[-1] if record.attempts else None)
+        settings.update(flat_config(launched))
+        # A later attempt may have been launched on other ranks, say.
+        settings.update({} if own is None else own.settings)
+    if config is not None:
+        settings.update(flat_config(config))
+    label = shortened(path or "columns", limit=40) + (f"@{attempt}" if attempt else "")
+    return make_side(label, record, settings, attempt=attempt), given, attempt
+
+
+def _renamed(side: Side, letter: str) -> Side:
+    label = f"{side.label} ({letter})"
+    return Side(label=label, record=side.record, rows=side.rows, settings=side.settings)
+
+
+def _impact(side: Side, attempt: str, *, at: float | None, window_steps: float) -> Impact | None:
+    """Return before and after: at the step given, or where the attempt continues its parent."""
+    record, rows, given = side.record, side.record.lineage_rows(), at
+    if attempt:
+        own = record.attempts[record.attempt_index(attempt)]
+        start = record.step[own.first_row] if own.first_row < own.end_row else np.inf
+        at = at if at is not None else _continues(record, own.parent, own.parent_step, float(start))
+        rows = np.concatenate([_ancestor_rows(record, attempt, float(start)), side.rows])
+    if at is None:
+        return None
+    found = measure_impact(record, rows, at=float(at), window_steps=window_steps)
+    empty = not min(found.num_before, found.num_after)
+    return None if empty and given is None else found
+
+
+def _continues(
+    record: RunRecord, parent: str | None, parent_step: float | None, start: float
+) -> float | None:
+    """Return the first step of an attempt that has a parent in the same log."""
+    known = {a.number for a in record.attempts}
+    if parent not in known or not np.isfinite(start):
+        return None
+    return start if parent_step is None else min(start, parent_step + 1)
+
+
+def _ancestor_rows(record: RunRecord, attempt: str, before: float) -> NDArray[np.intp]:
+    """Return the rows of an attempt's parent up to where the attempt began."""
+    own = record.attempts[record.attempt_index(attempt)]
+    for i, a in enumerate(record.attempts):
+        if a.number == own.parent:
+            part = record.rows_of(i)
+            rows = np.arange(part.start, part.stop)
+            return rows[record.step[rows] < before]
+    return np.zeros(0, dtype=np.intp)
+
+
+def _sides_to_json(c: Comparison) -> Mapping[str, object]:
+    widest = c.widest
+    return {
+        "by": c.by,
+        "common": None if c.common is None else list(c.common),
+        "end_gap": c.end_gap,
+        "widest_gap": None if widest is None else {"at": widest.position, "gap": widest.gap},
+        "gaps": [{"at": g.position, "a": g.a, "b": g.b, "gap": g.gap} for g in c.gaps],
+        "slopes": None if c.slopes is None else {"a": c.slopes[0], "b": c.slopes[1]},
+        "slope_ratio": c.slope_ratio,
+        "means": {m.signal: {"a": m.a, "b": m.b} for m in c.means},
+        "changed": [{"key": x.key, "a": x.a, "b": x.b} for x in c.changed],
+        "warnings": list(c.warnings),
+        "notes": list(c.notes),
+    }
+
+
+def _impact_to_json(impact: Impact) -> Mapping[str, object]:
+    return {
+        "at": impact.at,
+        "window_steps": impact.window_steps,
+        "rows_before": impact.num_before,
+        "rows_after": impact.num_after,
+        "table": [
+            {"signal": r.signal, "measure": r.measure, "before": r.before, "after": r.after}
+            for r in impact.rows
+        ],
+        "signs": [{"sign": s.name, "state": s.state, "text": s.text} for s in impact.signs],
+        "verdict": impact.verdict,
+    }

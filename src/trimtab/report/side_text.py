@@ -1,0 +1,106 @@
+"""A comparison on a terminal: what differs, by how much, and before and after a change."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from trimtab.analysis.impact import Impact
+from trimtab.analysis.settings_diff import SettingChange
+from trimtab.analysis.side_by_side import Comparison, mean_text
+from trimtab.report.overview import Unpadded
+from trimtab.text import number, plain
+
+__all__ = ["SideText"]
+
+
+class SideText:
+    """A comparison as something rich can print."""
+
+    def __init__(
+        self,
+        sides: Comparison | None,
+        impact: Impact | None,
+        settings: Sequence[SettingChange],
+        *,
+        title: str,
+    ) -> None:
+        """Keep what to print."""
+        self.sides, self.impact, self.settings, self.title = sides, impact, settings, title
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines."""
+        del console, options
+        yield from self._lines()
+
+    def _lines(self) -> Iterator[RenderableType]:
+        yield Text(plain(self.title), "bold")
+        if self.sides is not None:
+            yield from _sides(self.sides)
+        if self.impact is not None:
+            yield from _impact(self.impact)
+        if self.settings:
+            yield Text("settings by canonical name:")
+        for x in self.settings:
+            yield Text(f"  {x.key}: {plain(x.a or '')} → {plain(x.b or '')}")
+
+
+def _sides(c: Comparison) -> Iterator[RenderableType]:
+    for warning in c.warnings:
+        yield Text(f"● {plain(warning)}", "bold yellow")
+    for note in c.notes:
+        yield Text(plain(note))
+    if c.common is not None and c.end_gap is not None:
+        yield Text(_summary(c))
+        gaps = [(number(g.position), number(g.a), number(g.b), f"{g.gap:+.4g}") for g in c.gaps]
+        yield from _table((c.by, c.a.label, c.b.label, "gap, nats"), gaps)
+        means = [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b), "") for m in c.means]
+        yield from _table(("mean of", c.a.label, c.b.label, ""), means)
+    changed = [(x.key, x.a or "—", x.b or "—") for x in c.changed]
+    if changed:
+        yield from _table(("differs", c.a.label, c.b.label), changed)
+    else:
+        yield Text("no setting that both logs or configs state differs")
+
+
+def _impact(impact: Impact) -> Iterator[RenderableType]:
+    yield Text()
+    yield Text(f"before and after {number(impact.at)}: {impact.verdict}", "bold")
+    rows = [
+        (f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after))
+        for r in impact.rows
+    ]
+    head = (
+        f"within {number(impact.window_steps)} steps",
+        f"before ({impact.num_before} rows)",
+        f"after ({impact.num_after} rows)",
+    )
+    yield from _table(head, rows)
+    yield from _table(("sign", "", ""), [(s.name, s.state, s.text) for s in impact.signs])
+
+
+def _summary(c: Comparison) -> str:
+    low, high = c.common or (0.0, 0.0)
+    parts = [f"both from {c.by} {number(low)} to {number(high)}"]
+    if c.end_gap is not None:
+        parts.append(f"at its end {c.b.label} is {c.end_gap:+.4g} nats from {c.a.label}")
+    if c.slopes is not None and c.slope_ratio is not None and np.isfinite(c.slope_ratio):
+        unit = "10⁹ tokens" if c.by == "tokens" else "1 000 steps"
+        parts.append(
+            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g} nats per {unit}, ratio"
+            f" {c.slope_ratio:.3g}"
+        )
+    return " · ".join(parts)
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[RenderableType]:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for _ in head:
+        table.add_column(overflow="fold")
+    table.add_row(*(Text(plain(h), "dim") for h in head))
+    for row in rows:
+        table.add_row(*(Text(plain(v)) for v in row))
+    yield Text()
+    yield Unpadded(table)
