@@ -6,14 +6,14 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from trimtab.cli.lab_options import add_training_options, load_lab, whole_number
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.lab.scenarios import ACCEPTANCE
 
-__all__ = ["add_acceptance", "add_cost", "add_tail"]
+__all__ = ["add_acceptance", "add_cost", "add_tail", "parse_seeds"]
 
 Parts: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -65,7 +65,7 @@ def add_acceptance(parts: Parts) -> None:
     table.add_argument(
         "--seeds",
         metavar="A-B",
-        type=_seeds,
+        type=parse_seeds,
         default=(0, 1, 2),
         help="a seed or a range of seeds; default 0-2; 100 and above are for published figures",
     )
@@ -91,7 +91,7 @@ def _tail(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def parse_seeds(text: str) -> tuple[int, ...]:
     """Return the seeds that "3" or "0-9" names."""
     first, _, last = text.partition("-")
     parse = whole_number(0, 2**31 - 1)
@@ -137,7 +137,7 @@ def _accept(arguments: argparse.Namespace) -> int:
     return 0 if summary["accepted"] else 1
 
 
-def _accept_line(row: dict[str, object]) -> str:
+def _accept_line(row: dict[str, Any]) -> str:
     """Return one line of the table; what is not finite or not there is a dash."""
 
     def cell(name: str, form: str, width: int) -> str:
@@ -159,7 +159,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr if arguments.json else sys.stdout, flush=True)
 
-    document: dict[str, object] = {}
+    document: dict[str, Any] = {}
     if not arguments.only_state:
         trainers = load_lab("benchmarks.trainer_cost", arguments.threads)
         document |= trainers.run_trainer_bench(rounds=max(arguments.pairs * 2 // 5, 10), say=say)

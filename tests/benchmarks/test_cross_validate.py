@@ -1,10 +1,9 @@
 from pathlib import Path
 from typing import Any
 
-from tests.bench.labelled import claim, label, line, runs_of, said
-
 from benchmarks.cross_validate import SETTINGS, folds_of, leave_one_out
 from benchmarks.scoring import score_run
+from tests.benchmarks.labelled import claim, label, line, runs_of, said
 from trimtab.detectors.judge import DETECTORS
 from trimtab.detectors.sensitivity import Sensitivity
 

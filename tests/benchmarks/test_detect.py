@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.bench.labelled import label, write_manifest
 
 from benchmarks.cross_validate import SETTINGS, cross_validate
 from benchmarks.detect import detect
 from benchmarks.peers.ratio_rules import InternEvo
 from benchmarks.peers.sigma_rules import LevanterUpdateClip, SkipStep
 from benchmarks.predictions import predict
+from tests.benchmarks.labelled import label, write_manifest
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity

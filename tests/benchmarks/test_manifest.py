@@ -2,9 +2,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.labelled import label, line, runs_of, write_manifest
 
 from benchmarks.manifest import CORE, EXTRA, family_of_kind, read_manifest
+from tests.benchmarks.labelled import label, line, runs_of, write_manifest
 from trimtab.errors import ReadError
 from trimtab.kinds import KINDS
 

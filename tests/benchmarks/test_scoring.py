@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.bench.labelled import claim, label, line, runs_of, said
 
 from benchmarks.predictions import Claim
 from benchmarks.reliability import calibration_error, reliability
 from benchmarks.scoring import score, score_run
+from tests.benchmarks.labelled import claim, label, line, runs_of, said
 
 
 def figures_of(

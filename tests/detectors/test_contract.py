@@ -13,8 +13,8 @@ from trimtab.detectors.judge import DETECTORS, Judge, judge_record
 from trimtab.testing.contract import (
     CHECKS,
     Ability,
-    ContractCase,
     Check,
+    ContractCase,
     check_detector,
     checks_for,
     count_false_alarms,

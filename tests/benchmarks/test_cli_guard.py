@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.cli_guard import parse_seeds
 from trimtab.cli import main
-from trimtab.cli.lab import _seeds
 
 pytestmark = pytest.mark.torch
 
@@ -21,13 +21,13 @@ Run = Callable[..., tuple[int, str, str]]
     ("text", "seeds"), [("3", (3,)), ("0-2", (0, 1, 2)), ("100-102", (100, 101, 102))]
 )
 def test_seeds_are_one_or_a_range(text: str, seeds: tuple[int, ...]) -> None:
-    assert _seeds(text) == seeds
+    assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "2-0", "-1", "a", "0-5000", "1-2-3"])
 def test_impossible_seeds_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        _seeds(text)
+        parse_seeds(text)
 
 
 def test_unknown_scenario_names_those_there_are(run: Run) -> None:
@@ -43,7 +43,7 @@ def test_table_and_exit_status(
 
     def rows(scenarios: Any, seeds: Any, out: Path, *, say: Any, **_: Any) -> list[Any]:
         found = [
-            table.Row(
+            table.AcceptanceRow(
                 scenario=s.name,
                 expect=s.expect,
                 seed=seed,
