@@ -49,17 +49,18 @@ _REASON = re.compile(r"^\*Not run by the tests: (?P<reason>.+)\*\n+\Z", re.M)
 
 _DRIVER = """
 import json, subprocess, sys
-blocks = json.load(open(sys.argv[1]))
+from pathlib import Path
+blocks = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 space, printed = {"__name__": "__main__"}, []
 for block in blocks:
     if block["language"] == "python":
-        exec(compile(block["body"], block["where"], "exec"), space)
+        exec(compile(block["body"], block["page"], "exec"), space)
         continue
     for command in block["commands"]:
         done = subprocess.run(["bash", "-c", command], stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         printed.append([block["where"], command, done.returncode, done.stdout])
-json.dump(printed, open(sys.argv[2], "w"))
+Path(sys.argv[2]).write_text(json.dumps(printed), encoding="utf-8")
 """
 
 
@@ -150,7 +151,7 @@ def run_page(
     work: list[dict[str, object]] = []
     if "python" in languages and prelude.is_file():
         where = str(prelude.relative_to(ROOT))
-        work.append({"language": "python", "body": prelude.read_text("utf-8"), "where": where})
+        work.append({"language": "python", "body": prelude.read_text("utf-8"), "page": where})
     for block in read_blocks(page):
         if block.reason or block.language not in languages:
             continue
@@ -161,6 +162,7 @@ def run_page(
                 "language": block.language,
                 "body": body,
                 "where": block.where,
+                "page": str(page.relative_to(ROOT)),
                 "commands": commands,
             }
         )
