@@ -128,7 +128,7 @@ class Analysis:
         try:
             import pandas
         except ImportError as error:
-            raise MissingExtraError("Analysis.to_pandas()", "pandas") from error
+            raise MissingExtraError("Analysis.to_pandas()", "frames") from error
         rows = [_row(run, incident) for run in self.runs for incident in run.incidents]
         return pandas.DataFrame(rows, columns=list(_ROW))
 
