@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PRELUDES = ROOT / "tests" / "docs" / "preludes"
 LANGUAGES = ("python", "console")
 LEFT_OUT = "…"
+_ANCHOR = 12
+"""Characters of a line by which a segment in the middle of an output is found again."""
 COLUMNS = 100
 """Width of the terminal in which the sessions of the documentation run."""
 
@@ -189,14 +191,33 @@ def run_page(
 
 
 def shortened(printed: Sequence[str], shown: Sequence[str]) -> tuple[str, ...]:
-    """Return an output with as many lines left out as the page leaves out."""
+    """Return an output with the same parts left out as the page leaves out.
+
+    The page shows segments between lines `…`. The first is the beginning of the output, the last
+    its end, unless `…` stands there; one between them is found by how its first line begins.
+    """
     if LEFT_OUT not in shown:
         return tuple(printed)
-    before = list(shown).index(LEFT_OUT)
-    after = len(shown) - before - 1
-    if len(printed) <= before + after:
-        return tuple(printed)
-    return (*printed[:before], LEFT_OUT, *(printed[len(printed) - after :] if after else ()))
+    segments: list[list[str]] = [[]]
+    for line in shown:
+        if line == LEFT_OUT:
+            segments.append([])
+        else:
+            segments[-1].append(line)
+    made, at = list(printed[: len(segments[0])]), len(segments[0])
+    for number, segment in enumerate(segments[1:], start=1):
+        made.append(LEFT_OUT)
+        if not segment:
+            continue
+        if number == len(segments) - 1:
+            at = max(at, len(printed) - len(segment))
+        else:
+            head = segment[0][:_ANCHOR]
+            places = (k for k in range(at, len(printed)) if printed[k].startswith(head))
+            at = next(places, at)
+        made += printed[at : at + len(segment)]
+        at += len(segment)
+    return tuple(made)
 
 
 def lay_out(folder: Path) -> None:

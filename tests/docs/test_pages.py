@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from tools.doc_blocks import ROOT, pages
+from tools.doc_blocks import ROOT, pages, shortened
 from trimtab.cli import build_parser
 from trimtab.plan.policy import Policy
 
@@ -103,3 +103,16 @@ def test_no_page_of_users_names_the_requirements() -> None:
     for page in pages():
         if page.name != "CONTRIBUTING.md":
             assert "checklist" not in page.read_text(encoding="utf-8"), page.name
+
+
+def test_shortened_finds_the_segments_that_a_page_shows() -> None:
+    printed = ["head", "a", "b", "because 1", "c", "d", "end"]
+    assert shortened(printed, ["x", "…", "because", "y", "…"]) == (
+        "head",
+        "…",
+        "because 1",
+        "c",
+        "…",
+    )
+    assert shortened(printed, ["x", "…", "z"]) == ("head", "…", "end")
+    assert shortened(printed, ["x"]) == tuple(printed)
