@@ -21,7 +21,7 @@ import trimtab
 from trimtab.cli import build_parser
 from trimtab.config_rules.presets import PRESETS
 from trimtab.config_rules.references import TABLES
-from trimtab.config_rules.rules import RULES
+from trimtab.config_rules.rules import rule_table
 from trimtab.detectors.judge import DETECTORS
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME
@@ -246,7 +246,7 @@ def remedies() -> str:
 
 def rules() -> str:
     """Return the rules of `trimtab preflight` with their sources."""
-    rows = [(f"`{rule.id}`", escaped(rule.title), _cited(rule.source)) for rule in RULES]
+    rows = [(f"`{rule.id}`", escaped(rule.title), _cited(rule.source)) for rule in rule_table().values()]
     return table(("rule", "checks", "source"), rows)
 
 
@@ -280,7 +280,7 @@ def citations() -> Iterator[tuple[str, str]]:
     for conflict in CONFLICTS:
         for position in conflict.positions:
             yield position.source, f"disagreement `{conflict.id}`"
-    for rule in RULES:
+    for rule in rule_table().values():
         yield rule.source, f"rule `{rule.id}`"
     for reference in TABLES:
         yield reference.source, f"published {reference.name}"
