@@ -263,7 +263,8 @@ class Controls:
 
         A new epoch begins with it; sample ids, the step and everything else go on. After a rollback
         to before that id the old data is fed up to it, and the new from there. A loader cannot be
-        saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says where
+        saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says so
+            where
         the order is not the saved one. On several ranks all must call it.
 
         Raises:
