@@ -189,7 +189,7 @@ def test_objects_that_are_not_prepared_or_guarded_already_are_refused(tmp_path: 
     for refused, given in (
         (r"an optimizer that Accelerate has not prepared \(AdamW\)", (optimizer, loop.loader)),
         (r"a loader that Accelerate has not prepared \(DataLoader\)", (loop.optimizer, plain)),
-        ("dataset is Stream, which does not say its length", (loop.optimizer, stream)),
+        ("Stream, which has no length", (loop.optimizer, stream)),
     ):
         with pytest.raises(ConfigError, match=refused):
             guard_loop(loop.accelerator, loop.model, *given, run=tmp_path, epochs=1)

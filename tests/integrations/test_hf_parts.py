@@ -391,7 +391,7 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     def broken(_trainer: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("trimtab.integrations.huggingface.trainer.Place", broken)
+    monkeypatch.setattr("trimtab.integrations.huggingface.trainer.TrainerProgress", broken)
     found = fit(tmp_path / "found", guard=guard_settings(), **shape)
     assert found.log.logs == plain.log.logs
     assert found.trainer.guard is None
@@ -420,7 +420,7 @@ def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
         companion.unlink()
     else:
         monkeypatch.setattr(
-            "trimtab.integrations.huggingface.trainer.Place", lambda _trainer: 1 // 0
+            "trimtab.integrations.huggingface.trainer.TrainerProgress", lambda _trainer: 1 // 0
         )
     lines: list[str] = []
     settings = replace(guard_settings("observe"), say=lines.append)

@@ -12,8 +12,6 @@ import contextlib
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 
-import torch
-
 from trimtab.guard.data.streams import StreamOrder, is_stream
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop.fault_barrier import to_stderr
@@ -27,6 +25,8 @@ from trimtab.guard.step.schedules import apply_weight_decay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import torch
 
     from trimtab.guard.guard import Guard
     from trimtab.guard.loop.fault_barrier import Part

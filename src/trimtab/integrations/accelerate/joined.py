@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
     from trimtab.guard.port import TrainerPort
 
-__all__ = ["AcceleratedSchedule", "Hooks", "LossScaler", "PreparedOptimizer", "Schedule", "inner_optimizer"]
+__all__ = [
+    "AcceleratedSchedule",
+    "Hooks",
+    "LossScaler",
+    "PreparedOptimizer",
+    "Schedule",
+    "inner_optimizer",
+]
 
 
 class LossScaler(Protocol):

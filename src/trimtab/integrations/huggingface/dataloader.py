@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Protocol, cast
 
 from trimtab.errors import ConfigError
 from trimtab.guard.port import StreamOrder, is_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
     from trimtab.guard.port import TrainerPort
 
-__all__ = ["EpochLength", "Feed", "FedTrainer"]
+__all__ = ["EpochLength", "FedTrainer", "Feed"]
 
 
 class FedTrainer(Protocol):

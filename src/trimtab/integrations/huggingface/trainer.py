@@ -458,7 +458,11 @@ class _Relay(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
     ) -> None:
         handler = self._trainer.callback_handler
         handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
@@ -470,31 +474,47 @@ class _Relay(TrainerCallback):
             self._trainer.go_unguarded(error)
 
     def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
     ) -> None:
         self._trainer.after_step()
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,
+        **_: object,
     ) -> None:
         self._trainer.after_pass(control)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,
+        **_: object,
     ) -> None:
         self._trainer.after_epoch(control)
 
     def on_log(
         self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
         logs: Mapping[str, object] | None = None,
         **_: object,
     ) -> None:
         self._trainer.after_log(logs or {})
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
     ) -> None:
         self._trainer.after_save()
