@@ -46,6 +46,6 @@ html_copy_source = False
 html_show_sphinx = False
 smartquotes = False  # `--flag` is no dash
 pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_dark_style = "github-dark"
 
 generated.write_all(HERE / "_generated")
