@@ -9,7 +9,7 @@ stands for lines left out. A block that cannot run has, right above it, a line t
 reader: `*Not run by the tests: REASON.*`
 
 The folder of each page holds the same few logs, see `lay_out`. A page may have lines that come
-before its first block, such as a tiny model, in `tests/docs/preludes/PAGE.py`.
+before its first block, such as a tiny model, in `tests/docs/preludes/PAGE.txt`.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def run_page(
         RuntimeError: A Python block failed; the message has its traceback.
     """
     name = page.relative_to(ROOT).with_suffix("").as_posix().replace("/", "-")
-    prelude = PRELUDES / f"{name}.py"
+    prelude = PRELUDES / f"{name}.txt"
     work: list[dict[str, object]] = []
     if "python" in languages and prelude.is_file():
         where = str(prelude.relative_to(ROOT))

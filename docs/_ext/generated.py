@@ -246,7 +246,9 @@ def remedies() -> str:
 
 def rules() -> str:
     """Return the rules of `trimtab preflight` with their sources."""
-    rows = [(f"`{rule.id}`", escaped(rule.title), _cited(rule.source)) for rule in rule_table().values()]
+    rows = [
+        (f"`{rule.id}`", escaped(rule.title), _cited(rule.source)) for rule in rule_table().values()
+    ]
     return table(("rule", "checks", "source"), rows)
 
 
