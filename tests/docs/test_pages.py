@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
+import yaml
 
 from tools.doc_blocks import ROOT, pages, shortened
 from trimtab.cli import build_parser
 from trimtab.plan.policy import Policy
+from trimtab.version import __version__
 
 
 @pytest.fixture(scope="module")
@@ -116,3 +118,14 @@ def test_shortened_finds_the_segments_that_a_page_shows() -> None:
     )
     assert shortened(printed, ["x", "…", "z"]) == ("head", "…", "end")
     assert shortened(printed, ["x"]) == tuple(printed)
+
+
+def test_hooks_for_others_run_a_command_that_is_there() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+    commands = {command.prog for command in commands_of(build_parser())}
+    assert {hook["entry"] for hook in hooks} <= commands
+
+
+def test_citation_names_the_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
