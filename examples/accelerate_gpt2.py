@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from trimtab.integrations.accelerate.adapter import guard_loop  # trimtab
+from trimtab.integrations.accelerate import guard_loop  # trimtab
 from trimtab.lab.data import TextWindows
 from trimtab.lab.text import load_text
 

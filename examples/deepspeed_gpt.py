@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard  # trimtab
+from trimtab.integrations.deepspeed import DeepSpeedGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss

@@ -18,7 +18,7 @@ import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 
-from trimtab.integrations.fabric.adapter import FabricGuard  # trimtab
+from trimtab.integrations.fabric import FabricGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss

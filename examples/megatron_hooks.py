@@ -7,7 +7,7 @@ trimtab records and judges the iteration, and in `act` ends a run that does not 
 3. The same job
 script then starts it again, in one line (the first launch finds no run, and prints no arguments):
 
-    torchrun ... pretrain_gpt.py $ARGS $(python -m trimtab.integrations.megatron.watch $SAVE/trimtab
+    torchrun ... pretrain_gpt.py $ARGS $(python -m trimtab.integrations.megatron $SAVE/trimtab
     $SAVE)
 
 `--no-check-for-nan-in-loss-and-grad` leaves a NaN to trimtab: Megatron ends a run at the first one.
@@ -18,7 +18,7 @@ import sys
 
 from megatron.training import get_args, training
 
-from trimtab.integrations.megatron.watch import MegatronWatch
+from trimtab.integrations.megatron import MegatronWatch
 
 own, watch = training.training_log, None
 

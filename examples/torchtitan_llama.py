@@ -25,7 +25,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
-from trimtab.integrations.torchtitan.trainer import guarded  # trimtab
+from trimtab.integrations.torchtitan import guarded  # trimtab
 
 STEPS, CONTEXT, BATCH = 200, 32, 8
 

@@ -42,7 +42,7 @@ from tests.integrations.lightning_lab import (
 from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
-from trimtab.integrations.lightning.callback import GuardCallback
+from trimtab.integrations.lightning import GuardCallback
 from trimtab.integrations.packages import Package
 from trimtab.integrations.strategies import check_strategy
 from trimtab.lab.text import Text

@@ -18,7 +18,7 @@ import math
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import torch
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from trimtab.plan.policy import Mode
 
-    _TrainerBase = Trainer
+    _TrainerBase: TypeAlias = Trainer
 else:
     _TrainerBase = object  # a mixin: the Trainer class comes after it
 

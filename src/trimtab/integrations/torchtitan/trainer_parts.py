@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
     from torchtitan.trainer import Trainer
 
-    from trimtab.guard.port import TrainerPort
+    from trimtab.guard.port import Stateful, TrainerPort
 
 __all__ = ["ContainedOptimizer", "RatesInForce", "Stream", "TitanFiles", "check_trainer"]
 
@@ -85,7 +85,7 @@ def _place_of(
     from torchtitan.components.dataloader import ParallelAwareDataloader
 
     if isinstance(loader, ParallelAwareDataloader):
-        inner = super(ParallelAwareDataloader, loader)
+        inner: Stateful = super(ParallelAwareDataloader, loader)  # type: ignore[assignment]
         return inner.state_dict, inner.load_state_dict
     return loader.state_dict, loader.load_state_dict
 
@@ -110,6 +110,9 @@ class ContainedOptimizer(SteppedOptimizer):
 
 class RatesInForce(SteppedScheduler):
     """A container of schedulers that only the guard advances, and that reports rates in force."""
+
+    _schedulers: LRSchedulersContainer
+    _port: TrainerPort
 
     def __init__(self, schedulers: LRSchedulersContainer, port: TrainerPort) -> None:
         """Wrap an `LRSchedulersContainer`."""
