@@ -74,7 +74,7 @@ def main() -> None:
     if not args.off:  # trimtab
         batches = DeepSpeedGuard(
             engine, data=loader, steps=STEPS, run=args.run, mode=args.mode
-        )  # # trimtab
+        )  # trimtab
     for batch in batches:
         loss = next_token_loss(engine, batch["tokens"])
         engine.backward(loss)
