@@ -158,7 +158,8 @@ class Folders(TrainerCallback):
             for path in Path(args.output_dir).glob("checkpoint-*")
             if path.is_dir()
         }
-        grades = {step: stamps[step].grade if stamps[step] else "" for step in sorted(stamps)}  # type: ignore[union-attr]
+        found = sorted(stamps.items())
+        grades = {step: "" if stamp is None else stamp.grade for step, stamp in found}
         self.saves.append((state.global_step, args.save_total_limit, grades))
 
 

@@ -1,6 +1,6 @@
 """The tags that an engine's `save_checkpoint` writes: graded, completed, and `latest` kept healthy.
 
-Beside each tag stands `TAG.trimtab.json`, manifest and grade; within it the companion that the
+Beside each tag is `TAG.trimtab.json`, manifest and grade; within it the companion that the
 guard needs to resume from it bit for bit.
 """
 
@@ -90,7 +90,7 @@ class TagFiles:
 def healthy_tag(save_dir: str | Path) -> str | None:
     """Return the newest tag that is whole and healthy, for `load_checkpoint(save_dir, tag)`.
 
-    None if there is none: a tag that was saved without trimtab has no grade. Reads every byte of it.
+    None if there is none: a tag saved without trimtab has no grade. Reads every byte of it.
     """
     graded = []
     for beside in Path(save_dir).glob(f"*{SUFFIX}"):

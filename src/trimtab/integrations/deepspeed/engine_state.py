@@ -97,8 +97,8 @@ class EngineOptimizer(torch.optim.Optimizer):
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Do nothing: the engine has done it."""
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002 - torch's signature
-        """Release gathered weights (stage 3): a state is taken and restored with none gathered."""
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002
+        """Release the weights that a forward pass has gathered (stage 3)."""
         if hasattr(self._engine.optimizer, "empty_partition_cache"):
             self._engine.optimizer.empty_partition_cache()
 

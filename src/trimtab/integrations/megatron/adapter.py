@@ -150,7 +150,7 @@ class CoreOptimizer(SteppedOptimizer):
         """Update; the gradients are ready."""
         self._core.step_with_ready_grads()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Drop the gradients, and those in the buffers."""
         self._core.zero_grad(set_to_none)
         self._model.zero_grad_buffer()

@@ -7,7 +7,7 @@
     if watch.step(iteration, loss=loss, grad_norm=grad_norm, lr=learning_rate):
         sys.exit(watch.exit_code)
 
-Their trainers have no point from which a step can be taken back, so this one records and judges
+Their trainers have no point from which a step can be undone, so this class records and judges
 what they know of each step. In `act` it ends a run that does not recover by itself:
 `verdict.json` says so, and
 
@@ -57,9 +57,9 @@ _REMEDIES = ("restore-lr", "lower-lr", "skip-data", "lower-clip")
 
 
 class MegatronWatch:
-    """Records and judges the steps of a trainer that cannot be taken back; see the module.
+    """Records and judges the steps of a trainer that cannot roll back; see the module.
 
-    A fault of ours is reported once and stops nothing. Cost: one small collective a step.
+    An internal error is reported once and stops nothing. Cost: one small collective a step.
     """
 
     exit_code = EXIT_GIVEN_UP

@@ -118,7 +118,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
             self._begin_guard()
         except TrimtabError:  # the settings are impossible: say so before anything is trained
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours never stops a run
+        except Exception as error:  # noqa: BLE001 - an internal error never stops a run
             self._go_unguarded(error)
         source = data_iterable if self.guard is None else self._feed()
         batches: Iterator[object] = super().batch_generator(source)
@@ -203,7 +203,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
             self._replace(validator, "validate", partial(self._validate, validator.validate))
 
     def _loaded_step(self) -> int | None:
-        """Return the step of torchtitan's checkpoint, if the run resumes from it and not from ours."""
+        """Return the step of torchtitan's checkpoint if the run resumes from it."""
         if not self.step:
             return None
         is_old = Ranks().agree(RunDirectory(self._run).journal.exists)

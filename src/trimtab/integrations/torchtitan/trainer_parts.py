@@ -51,7 +51,7 @@ def check_trainer(trainer: Trainer) -> None:
 
 
 class Stream:
-    """torchtitan's loader as the guard reads it: batches as one mapping, its state as plain data."""
+    """torchtitan's loader as the guard reads it: one mapping a batch, its state as plain data."""
 
     def __init__(self, loader: BaseDataLoader) -> None:
         """Wrap a `BaseDataLoader`."""
@@ -98,18 +98,20 @@ class ContainedOptimizer(SteppedOptimizer):
         (self.optimizer,) = container.optimizers
         self._container = container
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Do the container's step."""
         done: float | None = self._container.step(closure)
         return done
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Drop the gradients."""
         self._container.zero_grad(set_to_none=set_to_none)
 
 
 class RatesInForce(SteppedScheduler):
-    """A container of schedulers that only the guard advances, and that reports rates in force."""
+    """A container of schedulers that only the guard advances; it reports rates in force."""
 
     _schedulers: LRSchedulersContainer
     _port: TrainerPort
@@ -121,7 +123,7 @@ class RatesInForce(SteppedScheduler):
         self.__dict__.update(_schedulers=schedulers, _port=port)
 
     def get_metrics(self) -> dict[str, float]:
-        """Return the rate of each group in the next step: the schedule's, with the guard's factor."""
+        """Return the rate of each group in the next step, with the guard's factor."""
         planned: dict[str, float] = self._schedulers.get_metrics()
         return dict(zip(planned, self._port.rates(list(planned.values())), strict=True))
 
