@@ -35,8 +35,8 @@ from tests.integrations.hf_lab import (  # noqa: E402
     validation,
 )
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.accelerate.adapter import guard_loop  # noqa: E402
-from trimtab.plan.policy import Policy  # noqa: E402
+from trimtab.integrations.accelerate import guard_loop  # noqa: E402
+from trimtab.plan.policy import Mode, Policy  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +50,7 @@ class Loop:
         self,
         run: Path | None,
         *,
-        mode: str = "observe",
+        mode: Mode = "observe",
         fault: str = "",
         accumulate: int = 1,
         num_samples: int = 84,

@@ -1,6 +1,7 @@
 """The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
 
 import csv
+import json
 import math
 import re
 import shutil
@@ -42,9 +43,9 @@ from tests.integrations.lightning_lab import (
 from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
-from trimtab.integrations.lightning.callback import GuardCallback
-from trimtab.integrations.strategies import check_strategy
+from trimtab.integrations.lightning import GuardCallback, WatchCallback
 from trimtab.integrations.packages import Package
+from trimtab.integrations.strategies import check_strategy
 from trimtab.lab.text import Text
 
 pytestmark = pytest.mark.torch
@@ -543,3 +544,31 @@ def test_a_fault_of_ours_does_not_stop_the_run(
     assert faults
     assert "ZeroDivisionError" in faults[0]
     assert "a fault of its own" in capsys.readouterr().err
+
+
+def test_watch_callback_records_each_step_and_changes_nothing(tmp_path: Path) -> None:
+    plain, _, rows = run_tiny(steps=8)
+    watch = WatchCallback(tmp_path / "run", mode="observe", say=lambda _line: None)
+    module, _, watched = run_tiny(watch, steps=8)
+    assert watched.rows == rows.rows
+    assert same(plain, module)
+    kept = rows_of(tmp_path / "run")
+    assert [row["step"] for row in kept] == list(range(1, 9))
+    assert all(row["grad_norm"] > 0 and row["lr"] > 0 for row in kept)
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
+    assert (verdict["state"], verdict["step"]) == ("done", 8)
+
+
+def test_watch_callback_ends_a_run_that_does_not_recover(tmp_path: Path) -> None:
+    class Spoils(Callback):
+        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            if trainer.global_step == 30:
+                for p in module.parameters():
+                    p.data.fill_(math.nan)
+
+    watch = WatchCallback(tmp_path / "run", mode="act", say=lambda _line: None)
+    _, used, _ = run_tiny(watch, Spoils(), steps=120)
+    assert 30 < used.global_step < 120
+    assert "loss" in watch.stopped
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
+    assert verdict["state"] == "given-up"

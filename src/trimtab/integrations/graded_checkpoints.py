@@ -49,7 +49,7 @@ class GradedCheckpoints:
             self._on_trial.append(path)
 
     def remove(self, path: Path) -> None:
-        """Remove what stands beside a checkpoint that the trainer has removed."""
+        """Remove the grade of a checkpoint that the trainer has removed."""
         if self._port.is_chief:
             sidecar_of(path).unlink(missing_ok=True)
         self._saved_steps.pop(path, None)

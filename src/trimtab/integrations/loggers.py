@@ -2,7 +2,7 @@
 
 Each class takes the object that the script made (a writer, a run, a registry) and is passed to
 `Guard.listen`; none of the packages is imported here, none is required. Signals go under
-`trimtab/`, events as text, incidents as alerts if the logger has them. In a rollback the step falls.
+`trimtab/`, events as text, incidents as alerts if the logger has them. A rollback makes steps fall.
 
 Example::
 

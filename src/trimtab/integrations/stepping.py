@@ -50,13 +50,15 @@ class SteppedOptimizer(torch.optim.Optimizer):
         """Copy and pickle the wrapped optimizer: a guard belongs to one process."""
         return self.optimizer.__reduce__()
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Run the closure, if there is one, then `Guard.step`; return what the closure gave."""
         result = None if closure is None else closure()
         self._guard.step()
         return result
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Do nothing: `Guard.step` does it, after the update."""
 
     def state_dict(self) -> dict[str, object]:

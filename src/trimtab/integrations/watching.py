@@ -44,7 +44,7 @@ class RowWatch:
         """
         self.policy = policy
         self.edge = Edge(journal=self._journal_fault, stand_down=lambda: None, note=lambda: True)
-        """Runs our own work: a fault of ours is journalled and stops no training."""
+        """Runs our own work: an internal error in it is journalled and stops no training."""
         self.findings: dict[tuple[str, str, int], Finding] = {}
         """What is open or was found, by key."""
         self.stopped = ""

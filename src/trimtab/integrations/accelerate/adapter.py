@@ -1,4 +1,4 @@
-"""The guard in a loop written with Accelerate: one call after `prepare`, the loop stays as it is."""
+"""The guard in a loop written with Accelerate: one call after `prepare`, no other change."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ class PreparedOptimizer(SteppedOptimizer):
         self.last_lr: float | None = None
         """Learning rate of the first group in the last step, as it was in force."""
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Do the guard's step at the last of accumulated batches, as Accelerate would."""
         if not self._gradient_state.sync_gradients:
             return None

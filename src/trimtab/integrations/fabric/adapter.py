@@ -15,7 +15,7 @@ included), device and DDP stay Fabric's.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     import torch
     from lightning.fabric import Fabric
-    from lightning.fabric.wrappers import _FabricModule, _FabricOptimizer
     from torch.utils.data import DataLoader
 
     from trimtab.guard.port import LoopOptions
@@ -48,10 +47,10 @@ class FabricGuard(Guard):
     def __init__(
         self,
         fabric: Fabric,
-        model: _FabricModule,
-        optimizer: _FabricOptimizer,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
         *,
-        data: DataLoader[object],
+        data: DataLoader[object] | list[DataLoader[object]],
         **settings: Unpack[LoopOptions],
     ) -> None:
         """Take over a run.
@@ -76,11 +75,12 @@ class FabricGuard(Guard):
                 " optimizer"
             )
         self.fabric = fabric
+        single = cast("DataLoader[object]", getattr(data, "_dataloader", data))
         super().__init__(
             # Fabric's wrapper moves batches and casts outputs; gradients and names are within it.
-            model._forward_module,
-            optimizer.optimizer,
-            data=getattr(data, "_dataloader", data),
+            getattr(model, "_forward_module"),  # noqa: B009 - not of torch's Module
+            getattr(optimizer, "optimizer"),  # noqa: B009 - not of torch's Optimizer
+            data=single,
             scaler=getattr(fabric.strategy.precision, "scaler", None),
             **settings,
         )

@@ -287,7 +287,7 @@ class GuardMixin(_TrainerBase):
         )
 
     def go_unguarded(self, error: Exception) -> None:
-        """Leave the Trainer as it is, after a fault of ours before the first step."""
+        """Leave the Trainer as it is, after an internal error before the first step."""
         to_stderr(
             f"trimtab: internal error; the run is not guarded: {type(error).__name__}: {error}"
         )
@@ -470,7 +470,7 @@ class _Relay(TrainerCallback):
             self._trainer.begin_guard()
         except TrimtabError:  # the settings are impossible: say so before anything is trained
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours never stops a run
+        except Exception as error:  # noqa: BLE001 - an internal error never stops a run
             self._trainer.go_unguarded(error)
 
     def on_optimizer_step(

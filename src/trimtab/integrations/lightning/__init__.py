@@ -1,4 +1,4 @@
-"""Lightning's Trainer: `GuardCallback` recovers within the process, `WatchCallback` only watches."""
+"""Lightning's Trainer: `GuardCallback` recovers within the process, `WatchCallback` watches."""
 
 from trimtab.integrations.lightning.callback import GuardCallback
 from trimtab.integrations.lightning.watch import LightningWatch

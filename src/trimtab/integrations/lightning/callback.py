@@ -158,7 +158,11 @@ class GuardCallback(Callback):
             self._note_loss(trainer, outputs)
         self._noted = False
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
+    def on_validation_end(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: LightningModule,  # noqa: ARG002
+    ) -> None:
         """Leave the time of a validation out of the step's."""
         if self.port is not None:
             self.port.restart_clock()
@@ -175,7 +179,7 @@ class GuardCallback(Callback):
         pl_module: LightningModule,  # noqa: ARG002
         checkpoint: dict[str, object],
     ) -> None:
-        """Add what Lightning's checkpoint lacks: random states, position in the data, and ours."""
+        """Add what Lightning's checkpoint lacks: random states, data position, our own state."""
         port = self.port
         if port is not None:
             port.contain("checkpoint", lambda: checkpoint.update({_KEY: port.companion()}))
@@ -202,7 +206,12 @@ class GuardCallback(Callback):
         if self.guard is not None:
             self.guard.close()
 
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:  # noqa: ARG002
+    def teardown(
+        self,
+        trainer: Trainer,  # noqa: ARG002
+        pl_module: LightningModule,  # noqa: ARG002
+        stage: str,  # noqa: ARG002
+    ) -> None:
         """Restore Lightning's loop as it was."""
         self._detach()
         if self.guard is not None:

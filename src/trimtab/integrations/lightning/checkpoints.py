@@ -46,7 +46,7 @@ class LightningCheckpoints:
         self._port.contain("checkpoint", lambda: self._graded.add(Path(filepath)))
 
     def removed(self, remove: Callable[[str | Path], None], filepath: str | Path) -> None:
-        """Remove as Lightning does, with what stands beside the file."""
+        """Remove as Lightning does, with the grade beside the file."""
         remove(filepath)
         self._graded.remove(Path(filepath))
 

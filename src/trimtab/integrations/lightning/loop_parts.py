@@ -256,7 +256,11 @@ class LightningSchedulers:
         if self._epoch_loop._num_ready_batches_reached():
             self._step("epoch", update_plateau_schedulers=False)
 
-    def lightning_steps(self, interval: str, update_plateau_schedulers: bool) -> None:  # noqa: FBT001 (its signature)
+    def lightning_steps(
+        self,
+        interval: str,
+        update_plateau_schedulers: bool,  # noqa: FBT001 - Lightning's signature
+    ) -> None:
         """Stand in for Lightning's own stepping: it still steps what waits for a metric."""
         if update_plateau_schedulers:
             self._step(interval, update_plateau_schedulers=True)

@@ -82,7 +82,7 @@ class LightningWatch(Callback):
     # -- Lightning's hooks --------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:  # noqa: ARG002
-        """Open the run directory; a fault of ours leaves the run unwatched."""
+        """Forget an earlier training."""
         warn_of_version("lightning")
         self._watch.close()
         self._watch = self._new_watch()
