@@ -1,7 +1,7 @@
 """The closed lists of the public JSON format: kinds of findings, severities, verdicts of a run.
 
-`KINDS` is the table of kinds. A detector says only kinds of this list; the grouping asks which of several
-names an episode (`rank`) and how a headline calls it (`title`).
+`KINDS` is the table of kinds. A detector uses only kinds of this list; grouping asks which of
+several kinds names an episode (`rank`) and how a headline calls it (`title`).
 """
 
 from collections.abc import Iterable, Mapping

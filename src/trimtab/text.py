@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 __all__ = [
-    "deed_values",
-    "deed_words",
+    "action_values",
+    "action_words",
     "finite_json",
     "is_number",
     "number",
@@ -30,7 +30,8 @@ _ESCAPE = re.compile(
 )
 
 _SIGNAL_NAME = re.compile(
-    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b|\battention_logit_max\b"
+    r"\b(?:grad|activation|update)_norm\b|\bloss_scale\b|\bval_loss\b|\bstep_time_s\b"
+    r"|\battention_logit_max\b"
 )
 _MAX_DEPTH = 100
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
@@ -80,11 +81,10 @@ def plain(text: object, *, limit: int = 0) -> str:
 
 
 def visible(text: object, *, keep: str = "") -> str:
-    r"""Return text with what would steer a terminal, reorder or hide text written out, but for the
-    characters to `keep`.
+    r"""Return text with control, reordering and invisible characters written as escapes.
 
-    Unlike `plain` it loses nothing: for names of files and samples of data, of which people must
-    see what is in them.
+    Unlike `plain` it loses nothing: for names of files and samples of data, whose content people
+    must be able to see. Characters in `keep` stay as they are.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")
@@ -132,10 +132,7 @@ def signal_label(name: str) -> str:
 
 
 def values_text(values: object) -> str:
-    """Return what is set, as a clause: {"to_step": 3000, "reset".
-
-    True} -> `to step 3000, reset`.
-    """
+    """Return values as a clause: {"to_step": 3000, "reset": True} -> `to step 3000, reset`."""
     if not isinstance(values, Mapping):
         return plain(values) if values not in (None, "") else ""
     parts = [_value_text(plain(key).replace("_", " "), value) for key, value in values.items()]
@@ -165,11 +162,11 @@ def words(value: object) -> str:
     return re.sub(r"(?<=[A-Za-z])-(?=[A-Za-z])", " ", plain(value))
 
 
-def deed_values(values: object) -> str:
+def action_values(values: object) -> str:
     """Return the values of an action as a clause; those that change nothing are left out.
 
     Example:
-        >>> deed_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
+        >>> action_values({"to_step": 480, "skip_samples": [8000, 8639], "lr_factor": 1.0})
         'to step 480, skip samples 8000-8639'
     """
     if not isinstance(values, Mapping):
@@ -183,18 +180,19 @@ def deed_values(values: object) -> str:
     return values_text(said)
 
 
-def deed_words(step: float, deed: Mapping[str, object]) -> str:
+def action_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
     Example:
-        >>> deed_words(251, {"remedy": "skip-update", "values": {"samples": [4000, 4015], "num": 1}})
+        >>> skipped = {"samples": [4000, 4015], "num": 1}
+        >>> action_words(251, {"remedy": "skip-update", "values": skipped})
         'update of step 251 skipped (samples 4000-4015)'
-        >>> deed_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
+        >>> action_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
         'skip data to step 40'
     """
     values = deed.get("values")
     if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
-        return " ".join(p for p in (words(deed.get("remedy")), deed_values(values)) if p)
+        return " ".join(p for p in (words(deed.get("remedy")), action_values(values)) if p)
     count, samples = values.get("num"), values.get("samples")
     last = number(step + count - 1) if isinstance(count, int) else number(step)
     one = last == number(step)

@@ -17,7 +17,7 @@ import pytest
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import make_account
-from trimtab.analysis.timeline import deeds_of
+from trimtab.analysis.timeline import timeline_bars
 from trimtab.chronicle.journal import Event
 from trimtab.lab.demo import ScenarioOutcome
 from trimtab.lab.demo_page import render_demo
@@ -257,7 +257,7 @@ def test_a_spike_of_one_step_survives_the_drawing(account: RunAccount) -> None:
 
 
 def test_deeds_are_what_the_journal_says(account: RunAccount) -> None:
-    told = [(d.kind, d.first, d.last) for d in deeds_of(account.events)]
+    told = [(d.kind, d.first, d.last) for d in timeline_bars(account.events)]
     assert told == [
         ("noticed", FAULT, NOTICED),
         ("back", NOTICED, BASE),

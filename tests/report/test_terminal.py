@@ -10,7 +10,7 @@ from rich.console import Console
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.json_form import run_to_json
-from trimtab.analysis.ordering import told_order
+from trimtab.analysis.ordering import listed_order
 from trimtab.analysis.resolution import resolved
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.readers import read_run
@@ -219,11 +219,11 @@ def test_many_alarms_are_weighed_and_told_in_few_lines(
     assert sum(ia.incident.severity != "info" for ia in account.incidents) >= 9
     short, whole = terminal_text(account), terminal_text(account, whole=True)
     assert len(short.splitlines()) <= 70 < len(whole.splitlines())
-    assert "--all tells each in full" in short
+    assert "--all prints each in full" in short
     assert "--all" not in whole
     assert "as for A" in whole
     assert whole.count("because") > whole.count("a window of bad data ")  # each cause argued once
-    onsets = [account.incidents[i].incident.onset for i in told_order(account)]
+    onsets = [account.incidents[i].incident.onset for i in listed_order(account)]
     assert onsets != sorted(onsets, reverse=True)  # by weight, not by time
 
 

@@ -1,4 +1,4 @@
-"""A record -> its account: judged, grouped, explained, planned. The one path of every command."""
+"""From a record to its analysis: judge, group, explain, plan. Every command takes this path."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -164,10 +164,7 @@ def _unless_tried(record: RunRecord, incident: Incident) -> Incident:
 
 
 def _stops(events: Sequence[Event]) -> dict[str, float]:
-    """Return the attempts that went on after a process had ended.
-
-    And the step that they went on from.
-    """
+    """Return the attempts that continued after a process ended, with the step they start from."""
     stops: dict[str, float] = {}
     resumed = False
     for event in events:

@@ -1,7 +1,6 @@
-"""What is known of a kind, a cause, a remedy or a test, gathered from the tables for people and
-`--json`.
+"""The knowledge base: what is known of a kind, a cause, a remedy or a test.
 
-Nothing is kept here: each entry is put together from `kinds`, `kind_notes`, `causes`,
+Each entry is assembled from the tables `kinds`, `kind_notes`, `causes`,
 `look_alikes`, `experiments`, `remedy_table`, `flag_table` and `conflicts`.
 """
 
@@ -96,7 +95,7 @@ def _find(name: str) -> list[tuple[str, str]]:
 
 
 _TOLD_AS = {"saturation": "shift", "attention-entropy": "shift", "slow-step": "stall"}
-"""Words that findings use, and the kind that they are told as."""
+"""Words that findings use, and the kind that reports use for them."""
 
 
 def _by_title(wanted: str) -> list[tuple[str, str]]:

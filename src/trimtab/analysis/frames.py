@@ -79,10 +79,8 @@ class _LazyFrame(Protocol):
 
 def is_columns(source: object) -> bool:
     """Tell whether a source holds columns: a mapping, or a frame of pandas or polars."""
-    # A lazy frame is asked first: its `columns`, which the others look for, cost a scan.
-    return isinstance(source, _LazyFrame) or isinstance(
-        source, Mapping | _PolarsFrame | _PandasFrame
-    )
+    # The types are asked in this order: `columns` of a lazy frame would scan its file.
+    return isinstance(source, (_LazyFrame, Mapping, _PolarsFrame, _PandasFrame))
 
 
 def record_of_columns(source: object, *, name: str = "columns") -> RunRecord:

@@ -1,6 +1,4 @@
-"""Before and after a change: the main signals within so many steps of it.
-
-And whether it calmed the run.
+"""Before and after a change: means of the main signals, and whether the run became calmer.
 
 The three signs are those by which OPT-175B's team judged a lowered learning rate: the gradient norm
 falls, the loss scale settles, the activation norm falls (S. Zhang's talk on OPT).
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.record import RunRecord
 
-__all__ = ["Impact", "Sign", "measure_impact"]
+__all__ = ["Impact", "ImpactRow", "Sign", "measure_impact"]
 
 NOTICEABLE = 0.05
 """A mean that moved by less than this share stands where it was. Ours."""
@@ -24,7 +22,7 @@ LOSS_NOTICEABLE = 0.02
 
 
 @dataclass(frozen=True)
-class Row:
+class ImpactRow:
     """One signal, before and after."""
 
     signal: str
@@ -51,7 +49,7 @@ class Impact:
     num_before: int
     num_after: int
     """Rows on either side."""
-    rows: tuple[Row, ...]
+    rows: tuple[ImpactRow, ...]
     signs: tuple[Sign, ...]
     verdict: str
 
@@ -73,13 +71,15 @@ def measure_impact(
     before = rows[(step < at) & (step >= at - window_steps)]
     after = rows[(step >= at) & (step < at + window_steps)]
     table = [
-        Row("loss", "mean, nats per token", *_each(record, "loss", before, after, _mean)),
-        Row("loss", "slope, nats per token and 1 000 steps", *_slopes(record, before, after)),
-        Row("grad_norm", "mean", *_each(record, "grad_norm", before, after, _mean)),
-        Row("activation_norm", "mean", *_each(record, "activation_norm", before, after, _mean)),
-        Row("loss_scale", "mean", *_each(record, "loss_scale", before, after, _mean)),
-        Row("loss_scale", "halvings", *_each(record, "loss_scale", before, after, _halvings)),
-        Row("lr", "mean", *_each(record, "lr", before, after, _mean)),
+        ImpactRow("loss", "mean, nats per token", *_each(record, "loss", before, after, _mean)),
+        ImpactRow("loss", "slope, nats per token and 1 000 steps", *_slopes(record, before, after)),
+        ImpactRow("grad_norm", "mean", *_each(record, "grad_norm", before, after, _mean)),
+        ImpactRow(
+            "activation_norm", "mean", *_each(record, "activation_norm", before, after, _mean)
+        ),
+        ImpactRow("loss_scale", "mean", *_each(record, "loss_scale", before, after, _mean)),
+        ImpactRow("loss_scale", "halvings", *_each(record, "loss_scale", before, after, _halvings)),
+        ImpactRow("lr", "mean", *_each(record, "lr", before, after, _mean)),
     ]
     kept = tuple(r for r in table if np.isfinite(r.before) or np.isfinite(r.after))
     signs = _signs(kept)
@@ -143,7 +143,7 @@ def _slopes(
     return found[0], found[1]
 
 
-def _signs(rows: tuple[Row, ...]) -> tuple[Sign, ...]:
+def _signs(rows: tuple[ImpactRow, ...]) -> tuple[Sign, ...]:
     by_name = {(r.signal, r.measure): r for r in rows}
     return (
         _falls("grad norm falls", by_name.get(("grad_norm", "mean"))),
@@ -152,7 +152,7 @@ def _signs(rows: tuple[Row, ...]) -> tuple[Sign, ...]:
     )
 
 
-def _falls(name: str, row: Row | None) -> Sign:
+def _falls(name: str, row: ImpactRow | None) -> Sign:
     if row is None or not (np.isfinite(row.before) and np.isfinite(row.after)):
         return Sign(name, "not logged", "not logged on both sides")
     share = (row.after - row.before) / abs(row.before) if row.before else 0.0
@@ -162,7 +162,7 @@ def _falls(name: str, row: Row | None) -> Sign:
     return Sign(name, "yes" if share < 0 else "no", text)
 
 
-def _scale(halvings: Row | None, mean: Row | None) -> Sign:
+def _scale(halvings: ImpactRow | None, mean: ImpactRow | None) -> Sign:
     name = "loss scale settles"
     if halvings is None or mean is None or not np.isfinite([halvings.before, halvings.after]).all():
         return Sign(name, "not logged", "not logged on both sides")
@@ -176,7 +176,7 @@ def _scale(halvings: Row | None, mean: Row | None) -> Sign:
     return Sign(name, "no" if halvings.after > halvings.before or lower else "unchanged", text)
 
 
-def _verdict(rows: tuple[Row, ...], signs: tuple[Sign, ...], num_rows: int) -> str:
+def _verdict(rows: tuple[ImpactRow, ...], signs: tuple[Sign, ...], num_rows: int) -> str:
     """Return the verdict in one sentence; the loss and all three signs are named in it."""
     if num_rows < 3:
         return "too few rows on one side to judge"
@@ -211,7 +211,7 @@ _LEADS = {
 """By where the loss went and which signs prevail."""
 
 
-def _loss_moved(rows: tuple[Row, ...]) -> tuple[int, str]:
+def _loss_moved(rows: tuple[ImpactRow, ...]) -> tuple[int, str]:
     """Return -1 for a loss that fell, 1 for one that rose, 0 for neither; and what to say of it."""
     mean = next((r for r in rows if r.signal == "loss" and r.measure.startswith("mean")), None)
     if mean is None or not np.isfinite(mean.before):

@@ -1,4 +1,4 @@
-"""The public JSON form of an account: `"schema": 1`, documented in docs/formats.md.
+"""The public JSON of an analysis: `"schema": 1`, documented in docs/formats.md.
 
 NaN and Inf are null; times stand on the log's own axis; `onset_row` and `end_row` count train-loss
 records from 0 in file order.
@@ -109,10 +109,7 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
 
 
 def _lead(i: Incident) -> dict[str, Any] | None:
-    """Return which signal moved first.
-
-    And how far before the onset and the peak, on the log's axis.
-    """
+    """Return which signal moved first, and how far before onset and peak, on the log's axis."""
     if i.precursor is None:
         return None
     return {

@@ -1,4 +1,4 @@
-"""In which order the incidents of a run are told, and the letters that they get by it."""
+"""The order in which reports list the incidents of a run, and their letters."""
 
 import math
 
@@ -6,21 +6,21 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import settled
 from trimtab.kinds import severity_rank
 
-__all__ = ["letters", "told_order"]
+__all__ = ["letters", "listed_order"]
 
 MANY = 5
-"""More alarms than this are told by their weight; fewer, the latest first. Ours."""
+"""More alarms than this are ordered by weight; fewer, the latest first. Ours."""
 
 
 def letters(account: RunAccount) -> tuple[str, ...]:
     """Return the letter of each incident of the account: A is told first, then B ... AA."""
     result = [""] * len(account.incidents)
-    for rank, index in enumerate(told_order(account)):
+    for rank, index in enumerate(listed_order(account)):
         result[index] = _letter(rank)
     return tuple(result)
 
 
-def told_order(account: RunAccount) -> list[int]:
+def listed_order(account: RunAccount) -> list[int]:
     """Return the incidents by index as they are told: what was dealt with after what was not."""
     past = settled(account)
     alarms = [i for i, ia in enumerate(account.incidents) if ia.incident.severity != "info"]

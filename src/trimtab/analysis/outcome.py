@@ -1,4 +1,4 @@
-"""What came after an incident: whether the training went on well, and what is left to do then.
+"""The aftermath of an incident: whether training recovered, and what remains to be done.
 
 Hundreds of rows behind an episode, with the loss lower than before it, nobody wants to go back: the
 plan of such an incident waits, and keeps what the next run should do otherwise.

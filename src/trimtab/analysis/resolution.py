@@ -1,7 +1,4 @@
-"""Which incidents ask for nothing any more.
-
-Cured by a remedy that held, or dismissed by a person.
-"""
+"""Incidents that need no action any more: resolved by a guard, or dismissed by a person."""
 
 import math
 from collections.abc import Mapping, Sequence, Set

@@ -1,4 +1,4 @@
-"""Which incident, attempt or run a person means."""
+"""Find the incident or attempt that a command line argument names."""
 
 from pathlib import Path
 

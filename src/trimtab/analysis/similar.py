@@ -1,4 +1,4 @@
-"""Incidents of other runs that are like one at hand: the past as the first place to look.
+"""Search other runs for incidents similar to a given one.
 
 An incident becomes a handful of numbers that do not depend on the run's own units (shares, ratios,
 rows) and the shape of loss and grad norm around its onset. The distance of two incidents is the
@@ -14,11 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.json_form import incident_to_json
+from trimtab.analysis.timeline import done_after
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 
-__all__ = ["Likeness", "likeness", "similar_incidents"]
+__all__ = ["Likeness", "actions_about", "likeness", "likeness_to_json", "similar_incidents"]
 
 _ONE_SIDED = 0.5
 _POINTS = 48
@@ -105,6 +107,24 @@ def similar_incidents(
     return tuple(sorted(found, key=lambda x: (x.distance, x.path, x.told.incident.onset_row)))
 
 
+def actions_about(found: Likeness, account: RunAccount) -> tuple[str, ...]:
+    """Return what was done about a similar incident, in words, where its journal records it."""
+    return done_after(account).get(account.incidents.index(found.told), ())
+
+
+def likeness_to_json(found: Likeness, account: RunAccount) -> dict[str, object]:
+    """Return one row of `trimtab similar --json`; `account` is the run of the similar incident."""
+    return {
+        "path": found.path,
+        "likeness": found.score,
+        "distance": found.distance,
+        "alike": list(found.alike),
+        "unlike": list(found.unlike),
+        "incident": incident_to_json(account.record, found.told),
+        "done": list(actions_about(found, account)),
+    }
+
+
 def _same_run(a: RunRecord, b: RunRecord) -> bool:
     """Whether two records hold the same steps and losses; the path says nothing of that."""
     one, other = a.columns.get("loss"), b.columns.get("loss")
@@ -159,8 +179,7 @@ def _overlap(a: frozenset[str], b: frozenset[str]) -> float:
 
 
 def _shapes(record: RunRecord, incident: Incident) -> dict[str, NDArray[np.float64]]:
-    """Return loss and log grad norm around the onset, each at the same number of points, level 0,
-    height 1."""
+    """Return loss and log grad norm around the onset, resampled to level 0 and height 1."""
     part = record.rows_of(record.attempt_index(incident.attempt))
     end = part.stop - 1 if incident.end_row is None else incident.end_row
     width = int(np.clip(end - incident.onset_row + 1, _LEAST_ROWS, _MOST_ROWS))

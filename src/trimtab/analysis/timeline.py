@@ -1,4 +1,4 @@
-"""Events of the journal as sentences, and which of them answered which incident."""
+"""Events of the journal as sentences, and the actions taken about each incident."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Literal
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.journal import Event
 from trimtab.text import (
-    deed_words,
+    action_words,
     number,
     plain,
     values_text,
@@ -18,11 +18,11 @@ from trimtab.text import (
 __all__ = [
     "NEAR_STEPS",
     "SKIP_UPDATE",
-    "Deed",
+    "TimelineBar",
     "answers",
-    "deeds_of",
     "done_after",
     "event_sentence",
+    "timeline_bars",
     "words",
 ]
 
@@ -116,7 +116,7 @@ def event_sentence(event: Event) -> str:
 
 
 def _action(event: Event) -> str:
-    return _with_why(deed_words(event.step, event.data), event.data.get("why"))
+    return _with_why(action_words(event.step, event.data), event.data.get("why"))
 
 
 def _outcome(event: Event) -> str:
@@ -192,7 +192,7 @@ SKIP_UPDATE = "skip-update"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deed:
+class TimelineBar:
     """Something that a guard saw or did, as a bar on the step axis."""
 
     kind: Literal["noticed", "back", "held", "failed", "kept", "checked", "stopped"]
@@ -201,16 +201,16 @@ class Deed:
     text: str
 
 
-def deeds_of(events: Sequence[Event]) -> tuple[Deed, ...]:
+def timeline_bars(events: Sequence[Event]) -> tuple[TimelineBar, ...]:
     """Return what a guard saw and did, in order: noticed, went back, tried, kept, checked.
 
     A bar runs over the steps that it took; the one of `back` runs from where the guard stood to
     where it went.
     """
-    return tuple(_deeds(events))
+    return tuple(_bars(events))
 
 
-def _deeds(events: Sequence[Event]) -> Iterator[Deed]:
+def _bars(events: Sequence[Event]) -> Iterator[TimelineBar]:
     kept = {str(e.data["kept_attempt"]) for e in events if e.data.get("kept_attempt")}
     stood, base, acted = 0.0, None, 0.0
     begun: dict[str, float] = {}
@@ -219,7 +219,7 @@ def _deeds(events: Sequence[Event]) -> Iterator[Deed]:
         if e.event == "incident" and d.get("state") == "open":
             first = min(_step(d.get("precursor"), e.step), _step(d.get("onset"), e.step))
             stood, base = float(e.step), None
-            yield Deed(
+            yield TimelineBar(
                 kind="noticed",
                 first=first,
                 last=stood,
@@ -229,31 +229,34 @@ def _deeds(events: Sequence[Event]) -> Iterator[Deed]:
             begun[e.attempt] = _step(d["parent_step"], e.step)
             if begun[e.attempt] != base:
                 base = begun[e.attempt]
-                yield Deed(kind="back", first=stood, last=base, text=f"back to {number(base)}")
+                yield TimelineBar(
+                    kind="back", first=stood, last=base, text=f"back to {number(base)}"
+                )
         elif e.event == "outcome" and d.get("trial"):
             held = d.get("verdict") == "worked"
             kind: Literal["kept", "held", "failed"] = (
                 "kept" if e.attempt in kept else "held" if held else "failed"
             )
-            yield Deed(
+            yield TimelineBar(
                 kind=kind,
                 first=begun.get(e.attempt, e.step),
                 last=e.step,
                 text=(
-                    f"{words(d.get('remedy'))}{': held' if held else ': failed'}{', kept' if kind == 'kept' else ''}"
+                    f"{words(d.get('remedy'))}{': held' if held else ': failed'}"
+                    f"{', kept' if kind == 'kept' else ''}"
                 ),
             )
         elif e.event == "action":
             acted = float(e.step)
         elif e.event == "outcome":
-            yield Deed(
+            yield TimelineBar(
                 kind="checked",
                 first=acted,
                 last=e.step,
                 text=f"checked: {plain(d.get('verdict')) or 'unclear'}",
             )
         elif e.event == "decision" and d.get("what") in ("stop acting", "advise"):
-            yield Deed(kind="stopped", first=e.step, last=e.step, text=_decision(e))
+            yield TimelineBar(kind="stopped", first=e.step, last=e.step, text=_decision(e))
 
 
 def _step(value: object, default: float) -> float:

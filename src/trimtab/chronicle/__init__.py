@@ -1,1 +1,1 @@
-"""What happened to a run, written down: journal, run directory, logbook."""
+"""The written history of a run: journal, run directory, logbook."""

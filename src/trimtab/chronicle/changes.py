@@ -1,4 +1,4 @@
-"""The changes of a run with their labels; one that has none is shown as such."""
+"""The changes of a run with their labels; a change without a label is marked."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Incidents that a person has looked at and called fine, remembered beside what they belong to.
+"""Incidents that a person marked as expected, stored beside the run or log they belong to.
 
 In a run directory a dismissal is an event of the journal. A log that somebody else's program writes
 is left alone: its dismissals stand in one file of the user's own (`store`), one JSON line each,
@@ -32,7 +32,7 @@ PREFIX_SIZE_BYTES = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class Dismissal:
-    """One incident called fine, or called fine no longer."""
+    """One incident marked as expected, or no longer so."""
 
     attempt: str
     kind: str

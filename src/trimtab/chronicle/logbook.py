@@ -19,7 +19,7 @@ from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
-    deed_words,
+    action_words,
     number,
     plain,
     reworded,
@@ -55,7 +55,7 @@ def render_logbook(
     blocks = [_title(told, record)]
     known = {a.number: a for a in record.attempts} if record is not None else {}
     kept = {str(e.data["kept_attempt"]) for e in told if e.data.get("kept_attempt")}
-    shown = _told_once(told)
+    shown = _one_per_incident(told)
     blocks += [_chapter(c, known, kept=kept) for c in _chapters(shown)]
     blocks.append(_verdicts("What worked", told, ("worked",)))
     blocks.append(_verdicts("What did not", told, ("did not",)))
@@ -66,10 +66,10 @@ def render_logbook(
     return "\n\n".join(b for b in blocks if b) + "\n"
 
 
-def _told_once(events: Iterable[Event]) -> list[Event]:
-    """Return the events with each incident told once: where it was opened, as it was told last.
+def _one_per_incident(events: Iterable[Event]) -> list[Event]:
+    """Return the events with each incident once: where it was opened, with its last explanation.
 
-    What the trials showed is told in the name of the trial, of the incident opened last before it.
+    What the trials showed is journalled under the trial; it belongs to the incident opened last.
     """
     shown: list[Event] = []
     opened: dict[tuple[str, float], int] = {}
@@ -201,10 +201,10 @@ def _chapter(
 def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     own = attempt.settings if attempt is not None else {}
     before = parent.settings if parent is not None else {}
+    changed = {k: v for k, v in own.items() if before.get(k) != v}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))} {f'{_md(before[k])} → ' if k in before else ''}{_md(v)}"
-        for k, v in own.items()
-        if before.get(k) != v
+        f"{_md(plain(k).replace('_', ' '))} {_md(before[k]) + ' → ' if k in before else ''}{_md(v)}"
+        for k, v in changed.items()
     )
 
 
@@ -218,7 +218,7 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
         yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
-        yield f"{at} done: {_md(deed_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
+        yield f"{at} done: {_md(action_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
             f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}:"
@@ -323,8 +323,7 @@ def _without_repeats(
 
 
 def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
-    """Return the learning rate in force along the final lineage at a few steps and at every
-    turn."""
+    """Return the learning rate along the final lineage: at a few steps and at each turn."""
     column = record.columns.get("lr") if record is not None else None
     if record is None or column is None:
         return ""

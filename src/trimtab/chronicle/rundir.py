@@ -1,4 +1,4 @@
-"""Where things are in a run directory; the one place that knows the names.
+"""The layout of a run directory: the only place that knows the names of its files.
 
 runs/NAME/
   run.toml                 settings as launched

@@ -1,7 +1,8 @@
 """The command line: `trimtab COMMAND ...`. One file per command; each has `add` and `run`.
 
-Exit codes: 0 done; 1 `--fail-on` was met; 2 something could not be read or was asked wrongly; 130
-interrupted. With `--json`, stdout is exactly one JSON document and progress goes to stderr.
+Exit codes: 0 done; 1 `--fail-on` was met; 2 a file cannot be read or an argument is
+wrong; 130 interrupted. With `--json`, stdout is exactly one JSON document and progress goes to
+stderr.
 """
 
 import argparse
@@ -38,18 +39,18 @@ _COMMANDS = (
     "bench",
     "doctor",
 )
-"""In the order of the help; each is a module of that name here."""
+"""In the order of the help; each is a module in this package."""
 
 _EXAMPLES = """\
 start here:
   trimtab inspect train.log                what went wrong, since when, what to do
   trimtab preflight config.yaml            what the settings risk, before the run
-  trimtab watch train.log --exec ./page    follow a run, call for each alarm
+  trimtab watch train.log --exec ./page    follow a run, run a command for each alarm
 """
 
 
 _SAY_WHEN_EMPTY = ("--title", "--why", "--exec")
-"""Options that take an empty text, or have words of their own for it."""
+"""Options that accept an empty text, or report it themselves."""
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -79,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         print("trimtab: an argument is empty; give a path", file=sys.stderr)
         return 2
-    if os.environ.get("COLUMNS", "1").strip("0") == "":  # a terminal that does not know its width
+    if os.environ.get("COLUMNS", "1").strip("0") == "":  # some terminals report no width
         del os.environ["COLUMNS"]
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name in no encoding is still told
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file name may have no encoding
     try:
-        with warnings.catch_warnings():  # NaN and Inf are normal input, and told where they matter
+        with warnings.catch_warnings():  # NaN and Inf are normal input, reported as incidents
             warnings.simplefilter("ignore", RuntimeWarning)
             return _run(given)
     except TrimtabError as error:
@@ -104,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    """Run one command and see that its output has left."""
+    """Run one command and flush its output."""
     try:
         arguments = build_parser(given[0]).parse_args(given)
         code: int = arguments.run(arguments)
@@ -123,6 +124,6 @@ def _flush() -> None:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered go nowhere, or the interpreter would fail on it when it ends."""
+    """Discard buffered output; otherwise the interpreter fails to flush it on exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

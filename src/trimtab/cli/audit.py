@@ -108,8 +108,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _model(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
-    from trimtab.model_checks.model_audit import audit
     from trimtab.model_checks.drawn import from_hf_config
+    from trimtab.model_checks.model_audit import audit
 
     given: dict[str, Any]
     if arguments.python:

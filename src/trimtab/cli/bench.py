@@ -1,8 +1,11 @@
 """`trimtab bench …`: measures trimtab beside published rules and other readers, in a checkout."""
 
-import argparse
+from typing import TYPE_CHECKING
 
 from trimtab.cli.checkout import add_missing_command, load_benchmarks
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["add"]
 

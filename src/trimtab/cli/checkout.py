@@ -1,4 +1,4 @@
-"""Commands that measure trimtab itself: their code lies in `benchmarks/`, beside `src` in a checkout.
+"""Commands that measure trimtab itself; their code is in `benchmarks/` of a checkout.
 
 The installed package does not hold it. It is looked for beside this file's own checkout and nowhere
 else, so that a folder `benchmarks` of somebody else's project is never imported.

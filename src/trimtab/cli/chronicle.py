@@ -29,7 +29,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         type=Path,
         action="append",
         default=[],
-        help="also link to this raw log or TensorBoard folder; may be given again",
+        help="also link to this raw log or TensorBoard directory; repeatable",
     )
     parser.add_argument(
         "--json", action="store_true", help="print the journal's events as one JSON document"

@@ -1,4 +1,4 @@
-"""`trimtab dismiss RUN INCIDENT --why TEXT`: this one is fine; remember that."""
+"""`trimtab dismiss RUN INCIDENT --why TEXT`: mark an incident as expected: no alarm any more."""
 
 import argparse
 
@@ -13,7 +13,9 @@ __all__ = ["add", "run"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("dismiss", help="call an incident fine, and remember it")
+    parser = commands.add_parser(
+        "dismiss", help="mark an incident as expected: listed, no longer an alarm"
+    )
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
     parser.add_argument("--why", default="", metavar="TEXT", help="shown wherever it is told")

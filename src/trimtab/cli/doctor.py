@@ -1,4 +1,4 @@
-"""`trimtab doctor`: what this machine has of what trimtab can use."""
+"""`trimtab doctor`: list the packages and programs that trimtab can use, and their versions."""
 
 import argparse
 import os

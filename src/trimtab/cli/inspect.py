@@ -67,7 +67,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--checkpoints",
         metavar="DIR",
         type=Path,
-        help="where its checkpoints lie: the plan names the one to go back to",
+        help="directory of its checkpoints: the plan names the one to roll back to",
     )
     parser.add_argument(
         "--lr-history",
@@ -76,17 +76,19 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="also write the learning rate in force at each step, CSV; one path",
     )
     parser.add_argument(
-        "--all", action="store_true", help="tell every alarm in full, however many there are"
+        "--all", action="store_true", help="print every alarm in full, however many there are"
     )
     parser.add_argument(
-        "--follow", action="store_true", help="go on as `trimtab watch` does; one path, no --html"
+        "--follow",
+        action="store_true",
+        help="then follow the log as `trimtab watch` does; one path, no --html",
     )
     watch.add_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read, judge and tell every path; a bad one does not stop the others."""
+    """Read, judge and print every path; one that cannot be read does not stop the others."""
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
     if arguments.lr_history is not None and len(arguments.paths) != 1:
         raise ConfigError("--lr-history: takes one path; give one log")
@@ -103,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
-    gc.set_threshold(200_000)  # findings and states are many and small, and hardly any is waste
+    gc.set_threshold(200_000)  # findings and states are many, small and long-lived
     console = Console()
     judge = judge_of(arguments)
     documents: list[dict[str, object]] = []
@@ -175,10 +177,7 @@ def _explained(account: RunAccount) -> tuple[int, str]:
 
 
 def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:
-    """Print the runs; where there are several, a line for each stands last.
-
-    Where the screen ends.
-    """
+    """Print the runs; of several, one line each comes last, where the screen ends."""
     for number, (_, text) in enumerate(told):
         if number:
             console.print()

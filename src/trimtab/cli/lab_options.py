@@ -12,6 +12,7 @@ __all__ = ["add_training_options", "load_lab", "whole_number"]
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say what to train on, with how many threads."""
     parser.add_argument(
         "--text",
         metavar="PATH",

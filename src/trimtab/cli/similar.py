@@ -1,4 +1,4 @@
-"""`trimtab similar RUN INCIDENT --among RUNS`: has this happened before, and what came of it?"""
+"""`trimtab similar RUN INCIDENT --among RUNS`: similar incidents of other runs, with outcomes."""
 
 import argparse
 import sys
@@ -8,12 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
-from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.ordering import letters
 from trimtab.analysis.selection import choose_incident
-from trimtab.analysis.similar import Likeness, similar_incidents
+from trimtab.analysis.similar import Likeness, actions_about, likeness_to_json, similar_incidents
 from trimtab.analysis.source import account_of, read_account
-from trimtab.analysis.timeline import done_after
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
@@ -26,7 +24,7 @@ __all__ = ["add", "run"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("similar", help="incidents of earlier runs that are like this one")
+    parser = commands.add_parser("similar", help="find similar incidents in earlier runs")
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
     parser.add_argument(
@@ -44,7 +42,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read all, rank, tell."""
+    """Read all runs, rank their incidents by similarity, print them."""
     if arguments.most < 1:
         raise ConfigError(f"--most {arguments.most}: must be at least 1")
     account = read_account(arguments.path)
@@ -63,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     ranked = similar_incidents(account, index, others)[: arguments.most]
     accounts = dict(others)
     if arguments.json:
-        like = [_document(x, accounts[x.path]) for x in ranked]
+        like = [likeness_to_json(x, accounts[x.path]) for x in ranked]
         print_json(
             {
                 "schema": 1,
@@ -79,29 +77,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 2 if errors else 0
 
 
-def _document(x: Likeness, account: RunAccount) -> dict[str, object]:
-    return {
-        "path": x.path,
-        "likeness": x.score,
-        "distance": x.distance,
-        "alike": list(x.alike),
-        "unlike": list(x.unlike),
-        "incident": incident_to_json(account.record, x.told),
-        "done": list(_done(x, account)),
-    }
-
-
-def _done(x: Likeness, account: RunAccount) -> tuple[str, ...]:
-    """Return what was done about it, where its journal says so."""
-    return done_after(account).get(account.incidents.index(x.told), ())
-
-
-def _deeds(x: Likeness, account: RunAccount) -> list[str]:
+def _advice(x: Likeness, account: RunAccount) -> list[str]:
     """Return what was done about it, else what its plan puts first.
 
     A foreign log has no journal.
     """
-    done = [f"done: {plain(text)}" for text in _done(x, account)]
+    done = [f"done: {plain(text)}" for text in actions_about(x, account)]
     letter = letters(account)[account.incidents.index(x.told)]
     advised = [r.text for t in tell(account) if t.letter == letter for r in t.remedies[:2]]
     return done or (
@@ -127,7 +108,7 @@ def _print(
                 f"alike: {', '.join(x.alike) or 'nothing'} · unlike:"
                 f" {', '.join(x.unlike) or 'nothing'}"
             ),
-            *_deeds(x, accounts[x.path]),
+            *_advice(x, accounts[x.path]),
         ]
         table.add_row(Text(f"likeness {x.score:.2f}", "bold"), Text("\n".join(lines)))
     console.print(Unpadded(table), end="")

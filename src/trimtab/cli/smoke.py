@@ -1,5 +1,7 @@
-"""`trimtab smoke CONFIG`: a small twin of the run must beat tables of counts, in a minute or two,
-before the run starts."""
+"""`trimtab smoke CONFIG`: train a small twin of the run for a minute or two, before the run.
+
+It must predict better than tables of token counts.
+"""
 
 import argparse
 import subprocess
@@ -18,8 +20,11 @@ from trimtab.errors import ConfigError
 __all__ = ["add"]
 
 
-_SEES = """A pass says that a small model of this kind trains with these settings. It does not say that a large one will: what
-shows only at size (a rate a few times too high, beta2, fp16, no clip) is what `trimtab preflight CONFIG` looks for."""
+_SEES = (
+    "A pass says that a small model of this kind trains with these settings. It does not say that"
+    " a large one will: what\nshows only at size (a rate a few times too high, beta2, fp16, no"
+    " clip) is what `trimtab preflight CONFIG` looks for."
+)
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -1,4 +1,4 @@
-"""A log from standard input: kept in a temporary file while it is read, for readers look twice."""
+"""A log from standard input, kept in a temporary file: the readers read it more than once."""
 
 import sys
 import tempfile

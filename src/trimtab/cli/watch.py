@@ -1,7 +1,4 @@
-"""`trimtab watch LOG`: follow a log that grows.
-
-Say each incident once, and call who wants to know.
-"""
+"""`trimtab watch LOG`: follow a log that grows, report each incident once, raise alarms."""
 
 import argparse
 import contextlib
@@ -26,7 +23,7 @@ __all__ = ["add", "add_options", "follow", "run"]
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
-    parser = commands.add_parser("watch", help="follow a growing log and say each incident once")
+    parser = commands.add_parser("watch", help="follow a growing log and report each incident once")
     parser.add_argument("path", metavar="PATH", help="a log or a run directory; may not exist yet")
     add_options(parser)
     parser.add_argument("--config", metavar="FILE", type=Path, help="as for inspect")
@@ -41,7 +38,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a watch is set by; `inspect --follow` takes the same."""
+    """Add the options of a watch; `inspect --follow` takes the same."""
     parser.add_argument(
         "--interval", metavar="S", type=float, default=5.0, help="seconds between looks"
     )
@@ -50,32 +47,32 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="CMD",
         dest="command",
         help=(
-            "run for each alarm, and again when it turns critical; the incident is JSON on its"
+            "run for each alarm, and again when it becomes critical; the incident is JSON on its"
             " stdin"
         ),
     )
-    parser.add_argument("--webhook", metavar="URL", help="post that JSON there, as often")
+    parser.add_argument("--webhook", metavar="URL", help="post the same JSON to this address")
     parser.add_argument(
         "--on",
         choices=("info", "warning", "critical"),
         default="warning",
-        help="least severity that is an alarm for --exec and --webhook",
+        help="lowest severity that is an alarm for --exec and --webhook",
     )
     parser.add_argument(
         "--hang",
         metavar="N",
         type=float,
         default=20.0,
-        help="alarm when no row came for N usual rows, at least a minute; 0: never",
+        help="alarm when no row arrives for N usual row intervals, at least a minute; 0: never",
     )
     parser.add_argument(
         "--new-only",
         action="store_true",
-        help="call for nothing that the first reading finds",
+        help="do not alert on incidents already in the log",
     )
     add_detector_options(parser)
     parser.add_argument(
-        "--until-idle", metavar="S", type=float, help="stop when nothing was new for so long"
+        "--until-idle", metavar="S", type=float, help="stop when nothing was new for S seconds"
     )
 
 
@@ -189,5 +186,5 @@ def _state(account: RunAccount) -> str:
     open_ = sum(
         ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents
     )
-    counts = f"{len(account.incidents)} incidents, {open_} of them alarms that last"
+    counts = f"{len(account.incidents)} incidents, {open_} ongoing alarms"
     return f"stopped at {where} · {counts}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.analysis.timeline import deeds_of, words
+from trimtab.analysis.timeline import timeline_bars, words
 from trimtab.report.compare import GUARDED, Curve, render_comparison
 from trimtab.report.html import source_hash, static_text
 from trimtab.report.panels import step_range
@@ -266,7 +266,7 @@ def _figures(o: ScenarioOutcome) -> str:
 def _near(o: ScenarioOutcome) -> tuple[float, float]:
     """Return the steps around the fault and everything that the guard did about it at first."""
     low, high = step_range(o.account.record)
-    deeds = deeds_of(o.account.events)
+    deeds = timeline_bars(o.account.events)
     first_case = next((i + 1 for i, d in enumerate(deeds) if d.kind == "checked"), len(deeds))
     steps = [v for d in deeds[:first_case] for v in (d.first, d.last)]
     if o.scenario.fault_step is not None:

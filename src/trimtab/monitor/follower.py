@@ -1,4 +1,4 @@
-"""A log that grows, judged again whenever it did: what is new, said once.
+"""Judge a growing log again whenever it changed, and report each change once.
 
 `Watcher.poll` looks at the file's size and time; only when they changed it is read again, whole, by
 the same readers and judged by the same code as a finished log, without hindsight. What it knows of
@@ -31,13 +31,13 @@ NoticeEvent = Literal[
 ]
 
 LEAST_HANG_S = 60.0
-"""A silence shorter than this is no hang, whatever the usual pace. Ours."""
+"""A silence shorter than this is no hang, whatever the usual row interval. Ours."""
 SETTLED_S = 30.0
-"""A last line without an end that did not change for so long is taken as it is. Ours."""
+"""An incomplete last line that does not change for so long is read as it is. Ours."""
 _PREFIX_SIZE_BYTES = 4096
 _GAPS = 20
 _WORSE = 2.0
-"""A rise that became so many times larger since it was last told is told again. Ours."""
+"""A rise that grew by this factor since it was last reported is reported again. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Watcher:
         return [*notices, *self._look(now)]
 
     def settle(self, now: float) -> list[Notice]:
-        """Take the last line as it is, though it has no end: nobody writes it any more.
+        """Read an incomplete last line as it is: the log is no longer written.
 
         Args:
             now: As for `poll`.
@@ -192,7 +192,7 @@ class Watcher:
         self._known, self.account, self._arrivals = [], None, []
         self.generation += 1
         self._hung_since = None
-        return [Notice(event="anew", text="another log stands at this path; judged from its start")]
+        return [Notice(event="anew", text="another log is at this path; judged from its start")]
 
     def _moved(self, now: float, *, fresh: bool) -> list[Notice]:
         """Note that rows came, and say so where they had stopped coming."""

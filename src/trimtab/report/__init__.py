@@ -1,1 +1,1 @@
-"""The account of a run, told: terminal, one HTML page, static pictures."""
+"""Render the analysis of a run: terminal, one HTML page, static pictures, a figure."""

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.analysis.account import RunAccount
-from trimtab.analysis.timeline import Deed, deeds_of
+from trimtab.analysis.timeline import TimelineBar, timeline_bars
 from trimtab.record import axis_word
 from trimtab.report.downsample import extreme_rows
 from trimtab.report.panels import Panel, Stretch, make_panels, step_range
-from trimtab.report.picture import LEFT, RIGHT, Scale, axis_svg, curve_svg, pixels_of
+from trimtab.report.picture import LEFT, RIGHT, PixelScale, axis_svg, curve_svg, pixels_of
 from trimtab.report.sections import text
 from trimtab.signals.robust import RUNNING_WINDOW_STEPS, running_median
 from trimtab.text import number
@@ -68,7 +68,7 @@ def render_comparison(
     """
     limits = limits or step_range(account.record)
     panels = {p.name: p for p in make_panels(account, points=POINTS)}
-    every = deeds_of(account.events)
+    every = timeline_bars(account.events)
     deeds = tuple(d for d in every if _touches(d, limits))
     loss = replace(
         panels["loss"],
@@ -89,7 +89,7 @@ def render_comparison(
     return draw.finish(axis_word(account.record))
 
 
-def _touches(deed: Deed, limits: tuple[float, float]) -> bool:
+def _touches(deed: TimelineBar, limits: tuple[float, float]) -> bool:
     low, high = sorted((deed.first, deed.last))
     return low <= limits[1] and high >= limits[0]
 
@@ -125,8 +125,7 @@ def _crop(stretch: Stretch, limits: tuple[float, float]) -> Stretch:
 
 
 def _thinned(stretch: Stretch) -> Stretch:
-    """Return no more points than pixels can show, the lowest and the highest of each few among
-    them."""
+    """Return at most as many points as pixels can show; extremes are kept."""
     rows = extreme_rows(stretch.y, budget=POINTS)
     return replace(stretch, x=stretch.x[rows], y=stretch.y[rows])
 
@@ -191,7 +190,7 @@ class Drawing:
         height: float,
         *,
         label: bool = False,
-        deeds: Sequence[Deed] = (),
+        deeds: Sequence[TimelineBar] = (),
         least: float = 0.0,
     ) -> None:
         """Draw one panel under what is there."""
@@ -199,7 +198,7 @@ class Drawing:
         stretches = tuple(_thinned(s) for s in stretches)
         panel = replace(panel, stretches=stretches)
         self._frame(panel.name, panel.title, panel.unit, height)
-        scale = Scale(panel, self.y, height)
+        scale = PixelScale(panel, self.y, height)
         if least:
             scale.low, scale.high = min(scale.low, -least), max(scale.high, least)
         for value in scale.ticks():
@@ -242,7 +241,7 @@ class Drawing:
                 f" {number(self.fault_step)}</text>"
             )
 
-    def _kept(self, step: float, stretches: Sequence[Stretch], scale: Scale) -> None:
+    def _kept(self, step: float, stretches: Sequence[Stretch], scale: PixelScale) -> None:
         own = [s for s in stretches if s.attempt == GUARDED and s.live]
         for s in own:
             at = np.flatnonzero(s.x == step)
@@ -254,7 +253,7 @@ class Drawing:
                 )
                 return
 
-    def strip(self, deeds: Sequence[Deed], height: float, *, num_elsewhere: int) -> None:
+    def strip(self, deeds: Sequence[TimelineBar], height: float, *, num_elsewhere: int) -> None:
         """Draw what was done as bars and arrows."""
         note = f"{num_elsewhere} more outside these steps: see Decisions" if num_elsewhere else ""
         self._frame("deeds", "What the guard did", note, height)
@@ -269,7 +268,7 @@ class Drawing:
         self.y += height + GAP
         self.parts.append("</g>")
 
-    def _deed(self, deed: Deed, y: float) -> None:
+    def _deed(self, deed: TimelineBar, y: float) -> None:
         low, high = self.x_of(self.limits[0]), self.x_of(self.limits[1])
         x0, x1 = (min(max(self.x_of(v), low), high) for v in (deed.first, deed.last))
         if deed.kind == "back":  # from the later step to the earlier one

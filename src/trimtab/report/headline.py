@@ -1,7 +1,4 @@
-"""The top of a report: the run's state in one sentence, what to do about it.
-
-And the rest counted.
-"""
+"""The top of a report: the state of the run, what to do, and a count of the rest."""
 
 from collections import Counter
 
@@ -17,17 +14,19 @@ from trimtab.report.wording import (
 )
 from trimtab.text import number, plain, reworded
 
-__all__ = ["any_alarm", "context_sentence", "first_deed", "standing", "state_sentence"]
+__all__ = ["any_alarm", "context_sentence", "first_action", "standing", "state_sentence"]
 
 
 def any_alarm(account: RunAccount) -> bool:
-    """Tell whether anything was told that is an alarm, on whatever branch."""
+    """Tell whether there is an alarm on any branch that is not dismissed."""
     return bool(_alarms(account))
 
 
 def standing(account: RunAccount) -> str:
-    """Return the worst severity on the final lineage, else `good`, or `unknown` if too little is
-    logged."""
+    """Return the worst severity on the final lineage; `good` or `unknown` without an alarm.
+
+    `unknown`: too little is logged to judge.
+    """
     here = {ia.incident.severity for ia in _here(account)}
     quiet = "unknown" if not any_alarm(account) and too_short(account.record) else "good"
     return next((s for s in ("critical", "warning") if s in here), quiet)
@@ -73,7 +72,7 @@ def context_sentence(account: RunAccount) -> str:
     return " ".join(p for p in parts if p)
 
 
-def first_deed(account: RunAccount) -> tuple[str, str]:
+def first_action(account: RunAccount) -> tuple[str, str]:
     """Return (what to do now about the worst incident, the flags for it).
 
     Empty where nothing is.

@@ -23,7 +23,7 @@ from trimtab.record import axis_word
 from trimtab.report.headline import (
     any_alarm,
     context_sentence,
-    first_deed,
+    first_action,
     standing,
     state_sentence,
 )
@@ -80,7 +80,7 @@ def render_html(account: RunAccount, *, title: str) -> str:
 
 def _lead(account: RunAccount) -> str:
     """Return what stands under the state: what to do, then the cause and what else there is."""
-    deed, flags = first_deed(account)
+    deed, flags = first_action(account)
     code = f" <code>{text(flags)}</code>" if flags else ""
     do = f'<p class="lead"><b>Do</b> {text(deed)}{code}</p>' if deed else ""
     context = context_sentence(account)

@@ -1,4 +1,4 @@
-"""Several runs in a few lines: one each, before any is told at length."""
+"""Several runs at a glance: one line each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
 from trimtab.kinds import severity_rank
-from trimtab.report.wording import IncidentTelling, tell, too_short
+from trimtab.report.wording import IncidentText, tell, too_short
 from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
@@ -41,7 +41,7 @@ def _ascii(text: str) -> str:
 
 
 class Unpadded:
-    """What is within, without the blanks that fill lines up: they only harm what is copied."""
+    """Content without trailing blanks, which would end up in copied text."""
 
     def __init__(self, content: RenderableType) -> None:
         """Keep the content."""
@@ -62,7 +62,7 @@ class Unpadded:
 
 @dataclass(frozen=True, kw_only=True)
 class OverviewLine:
-    """What one run comes to."""
+    """The summary of one run."""
 
     path: str
     severity: str
@@ -85,7 +85,7 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
     return OverviewLine(path=path, severity="ok", said=said)
 
 
-def _brief(telling: IncidentTelling) -> str:
+def _brief(telling: IncidentText) -> str:
     """Return what and since when; the rest is told below."""
     return " · ".join(telling.headline.split(" · ")[:2])
 
@@ -123,15 +123,14 @@ def shortened(path: str, *, limit: int) -> str:
 
 
 def shortened_together(paths: Sequence[str], *, limit: int) -> tuple[str, ...]:
-    """Return paths as harmless lines.
+    """Return paths as harmless lines, without the parts that all of them share.
 
-    What all have in common is left out before what tells them apart.
-
-    A common beginning and a common end go first, in whole parts; what is still too long loses its
-    middle.
+    A common beginning and a common end are left out first, in whole parts; a path that is still
+    too long loses its middle.
 
     Example:
-        >>> shortened_together(["/scratch/runs/lr-3e-4/train.log", "/scratch/runs/lr-6e-4/train.log"], limit=20)
+        >>> paths = ["/scratch/runs/lr-3e-4/train.log", "/scratch/runs/lr-6e-4/train.log"]
+        >>> shortened_together(paths, limit=20)
         ('…/lr-3e-4/train.log', '…/lr-6e-4/train.log')
     """
     shown = [plain(path) for path in paths]

@@ -386,8 +386,7 @@ def _annotation(
 
 
 def _argmax(record: RunRecord, column: Column) -> tuple[float, float] | None:
-    """Return (step, value) of the largest finite value on the final lineage, the first of
-    equals."""
+    """Return (step, value) of the first largest finite value on the final lineage."""
     rows = record.lineage_rows()
     rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
     if not len(rows):

@@ -17,7 +17,7 @@ __all__ = [
     "LEFT",
     "NUM_COLOURS",
     "RIGHT",
-    "Scale",
+    "PixelScale",
     "axis_svg",
     "curve_svg",
     "nice_ticks",
@@ -52,7 +52,7 @@ def nice_ticks(low: float, high: float, *, count: int = 4) -> list[float]:
     return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-class Scale:
+class PixelScale:
     """Maps values to pixels, top down."""
 
     def __init__(self, panel: Panel, top: float, height: float) -> None:
@@ -185,7 +185,7 @@ def _panel(
             f' text-anchor="middle">{escape(panel.strip)}</text></g>'
         )
         return "".join(parts)
-    scale = Scale(panel, plot_top, height)
+    scale = PixelScale(panel, plot_top, height)
     for band in found:
         parts.append(_band(band, limits, plot_top, height, width, letter=panel.name == "loss"))
     ticks = scale.ticks()
@@ -225,7 +225,9 @@ def pixels_of(
     return pixels
 
 
-def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width: float) -> str:
+def curve_svg(
+    stretch: Stretch, scale: PixelScale, limits: tuple[float, float], width: float
+) -> str:
     """Return one stretch as a line, with a tick at the top wherever it is NaN or Inf."""
     xs, ys = pixels_of(stretch.x, limits, width), scale(stretch.y)
     pen, commands, bad = "M", [], []
@@ -240,8 +242,8 @@ def curve_svg(stretch: Stretch, scale: Scale, limits: tuple[float, float], width
                 f' y2="{scale.top + 8}"/>'
             )
     name = (
-        "curve"
-        f" a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}{' trial' if stretch.trial else ''}"
+        f"curve a{stretch.attempt % NUM_COLOURS}{'' if stretch.live else ' dead'}"
+        f"{' trial' if stretch.trial else ''}"
     )
     path = f'<path class="{name}" d="{"".join(commands)}"/>' if commands else ""
     dots = (
@@ -264,7 +266,7 @@ def _roomy(xs: NDArray[np.float64]) -> bool:
 
 
 def _dots(
-    stretch: Stretch, scale: Scale, limits: tuple[float, float], width: float, name: str
+    stretch: Stretch, scale: PixelScale, limits: tuple[float, float], width: float, name: str
 ) -> str:
     xs, ys = pixels_of(stretch.x, limits, width).tolist(), scale(stretch.y).tolist()
     return "".join(

@@ -12,9 +12,9 @@ from trimtab.report.panels import step_range
 from trimtab.report.picture import NUM_COLOURS
 from trimtab.report.wording import (
     PLAN_ROWS,
-    CauseTelling,
-    IncidentTelling,
-    RemedyTelling,
+    CauseText,
+    IncidentText,
+    RemedyText,
     capital,
     tell,
 )
@@ -59,12 +59,12 @@ def cards_html(account: RunAccount, *, prefix: str = "") -> str:
     return "".join(alarms) + fold
 
 
-def _next_test(t: IncidentTelling) -> str:
+def _next_test(t: IncidentText) -> str:
     flags = f'<code class="flags">{text(t.next_test_flags)}</code>' if t.next_test_flags else ""
     return text(t.next_test) + flags if t.next_test else ""
 
 
-def _card(t: IncidentTelling, prefix: str) -> str:
+def _card(t: IncidentText, prefix: str) -> str:
     same = f"as for {t.same_as}" if t.same_as else ""
     plan = [("do", same)] if same else _plan_rows(t)
     later = _folded("to consider, and for the next run", plan[1:]) if not t.done else ""
@@ -98,7 +98,7 @@ def _card(t: IncidentTelling, prefix: str) -> str:
     )
 
 
-def _causes(causes: tuple[CauseTelling, ...]) -> str:
+def _causes(causes: tuple[CauseText, ...]) -> str:
     if not causes:
         return "unknown"
     minor = ", ".join(f"{c.title} {c.confidence}" for c in causes if c.minor)
@@ -106,7 +106,7 @@ def _causes(causes: tuple[CauseTelling, ...]) -> str:
     return "<ol>" + "".join(_cause(c) for c in causes if not c.minor) + rest + "</ol>"
 
 
-def _cause(c: CauseTelling) -> str:
+def _cause(c: CauseText) -> str:
     share = 0.0 if c.confidence == "—" else min(max(float(c.confidence), 0.0), 1.0) * 100
     bar = (
         '<svg viewBox="0 0 100 3" preserveAspectRatio="none" aria-hidden="true"><rect'
@@ -117,7 +117,7 @@ def _cause(c: CauseTelling) -> str:
     return f'<li class="cause"><b>{text(c.title)}</b><span>{c.confidence}</span>{bar}{why}</li>'
 
 
-def _plan_rows(t: IncidentTelling) -> list[tuple[str, str]]:
+def _plan_rows(t: IncidentText) -> list[tuple[str, str]]:
     if not t.remedies:
         return [("do", "no remedy is known for this; watch it" if t.alarm else "")]
     rows = []
@@ -134,7 +134,7 @@ def _folded(summary: str, plan: Iterable[tuple[str, str]]) -> str:
     return f"<details><summary>{summary}</summary>{parts}</details>" if parts else ""
 
 
-def _remedy(r: RemedyTelling) -> str:
+def _remedy(r: RemedyText) -> str:
     why = f' <span class="why">{text(r.why)}</span>' if r.why else ""
     flags = f'<code class="flags">{text(r.flags)}</code>' if r.flags else ""
     costs = " · ".join(
@@ -165,7 +165,8 @@ def legend_html(account: RunAccount) -> str:
     for i, a in enumerate(attempts[:12]):
         items.append(
             '<i><svg width="14" height="9" aria-hidden="true"><line class="curve'
-            f' a{i % NUM_COLOURS}{"" if i in live else " dead"}{" trial" if a.trial and i not in live else ""}"'
+            f" a{i % NUM_COLOURS}{'' if i in live else ' dead'}"
+            f'{" trial" if a.trial and i not in live else ""}"'
             ' x1="0" x2="14" y1="5"'
             f' y2="5"/></svg>{_short(a.number)}{_trial_word(a, kept=i in live)}</i>'
         )

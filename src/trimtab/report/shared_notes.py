@@ -1,4 +1,4 @@
-"""What is said once, and where: the column told as the loss, and one level for each rise."""
+"""Notes that would repeat: which column is the loss, and one reference level for each rise."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _PLAIN_LOSS = re.compile(r"(?:train(?:ing)?[/_. -])?(?:lm[ _])?loss", re.IGNOREC
 
 
 def loss_source(account: RunAccount) -> str:
-    """Return which column is told as the loss, where that is not plain; empty where it is."""
+    """Return which column is the loss where its name does not say so; else an empty text."""
     note = next((n for n in account.notes if n.startswith(_LOSS_NOTE)), "")
     key = account.record.keys.get("loss", "")
     if note or not key or _PLAIN_LOSS.fullmatch(key):
@@ -25,7 +25,7 @@ def loss_source(account: RunAccount) -> str:
 
 
 def other_notes(account: RunAccount) -> tuple[str, ...]:
-    """Return the notes apart from that on the loss, which stands under the first line."""
+    """Return all notes but the one on the loss, which is shown under the first line."""
     return tuple(n for n in account.notes if not n.startswith(_LOSS_NOTE))
 
 

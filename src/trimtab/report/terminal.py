@@ -1,4 +1,4 @@
-"""The account on a terminal: first what happened, then what to do, then the evidence.
+"""The analysis of a run on a terminal: what happened, what to do, then the evidence.
 
 All text is built from `rich.text.Text`, never from markup, and log text passes `plain`, so a log
 cannot colour, move or clear the reader's terminal. Without a tty rich prints no colour at all.
@@ -19,9 +19,9 @@ from trimtab.report.shared_notes import loss_source, other_notes
 from trimtab.report.wording import (
     MAIN_SIGNALS,
     PLAN_ROWS,
-    CauseTelling,
-    IncidentTelling,
-    RemedyTelling,
+    CauseText,
+    IncidentText,
+    RemedyText,
     final_loss,
     header_sentence,
     info_sentence,
@@ -36,15 +36,15 @@ __all__ = ["TerminalReport", "render_terminal", "rendered_text", "terminal_text"
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
 _LINES = 60
-"""About so many lines are told of one run; of the alarms beyond them a line or two."""
+"""About so many lines are printed of one run; further alarms get a line or two."""
 _FEW = 3
-"""Alarms that are told in full however long."""
+"""Alarms that are printed in full, however long."""
 _WIDE = 110
 """From this width on, evidence stands beside its cause instead of under it."""
 
 
 class TerminalReport:
-    """The account of one run as something rich can print, laid out for the width it is given."""
+    """The analysis of one run for rich to print, laid out for the width of the terminal."""
 
     def __init__(
         self, account: RunAccount, *, report: str | None = None, whole: bool = False
@@ -78,10 +78,9 @@ class TerminalReport:
             yield _labelled("report", Text(plain(self.report)))
 
     def _alarms(
-        self, tellings: Sequence[IncidentTelling], console: Console, options: ConsoleOptions
+        self, tellings: Sequence[IncidentText], console: Console, options: ConsoleOptions
     ) -> Iterator[Text | Table | Padding]:
-        """Yield the alarms, in full as long as there is room, then their headlines, then their
-        number."""
+        """Yield the alarms in full while there is room, then headlines, then the number left."""
         used, short = 2, 0
         for n, telling in enumerate(tellings):
             head = _first_line(telling)
@@ -100,7 +99,10 @@ class TerminalReport:
             room = len(console.render_lines(head, options))
             if used + room > _LINES:
                 left = len(tellings) - n
-                yield Text(f"  … and {left} more alarms: --all tells each in full, so does --html")
+                more = (
+                    f"  … and {left} more alarms: --all prints each in full, --html writes a page"
+                )
+                yield Text(more)
                 return
             if not short:
                 yield Text()
@@ -157,7 +159,7 @@ def _header(account: RunAccount, *, width: int) -> Table:
     return line
 
 
-def _first_line(telling: IncidentTelling) -> Table:
+def _first_line(telling: IncidentText) -> Table:
     said = f"{telling.settled}:" if telling.settled else telling.severity.upper()
     style = _STYLE["info" if telling.settled else telling.severity]
     line = Table.grid(padding=(0, 2, 0, 0))
@@ -180,7 +182,7 @@ def _labelled(label: str, content: Text | Table, *, style: str = "dim") -> Table
     return line
 
 
-def _body(telling: IncidentTelling, *, wide: bool) -> Table:
+def _body(telling: IncidentText, *, wide: bool) -> Table:
     body = Table.grid(padding=(0, 1))
     body.add_column(width=9, no_wrap=True)
     body.add_column(ratio=1, overflow="fold")
@@ -228,7 +230,7 @@ def _body(telling: IncidentTelling, *, wide: bool) -> Table:
     return body
 
 
-def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
+def _causes(causes: tuple[CauseText, ...], *, wide: bool) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(
@@ -259,7 +261,7 @@ def _causes(causes: tuple[CauseTelling, ...], *, wide: bool) -> Table:
     return both
 
 
-def _plan(remedies: tuple[RemedyTelling, ...], *, brief: bool, history: bool = True) -> Table:
+def _plan(remedies: tuple[RemedyText, ...], *, brief: bool, history: bool = True) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(ratio=1, overflow="fold")

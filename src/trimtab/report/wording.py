@@ -1,4 +1,4 @@
-"""An account in words: the sentences that the terminal, the page and the picture share."""
+"""The analysis in words: the sentences that the terminal, the page and the picture share."""
 
 import math
 import re
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.analysis.account import MIN_RECORDS, IncidentAccount, RunAccount
-from trimtab.analysis.ordering import letters, told_order
+from trimtab.analysis.ordering import letters, listed_order
 from trimtab.analysis.resolution import left_behind, resolved
 from trimtab.analysis.timeline import done_after
 from trimtab.diagnosis.patterns import name_pattern
@@ -21,9 +21,9 @@ from trimtab.text import number, plain, reworded, signal_label, values_text
 __all__ = [
     "MAIN_SIGNALS",
     "PLAN_ROWS",
-    "CauseTelling",
-    "IncidentTelling",
-    "RemedyTelling",
+    "CauseText",
+    "IncidentText",
+    "RemedyText",
     "capital",
     "confidence_word",
     "final_loss",
@@ -36,19 +36,19 @@ __all__ = [
 ]
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
-"""The label under which remedies stand, by when they can be taken."""
+"""The label of remedies, by when they can be applied."""
 
 MINOR = 0.05
-"""Causes believed less than this are named in one line after the others. Ours."""
+"""Causes with less confidence than this are named in one line after the others. Ours."""
 
 MAX_CAUSES = 4
-"""So many causes are argued; the others are named in that line, too. Ours."""
+"""Causes shown with their evidence; the others are named in that line, too. Ours."""
 
 MAIN_SIGNALS = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CauseTelling:
+class CauseText:
     """One cause in words."""
 
     rank: int
@@ -58,7 +58,7 @@ class CauseTelling:
     against: tuple[str, ...]
     test: str
     minor: bool
-    """Little believed: named, but not argued."""
+    """Of low confidence: named without its evidence."""
 
     @property
     def details(self) -> str:
@@ -71,7 +71,7 @@ class CauseTelling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RemedyTelling:
+class RemedyText:
     """One remedy in words."""
 
     rank: int
@@ -103,7 +103,7 @@ def _names(runs: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IncidentTelling:
+class IncidentText:
     """One incident in words."""
 
     letter: str
@@ -114,28 +114,28 @@ class IncidentTelling:
     what: str
     first: str
     together: str
-    causes: tuple[CauseTelling, ...]
-    remedies: tuple[RemedyTelling, ...]
+    causes: tuple[CauseText, ...]
+    remedies: tuple[RemedyText, ...]
     next_test: str
     next_test_flags: str
     """Command or flags that run it; may be empty."""
     same_as: str
-    """Letter of the incident told before that has the same causes and plan; usually empty."""
+    """Letter of an earlier listed incident with the same causes and plan; usually empty."""
     done: tuple[str, ...]
     like: str = ""
-    """Letter of the incident told before that has the same leading cause and the same remedies."""
+    """Letter of an earlier listed incident with the same leading cause and remedies."""
     pattern: str = ""
     """Name that the field gives to a curve of this form; usually empty."""
     given_up: bool = False
-    """It began on a branch that was given up."""
+    """It began on a discarded branch."""
     resolved: bool = False
-    """Dealt with: given up for a branch on which the remedy held."""
+    """Resolved: its branch was discarded for one on which the remedy worked."""
     dismissed: str = ""
-    """Why a person called it fine; empty: nobody did."""
+    """The reason a person gave for dismissing it; empty: it is not dismissed."""
 
     @property
     def settled(self) -> str:
-        """How it was laid to rest, as a label; empty: it was not."""
+        """`dismissed` or `dealt with`; empty for an alarm that is open."""
         return "dismissed" if self.dismissed else "dealt with" if self.resolved else ""
 
 
@@ -197,7 +197,7 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
 
 
 def too_short(record: RunRecord) -> bool:
-    """Tell whether a log holds too few train losses for its silence to mean anything."""
+    """Tell whether a log has too few train losses to call it healthy."""
     return record.num_loss_rows < MIN_RECORDS and not (
         no_loss(record) and record.num_rows >= MIN_RECORDS
     )
@@ -226,21 +226,21 @@ def info_sentence(account: RunAccount) -> str:
     return " · ".join(parts)
 
 
-_GIVEN_UP = "its steps were given up by a roll back that held"
+_GIVEN_UP = "its steps were discarded by a rollback that worked"
 
 
-def tell(account: RunAccount) -> tuple[IncidentTelling, ...]:
+def tell(account: RunAccount) -> tuple[IncidentText, ...]:
     """Return every incident in words, in the order of their letters."""
     done, past, named = done_after(account), resolved(account), letters(account)
-    tellings: list[IncidentTelling] = []
+    tellings: list[IncidentText] = []
     explained: dict[tuple[object, object], str] = {}
     alike: dict[tuple[object, ...], str] = {}
-    for i in told_order(account):
+    for i in listed_order(account):
         letter, ia = named[i], account.incidents[i]
         remedies = _remedies(ia.plan, axis_word(account.record))
         known = explained.setdefault((ia.diagnosis, done.get(i) if i in past else remedies), letter)
         like = alike.setdefault(_gist(ia), letter)
-        telling = IncidentTelling(
+        telling = IncidentText(
             like=like if like != letter and ia.diagnosis.causes else "",
             letter=letter,
             severity=ia.incident.severity,
@@ -318,9 +318,9 @@ def _together(incident: Incident) -> str:
     )
 
 
-def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
+def _causes(ia: IncidentAccount) -> tuple[CauseText, ...]:
     return tuple(
-        CauseTelling(
+        CauseText(
             rank=rank,
             title=plain(c.title or c.cause),
             confidence=f"{c.confidence:.2f}" if math.isfinite(c.confidence) else "—",
@@ -333,9 +333,9 @@ def _causes(ia: IncidentAccount) -> tuple[CauseTelling, ...]:
     )
 
 
-def _remedies(plan: Plan, axis: str) -> tuple[RemedyTelling, ...]:
+def _remedies(plan: Plan, axis: str) -> tuple[RemedyText, ...]:
     return tuple(
-        RemedyTelling(
+        RemedyText(
             rank=rank,
             text=_remedy_text(r, axis),
             why=plain(r.why),

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trimtab.kinds import RunVerdict
+
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
 
 State = Literal["running", "done", "interrupted", "given-up"]
@@ -45,6 +47,7 @@ def write_verdict(
     steps: int | None,
     saved_step: int,
     attempt: str,
+    verdict: RunVerdict | None = None,
 ) -> None:
     """Write the verdict whole, in place of an older one.
 
@@ -56,13 +59,16 @@ def write_verdict(
         steps: Of the whole run; None where that is not known.
         saved_step: Step that the same script would go on from; below 1: from the start.
         attempt: Number of the attempt under way.
+        verdict: Verdict of the run where the caller judged it; None: `ended-badly` for a run that
+            was given up, else `not-judged`.
 
     Raises:
         OSError: It cannot be written; an older one stays as it was.
     """
-    verdict = {
+    document = {
         "schema": 1,
         "state": state,
+        "verdict": verdict or ("ended-badly" if state == "given-up" else "not-judged"),
         "restart": state in ("running", "interrupted"),
         "reason": reason,
         "step": step,
@@ -72,7 +78,7 @@ def write_verdict(
     }
     partial = root / "verdict.json.partial"
     try:
-        partial.write_text(json.dumps(verdict, indent=1) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         partial.replace(root / "verdict.json")
     except OSError:
         with contextlib.suppress(OSError):
