@@ -33,7 +33,17 @@ from trimtab.testing.tr8_104b import print_log
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Block", "Outcome", "Session", "lay_out", "pages", "read_blocks", "run_page"]
+__all__ = [
+    "Block",
+    "Outcome",
+    "Session",
+    "lay_out",
+    "masked",
+    "pages",
+    "read_blocks",
+    "run_page",
+    "shortened",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 PRELUDES = ROOT / "tests" / "docs" / "preludes"
@@ -47,6 +57,7 @@ COLUMNS = 100
 _FENCE = re.compile(
     r"^(?P<fence>`{3,})(?P<language>[a-z]*)\n(?P<body>.*?)^(?P=fence)$", re.M | re.S
 )
+_TIMES = re.compile(r"\b(read in|in) \d[\d.]* ?m?s\b")
 _REASON = re.compile(r"^\*Not run by the tests: (?P<reason>.+)\*\n+\Z", re.M)
 
 _DRIVER = """
@@ -220,6 +231,11 @@ def shortened(printed: Sequence[str], shown: Sequence[str]) -> tuple[str, ...]:
     return tuple(made)
 
 
+def masked(lines: Iterable[str]) -> list[str]:
+    """Return lines without the times in them, which differ from run to run."""
+    return [_TIMES.sub("in TIME", line) for line in lines]
+
+
 def lay_out(folder: Path) -> None:
     """Put into a folder the logs and configs that the pages speak of."""
     (folder / "tr8-104b.log").write_text(print_log(), encoding="utf-8")
@@ -269,7 +285,8 @@ def refresh(page: Path) -> bool:
         for session, outcome in zip(block.sessions, outcomes, strict=False):
             lines.append(f"$ {session.command}")
             if session.shown:
-                lines += shortened(outcome.printed, session.shown)
+                new = shortened(outcome.printed, session.shown)
+                lines += session.shown if masked(new) == masked(session.shown) else new
         made = made.replace(block.body, "\n".join(lines) + "\n", 1)
     if made != text:
         page.write_text(made, encoding="utf-8")

@@ -12,6 +12,7 @@ from tools.doc_blocks import (
     Block,
     Outcome,
     lay_out,
+    masked,
     pages,
     read_blocks,
     run_page,
@@ -29,8 +30,6 @@ TRAIN = {
 }
 MOST_MARKED = 6
 """Blocks that say they are not run; raising it wants a reason as good as theirs."""
-
-TIMES = re.compile(r"\b(read in|in) \d[\d.]* ?m?s\b")
 
 
 def name_of(page: Path) -> str:
@@ -55,10 +54,6 @@ def check(page: Path, outcomes: tuple[Outcome, ...]) -> None:
         if session.shown:
             printed = shortened(outcome.printed, session.shown)
             assert masked(printed) == masked(session.shown), f"{block.where}: make pictures"
-
-
-def masked(lines: tuple[str, ...]) -> list[str]:
-    return [TIMES.sub("in TIME", line) for line in lines]
 
 
 @pytest.mark.parametrize("page", cases(trains=False), ids=name_of)
