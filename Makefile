@@ -28,7 +28,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) --dist workst
 , := ,
 say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
-.PHONY: help setup demo examples test test-slow bench accept fuzz lint house docs checklist clean
+.PHONY: help setup demo examples test test-slow bench accept fuzz lint house docs pictures checklist clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -113,9 +113,16 @@ fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples;
 	$(call say,Fuzz: $(KILLS) kills of guarded runs$(,) at random moments and in mid-write; they must end as if unbroken.)
 	@KILLS=$(KILLS) KILLS_SEED=$$RANDOM $(PY) -m pytest -m slow tests/guard/test_kills.py -rP
 
-docs: $(READY)  ## make the pictures and figures of the documentation anew
-	$(call say,Docs: pictures and figures made anew from commands.)
-	@if [ -f tools/docs.py ]; then $(PY) tools/docs.py; else echo 'nothing to do: tools/docs.py is not there'; fi
+docs: $(READY)  ## build the documentation site, warnings as errors: build/docs/index.html
+	$(call say,Docs: the site is built from docs/ and from the program itself; offline.)
+	@$(PY) -c 'import furo, myst_parser' 2>/dev/null || { echo 'the docs extra is missing: make docs EXTRAS=torch,docs'; exit 1; }
+	@$(PY) -m sphinx -b html -W --keep-going -n -q docs build/docs
+	@echo 'build/docs/index.html'
+
+pictures: $(READY)  ## make the pictures and the sessions of the documentation anew
+	$(call say,Pictures: made anew from commands.)
+	@$(PY) -m tools.doc_blocks --refresh
+	@$(PY) tools/docs.py
 
 examples: $(READY)  ## the guard in each trainer: a fault planted in a tiny GPT on real text, and the recovery
 	@for script in examples/*.py; do \
@@ -124,8 +131,8 @@ examples: $(READY)  ## the guard in each trainer: a fault planted in a tiny GPT 
 	  printf '\033[1m%s\033[0m\n' "$$script"; $(PY) "$$script" || exit 1; \
 	done
 
-checklist: $(READY)  ## which items of docs/checklist.md have a test, and which are open
-	$(call say,Checklist: docs/checklist.md against the tests that claim its items.)
+checklist: $(READY)  ## which items of tests/checklist.md have a test, and which are open
+	$(call say,Checklist: tests/checklist.md against the tests that claim its items.)
 	@$(PY) tools/checklist.py
 
 clean:  ## remove the environment and every cache; runs/ stays

@@ -1,7 +1,7 @@
 """Cross-validates thresholds over repositories: chosen on all but one, scored on that one.
 
-trimtab's thresholds come from simulated noise, not from labelled logs. Here they are moved by a few
-factors; for each repository the setting with the best F1 on all others is taken (a tie goes to the
+Here the thresholds that trimtab ships are moved by a few factors. The streaming rules were set on
+simulated noise, the hindsight rules on labelled logs, so only a log that took no part is new; for each repository the setting with the best F1 on all others is taken (a tie goes to the
 setting as built) and scored on the repository itself. The left-out figures, pooled, are what a user
 with another log may expect; the fitted ones are of the setting that is best on everything at once.
 """

@@ -1,4 +1,4 @@
-"""Print which items of docs/checklist.md have a test that claims them, and which are open.
+"""Print which items of tests/checklist.md have a test that claims them, and which are open.
 
 A test claims an item with `@pytest.mark.covers("S31")`, and only where the test does what the
 item's acceptance sentence says. The claims are found by pytest's own collection, so a claim
@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "docs" / "checklist.md"
+TABLE = ROOT / "tests" / "checklist.md"
 ROW = re.compile(r"^\| *(S\d+) *\|(.*)\|\s*$")
 
 

@@ -1,4 +1,4 @@
-"""Put what `trimtab bench` prints into docs/detection.md.
+"""Put what `trimtab bench` prints into docs/figures/detection.md.
 
 `python -m tools.detection_page --corpus DIR`.
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "detection.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "detection.md"
 NOISE = "trimtab bench noise"
 DETECT = "trimtab bench detect --corpus DIR --cross-validate"
 

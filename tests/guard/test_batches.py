@@ -29,7 +29,7 @@ from trimtab.guard.loop.step_batches import Losses
 pytestmark = pytest.mark.torch
 
 STEPS = 9
-DOCS = Path(__file__).parents[2] / "docs" / "guard.md"
+DOCS = Path(__file__).parents[2] / "docs" / "recipes" / "own-loop.md"
 
 
 def documented(text: str) -> str:

@@ -57,6 +57,47 @@ class Row:
     values: NDArray[np.float64]
     present: NDArray[np.bool_]
 
+    def finding(
+        self,
+        detector: "Detector[Any]",
+        *,
+        kind: str,
+        severity: Severity,
+        value: float,
+        expected: float,
+        text: str,
+        signal: str = "",
+        score: float | None = None,
+    ) -> "Finding":
+        """Return a finding that begins and peaks at this row, for detectors written by users.
+
+        Args:
+            detector: Who reports it.
+            kind: A kind of `trimtab.kinds`.
+            severity: info, warning or critical; only the last two are alarms.
+            value: What was logged.
+            expected: What the detector expected instead.
+            text: One clause for people.
+            signal: The signal it is about; default: the detector's first.
+            score: Distance of the two in units of the noise; default: their ratio.
+        """
+        return Finding(
+            detector=detector.name,
+            kind=kind,
+            signal=signal or detector.signals[0],
+            severity=severity,
+            row=self.index,
+            step=self.step,
+            onset_row=self.index,
+            onset=self.step,
+            peak_row=self.index,
+            peak=self.step,
+            value=value,
+            expected=expected,
+            score=abs(value / expected) if score is None and expected else score or 0.0,
+            text=text,
+        )
+
 
 @dataclass(frozen=True)
 class Rows:
