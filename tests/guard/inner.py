@@ -7,7 +7,7 @@ from trimtab.guard import Guard
 from trimtab.guard.data.order import Fed
 from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.recorder import Recorder
-from trimtab.guard.recovery.recovery import Recovery
+from trimtab.guard.recovery.executor import Recovery
 from trimtab.guard.state.training_state import Training
 from trimtab.guard.step.engine import Engine
 from trimtab.guard.step.run_context import RunContext

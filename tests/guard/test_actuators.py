@@ -3,6 +3,7 @@
 In force at once, after a rollback and after a restart.
 """
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,9 @@ def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
 
     def watch(g: Guard, _: Tensor) -> None:
         if g.step_number == 21:
-            inner(g).recovery._verification = Verification("roll-back", 37, 2.5, 0.5)
+            watched = Verification("roll-back", 37, 2.5, 0.5)
+            recovery = inner(g).recovery
+            recovery.state = dataclasses.replace(recovery.state, verification=watched)
 
     train_guarded(s, guard, on_batch=watch)
     saved = [e.step for e in events_of(tmp_path / "run", "checkpoint")]

@@ -3,6 +3,7 @@
 And told.
 """
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,10 +195,9 @@ def test_the_last_line_says_what_was_tried_and_not_verified(tmp_path: Path) -> N
     said: list[str] = []
     guard = guard_of(s, tmp_path / "run", steps=3, mode="act", say=said.append)
     train_guarded(s, guard, until=2)
-    inner(guard).recovery._work.num_trials = 3
-    inner(guard).recovery._verification = Verification(
-        "roll-back", until_step=70, level=2.0, sigma=0.1
-    )
+    watched = Verification("roll-back", until_step=70, level=2.0, sigma=0.1)
+    recovery = inner(guard).recovery
+    recovery.state = dataclasses.replace(recovery.state, num_trials=3, verification=watched)
     guard.finish()
     assert said[-2:] == [
         "step      2  roll-back: not verified: the run ended",

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.guard.recovery import case as module
-from trimtab.guard.recovery.case import lr_rise, outliers
+from trimtab.guard.recovery import data_probe as module
+from trimtab.guard.recovery.data_probe import outliers
+from trimtab.guard.recovery.learning_rate import lr_rise
 from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
@@ -27,7 +28,7 @@ QUIET = (2.0 + 0.1 * np.random.default_rng(0).standard_normal(20)).tolist()
         ([1.5, 1.5, 1.5], [True] * 3),  # too good is odd, too
     ],
 )
-def test_batches_in_a_row_need_not_be_as_far(
+def test_outliers_in_a_row_need_not_be_as_far(
     ahead: list[float], expected: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
@@ -36,7 +37,7 @@ def test_batches_in_a_row_need_not_be_as_far(
     assert outliers(case, margin=4) == [False] * len(QUIET) + expected
 
 
-def test_a_batch_that_was_trained_on_long_before_the_onset_is_not_to_blame(
+def test_outliers_are_no_batches_that_were_trained_on_long_before_the_onset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for onset, last, found in ((44, 2.0, [20]), (82, 9.0, [41])):
@@ -58,7 +59,7 @@ def test_a_batch_that_was_trained_on_long_before_the_onset_is_not_to_blame(
         ([float("nan")] * 200, (False, None)),
     ],
 )
-def test_a_rate_that_rises_is_told_with_the_one_it_rose_from(
+def test_lr_rise_gives_the_rate_that_it_rose_from(
     rates: list[float], expected: tuple[bool, float | None]
 ) -> None:
     builder = RecordBuilder("course", "made up")
@@ -84,7 +85,7 @@ def strewn(every: int) -> list[float]:
         ([1.5 * x for x in QUIET], [9.0] * 5, 0),  # the state itself is not what the run had
     ],
 )
-def test_what_the_state_does_everywhere_is_not_put_down_to_data(
+def test_outliers_are_none_where_the_state_is_odd_everywhere(
     reference: list[float], ahead: list[float], num_found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))

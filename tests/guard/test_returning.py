@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from trimtab.detectors.contract import Finding
-from trimtab.guard.recovery.recurrence import Returning
+from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.triage import speaks_of_trial
 from trimtab.plan.policy import Policy
 
@@ -35,45 +35,64 @@ def spike(onset: int, *, kind: str = "spike", closed: bool = False, value: float
     )
 
 
-def after(*onsets: int, **policy: int) -> Returning:
-    seen = Returning(Policy(**policy))  # type: ignore[arg-type]
+def after(*onsets: int, policy: Policy | None = None) -> RecurringSpikes:
+    seen = RecurringSpikes()
     for onset in onsets:
-        seen.take_in([spike(onset), spike(onset, closed=True)])
+        findings = [spike(onset), spike(onset, closed=True)]
+        seen, _ = seen.take_in(policy or POLICY, findings)
     return seen
 
 
-def test_the_third_spike_within_the_horizon_is_one_too_many() -> None:
-    assert not after(100).returns(spike(300))
-    assert after(100, 200).returns(spike(300))
-    assert not after(100, 200).returns(spike(300, closed=True))
-    assert not after(100, 200).returns(spike(400))  # the first is 300 steps back
-    assert after(100, 200, spike_horizon_steps=300).returns(spike(400))
-    assert after(spikes_trained_through=0).returns(spike(300))
-    assert after(100, 200).first_of(spike(300)) == 100
-    assert after(100, 200).first_of(spike(400)) == 200
+POLICY = Policy()
 
 
-def test_a_single_row_counts_where_it_stands_out_as_far_as_a_spike() -> None:
-    seen = after(100)
-    seen.take_in([spike(150, kind="batch-outlier", value=2.9)])
-    assert not seen.returns(spike(200))
-    seen.take_in([spike(150, kind="batch-outlier", value=3.1)])
-    assert seen.returns(spike(200))
+def test_recurrence_says_of_the_third_spike_within_the_horizon_that_it_is_one_too_many() -> None:
+    assert not after(100).returns(POLICY, spike(300))
+    assert after(100, 200).returns(POLICY, spike(300))
+    assert not after(100, 200).returns(POLICY, spike(300, closed=True))
+    assert not after(100, 200).returns(POLICY, spike(400))  # the first is 300 steps back
+    longer = Policy(spike_horizon_steps=300)
+    assert after(100, 200, policy=longer).returns(longer, spike(400))
+    none = Policy(spikes_trained_through=0)
+    assert after(policy=none).returns(none, spike(300))
+    assert after(100, 200).first_of(POLICY, spike(300)) == 100
+    assert after(100, 200).first_of(POLICY, spike(400)) == 200
+
+
+def test_recurrence_counts_a_single_row_that_stands_out_as_far_as_a_spike() -> None:
+    seen, _ = after(100).take_in(POLICY, [spike(150, kind="batch-outlier", value=2.9)])
+    assert not seen.returns(POLICY, spike(200))
+    seen, _ = seen.take_in(POLICY, [spike(150, kind="batch-outlier", value=3.1)])
+    assert seen.returns(POLICY, spike(200))
     row = spike(180, kind="batch-outlier", value=3.1, closed=True)
-    (told,) = seen.take_in([row])
-    assert (told.kind, told.severity, told.closed) == ("spike", "warning", False)
-    assert seen.returns(told)
-    assert seen.take_in([row]) == (row,)  # told once
+    seen, (found,) = seen.take_in(POLICY, [row])
+    assert (found.kind, found.severity, found.closed) == ("spike", "warning", False)
+    assert seen.returns(POLICY, found)
+    assert seen.take_in(POLICY, [row]) == (seen, (row,))  # counted once
 
 
-def test_another_branch_begins_anew_and_other_signals_do_not_count() -> None:
-    seen = after(100, 200)
+def test_recurrence_of_another_branch_begins_anew_and_other_signals_do_not_count() -> None:
     other = dataclasses.replace(spike(300), signal="grad_norm")
-    assert not seen.returns(other)
-    seen.forget()
-    assert not seen.returns(spike(300))
-    seen.take_in([dataclasses.replace(spike(n), signal="grad_norm") for n in (310, 320)])
-    assert not seen.returns(spike(330))
+    assert not after(100, 200).returns(POLICY, other)
+    assert not RecurringSpikes().returns(POLICY, spike(300))
+    norms = [dataclasses.replace(spike(n), signal="grad_norm") for n in (310, 320)]
+    seen, _ = RecurringSpikes().take_in(POLICY, norms)
+    assert not seen.returns(POLICY, spike(330))
+
+
+def test_recurrence_counts_a_row_in_which_norm_and_hidden_state_stand_out_together() -> None:
+    seen = RecurringSpikes()
+    for onset in (100, 200):
+        for signal in ("grad_norm", "activation_norm"):
+            seen, _ = seen.take_in(POLICY, [dataclasses.replace(spike(onset), signal=signal)])
+    assert seen.onsets == (100, 200)
+    assert seen.returns(POLICY, spike(300))
+
+
+def test_recurrence_stays_bounded_however_many_spikes_there_are() -> None:
+    seen = after(*range(0, 3000, 3))
+    assert len(seen.onsets) <= max(POLICY.spike_horizon_steps, 256)
+    assert seen.returns(POLICY, spike(3001))
 
 
 def test_a_trial_fails_by_the_loss_or_by_what_leads_it() -> None:

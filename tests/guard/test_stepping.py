@@ -1,6 +1,7 @@
 """A trainer with a loop of its own: its batches, its backward, its epochs, its optimizer's step."""
 
 import copy
+import dataclasses
 import pickle
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,8 @@ def test_gradients_made_while_batches_are_only_looked_at_are_thrown_away(tmp_pat
     trainer = Trainer(s, 1, guard=guard)
     trainer.train()
     before = copy.deepcopy(s.model.state_dict())
-    inner(guard).recovery._work.phase = "probe"
+    recovery = inner(guard).recovery
+    recovery.state = dataclasses.replace(recovery.state, phase="probe")
     batches = guard.epoch()
     for _ in range(BATCHES):
         loss = s.loss(next(batches))

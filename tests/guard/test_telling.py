@@ -24,8 +24,7 @@ from tests.guard.tiny import (
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.resolution import resolved
 from trimtab.guard import Guard
-from trimtab.guard.recovery import notifier as telling_module
-from trimtab.guard.recovery import triage
+from trimtab.guard.recovery import executor, triage
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 from trimtab.report.headline import standing
@@ -91,7 +90,7 @@ def test_alarms_that_open_all_the_time_read_the_record_rarely(
         reads.append(1)
         return triage.find_incident(*args)
 
-    monkeypatch.setattr(telling_module, "find_incident", counted)
+    monkeypatch.setattr(executor, "find_incident", counted)
     said, _ = train(
         tmp_path / "run", lambda step: step > 30 and step % 2 == 0, steps=300, mode="observe"
     )

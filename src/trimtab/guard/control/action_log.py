@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.recorder import Recorder
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.run_state import RunState
 
 __all__ = ["ActionLog"]
@@ -59,7 +59,7 @@ class ActionLog:
         self._recovery.actions.append(
             {"step": step, "remedy": remedy, "values": values, "why": why}
         )
-        self._edge.run("recovery", lambda: self._recovery.labels.begin(remedy, by_hand=True))
+        self._edge.run("recovery", lambda: self._recovery.after_change(remedy))
         self._edge.run(
             "journal",
             lambda: self._recorder.event(

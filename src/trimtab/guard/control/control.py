@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trimtab.guard.control.action_log import ActionLog
     from trimtab.guard.control.gate import CallGate
     from trimtab.guard.control.rollback import Rollbacks
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
 
 __all__ = ["Control"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.control.action_log import ActionLog
     from trimtab.guard.control.gate import CallGate
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.starting_rng import StartingRng
     from trimtab.guard.step.run_context import RunContext
 

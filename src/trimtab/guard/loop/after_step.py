@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.resume_check import ReplayCheck
     from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.recording.fault_barrier import Edge
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
     from trimtab.guard.step.step_recorder import Row
 
@@ -88,18 +88,18 @@ class AfterStep:
 
     def record_and_judge(self, row: Row) -> tuple[Finding, ...]:
         """Write a step down and judge it; return what was found."""
-        parts, edge, teller = self._parts, self._edge, self._recovery.teller
+        parts, edge, recovery = self._parts, self._edge, self._recovery
         step = parts.state.counters.step
         self.stand_down_together()
         edge.run("probes", lambda: parts.rows.add_probes(row))
         if row.layers:
             edge.run("record", lambda: parts.recorder.layers(step, row.layers))
         for text in parts.probes.take_notes():
-            edge.run("journal", partial(teller.note, text))
+            edge.run("journal", partial(recovery.note, text))
         if "odd_ranks" in row.labels:
-            edge.run("journal", lambda: teller.tell_odd_ranks(row.labels["odd_ranks"]))
+            edge.run("journal", lambda: recovery.note_odd_ranks(row.labels["odd_ranks"]))
         if "adam_broken_at" in row.labels:
-            edge.run("journal", lambda: teller.tell_broken_state(row.labels["adam_broken_at"]))
+            edge.run("journal", lambda: recovery.note_broken_state(row.labels["adam_broken_at"]))
         if self.acting and not self._recovery.busy:
             edge.run("journal", lambda: self._tell_of_skip(row))
         found: list[Finding] = []
@@ -122,7 +122,7 @@ class AfterStep:
         self._parts.points.store.doubt([f for f in found if puts_in_doubt(f)])
 
     def _tell_of_skip(self, row: Row) -> None:
-        self._recovery.teller.take_in_update(
+        self._recovery.after_update(
             row.values,
             row.labels,
             row.fed.first,

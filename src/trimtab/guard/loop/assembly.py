@@ -23,7 +23,7 @@ from trimtab.guard.loop.training_loop import TrainingLoop
 from trimtab.guard.probes.cadence import Cadence
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.recording.fault_barrier import Edge
-from trimtab.guard.recovery.recovery import Recovery
+from trimtab.guard.recovery.executor import Recovery
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.judgement import Judgement
 from trimtab.guard.state.restore_points import RestorePoints

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from trimtab.guard.recording.fault_barrier import Edge
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.checkpoint_store import Store
     from trimtab.guard.state.run_state import RunState
 
@@ -45,7 +45,7 @@ class Messages:
     def note(self, text: str) -> None:
         """Journal and show a sentence."""
         line = f"step {self._state.counters.step:>6,}  {text}"
-        self._edge.run("journal", lambda: self._recovery.teller.note(text))
+        self._edge.run("journal", lambda: self._recovery.note(text))
         self._edge.run("journal", lambda: self.say(line))
 
     def pass_on_notes(self) -> None:
@@ -55,4 +55,4 @@ class Messages:
     def _pass_on_notes(self) -> None:
         for text in self._store.take_notes():
             self.say(f"step {self._state.counters.step:>6,}  {text}")
-            self._recovery.teller.note(text)
+            self._recovery.note(text)

@@ -16,6 +16,7 @@ import torch
 
 from trimtab.guard.distributed.sharding import local
 from trimtab.guard.probes.batch import find_tokens
+from trimtab.guard.recovery.curves import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +24,7 @@ if TYPE_CHECKING:
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.run_context import RunContext
 
-__all__ = ["ROUNDING", "ReplayCheck", "ReplayVerdict", "compare"]
-
-ROUNDING = 1e-4
-"""Largest relative difference of losses that kernels which add in another order explain."""
+__all__ = ["ReplayCheck", "ReplayVerdict", "compare"]
 
 
 @dataclass

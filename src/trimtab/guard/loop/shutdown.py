@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.signal_handler import Interrupts
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.run_lock import RunLock
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
 
 __all__ = ["Shutdown"]
@@ -151,7 +151,7 @@ class Shutdown:
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (
-            f"{_count(self._recovery.teller.num_told, 'incident')},"
+            f"{_count(self._recovery.num_reported, 'incident')},"
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
         root = self._parts.recorder.directory.root

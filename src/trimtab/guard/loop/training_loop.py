@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.signal_handler import Interrupts
     from trimtab.guard.loop.step_batches import StepBatches
     from trimtab.guard.recording.fault_barrier import Edge
-    from trimtab.guard.recovery.recovery import Recovery
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.starting_rng import StartingRng
     from trimtab.guard.step.run_context import RunContext
 

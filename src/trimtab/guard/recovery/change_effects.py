@@ -2,98 +2,125 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trimtab.detectors.contract import changed
+from trimtab.guard.recovery.commands import JournalEvent
 from trimtab.plan.labels import Stretch, label_change
 
 if TYPE_CHECKING:
-    from trimtab.guard.step.engine import Engine
     from trimtab.plan.labels import ChangeLabel
 
-__all__ = ["Labeller"]
+__all__ = ["ChangeEffects", "WatchedChange"]
 
 _VERDICTS = {"better": "worked", "worse": "did not", "unclear": "unclear"}
+_FEWEST_STEPS = 8
+"""Steps after a change below which it gets no label."""
+
+_Steps = tuple[tuple[float, float, int], ...]
+"""Calm steps: loss, gradient norm, alarms that opened."""
 
 
-@dataclass
-class _Change:
+@dataclass(frozen=True)
+class WatchedChange:
+    """A change whose effect is being watched."""
+
     remedy: str
     step: int
     until: int
-    before: Stretch
-    after: Stretch = field(default_factory=Stretch)
+    """Step at which it gets its label."""
+    before: _Steps
+    after: _Steps = ()
+
+    def label(self) -> ChangeLabel:
+        """Return its label as of now."""
+        return label_change(_stretch(self.before), _stretch(self.after))
 
 
-class Labeller:
-    """Watches what follows each change; one that a rollback cuts short gets no label."""
+@dataclass(frozen=True)
+class ChangeEffects:
+    """What follows each change; one that a rollback cuts short gets no label."""
 
-    def __init__(self, engine: Engine) -> None:
-        """Watch an engine's calm steps."""
-        self._engine = engine
-        self._recent: deque[tuple[float, float, int]] = deque(maxlen=engine.policy.verify_steps)
-        self._changes: list[_Change] = []
-        self._kept: _Change | None = None
+    recent: _Steps = ()
+    """The last calm steps, as many as a verification takes."""
+    changes: tuple[WatchedChange, ...] = ()
+    """Changes by hand; each label is journalled by itself."""
+    kept: WatchedChange | None = None
+    """The remedy that is being verified; its label goes into the outcome of the verification."""
 
-    def begin(self, remedy: str, *, by_hand: bool, after_rows: int | None = None) -> None:
-        """Begin to watch a change made now.
+    def begin_by_hand(self, remedy: str, step: int, *, verify_steps: int) -> ChangeEffects:
+        """Begin to watch a change that somebody made now."""
+        # a rollback by hand leads to earlier steps, whose loss is higher whatever was done
+        before = () if remedy.startswith("roll-back") else self.recent
+        change = WatchedChange(remedy, step, step + verify_steps, before)
+        return replace(self, changes=(*self.changes, change))
+
+    def begin_kept(
+        self, remedy: str, step: int, *, verify_steps: int, after_rows: int
+    ) -> ChangeEffects:
+        """Begin to watch a remedy that was kept now.
 
         Args:
             remedy: Its id.
-            after_rows: Compare with so many of the last calm steps, those of the trouble; None:
-                with all that are kept.
-            by_hand: Journal its label by itself; else it goes into the outcome of the verification.
+            step: Where the run is.
+            verify_steps: How long to watch.
+            after_rows: Compare with so many of the last calm steps: those of the trouble.
         """
-        step = self._engine.counters.step
-        before = Stretch()
-        recent = list(self._recent)
-        if by_hand and remedy.startswith("roll-back"):
-            recent = []  # of later steps: an earlier one has a higher loss whatever was done
-        for loss, norm, alarms in recent if after_rows is None else recent[-after_rows:]:
-            before.add(loss, norm, alarms=alarms)
-        change = _Change(remedy, step, step + self._engine.policy.verify_steps, before)
-        if by_hand:
-            self._changes.append(change)
-        else:
-            self._kept = change
+        change = WatchedChange(remedy, step, step + verify_steps, self.recent[-after_rows:])
+        return replace(self, kept=change)
 
-    def take_in(self, loss: float, norm: float, *, alarms: int) -> None:
-        """Take in a calm step."""
-        self._recent.append((loss, norm, alarms))
-        for change in [*self._changes, *([self._kept] if self._kept else [])]:
-            change.after.add(loss, norm, alarms=alarms)
-        step = self._engine.counters.step
-        for change in [c for c in self._changes if step >= c.until]:
-            self._tell(change)
+    def take_in(
+        self, loss: float, norm: float, alarms: int, step: int, *, verify_steps: int
+    ) -> tuple[ChangeEffects, tuple[JournalEvent, ...]]:
+        """Take in a calm step; return what to journal of changes that were watched long enough."""
+        seen = (loss, norm, alarms)
+        recent = (*self.recent[-verify_steps + 1 :], seen) if verify_steps > 1 else (seen,)
+        if not self.changes and self.kept is None:
+            return changed(self, recent=recent), ()
+        changes = tuple(replace(c, after=(*c.after, seen)) for c in self.changes)
+        kept = None if self.kept is None else replace(self.kept, after=(*self.kept.after, seen))
+        told = tuple(_outcome(c, step) for c in changes if step >= c.until)
+        left = tuple(c for c in changes if step < c.until)
+        return ChangeEffects(recent, left, kept), told
 
-    def conclude_kept(self) -> ChangeLabel | None:
+    def conclude_kept(self) -> tuple[ChangeEffects, ChangeLabel | None]:
         """Return the label of the remedy that is being verified; None without one."""
-        kept, self._kept = self._kept, None
-        return None if kept is None else label_change(kept.before, kept.after)
+        if self.kept is None:
+            return self, None
+        return replace(self, kept=None), self.kept.label()
 
-    def roll_back(self) -> None:
+    def forget_changes(self) -> ChangeEffects:
         """Forget what is watched: the steps after it are taken away."""
-        self._changes.clear()
-        self._kept = None
+        return replace(self, changes=(), kept=None)
 
-    def finish(self) -> None:
-        """Label what there is; a change with under 8 steps behind it stays without a label."""
-        for change in list(self._changes):
-            if len(change.after.losses) >= 8:
-                self._tell(change)
+    def finish(self, step: int) -> tuple[ChangeEffects, tuple[JournalEvent, ...]]:
+        """Label what there is; a change with too few steps behind it stays without a label."""
+        due = [c for c in self.changes if len(c.after) >= _FEWEST_STEPS]
+        left = tuple(c for c in self.changes if len(c.after) < _FEWEST_STEPS)
+        return replace(self, changes=left), tuple(_outcome(c, step) for c in due)
 
-    def _tell(self, change: _Change) -> None:
-        self._changes.remove(change)
-        label = label_change(change.before, change.after)
-        self._engine.recorder.event(
-            "outcome",
-            step=self._engine.counters.step,
-            remedy=change.remedy,
-            of_step=change.step,
-            verdict=_VERDICTS[label.overall],
-            label=label.overall,
-            metrics=dict(label.metrics),
-            figures={m: list(v) for m, v in label.figures.items()},
-            text=label.text(),
-        )
+
+def _stretch(steps: _Steps) -> Stretch:
+    return Stretch(
+        losses=[loss for loss, _, _ in steps],
+        norms=[norm for _, norm, _ in steps],
+        alarms=sum(alarms for _, _, alarms in steps),
+    )
+
+
+def _outcome(change: WatchedChange, step: int) -> JournalEvent:
+    label = change.label()
+    return JournalEvent(
+        "outcome",
+        step,
+        {
+            "remedy": change.remedy,
+            "of_step": change.step,
+            "verdict": _VERDICTS[label.overall],
+            "label": label.overall,
+            "metrics": dict(label.metrics),
+            "figures": {m: list(v) for m, v in label.figures.items()},
+            "text": label.text(),
+        },
+    )

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.guard.loop.resume_check import ROUNDING
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from trimtab.plan.trial_results import Repeat
     from trimtab.record import RunRecord
 
-__all__ = ["as_curve", "recorded_curve", "repeats", "usual_norm"]
+__all__ = ["ROUNDING", "as_curve", "recorded_curve", "repeats", "usual_norm"]
+
+ROUNDING = 1e-4
+"""Largest relative difference of losses that kernels which add in another order explain."""
 
 
 def recorded_curve(record: RunRecord, *, after: int, until: int) -> dict[int, float]:

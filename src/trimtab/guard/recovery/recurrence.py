@@ -7,7 +7,7 @@ the loss said.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,67 +16,77 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.plan.policy import Policy
 
-__all__ = ["Returning"]
+__all__ = ["RecurringSpikes"]
 
 _EDGE = ("grad_norm", "activation_norm")
 _STANDS_OUT = ("spike", "batch-outlier")
 _OUTLIER_SHARE = 0.5
 """Excess of a single row over the expected loss from which it counts as a spike, share."""
+_MOST_APART = 256
+"""Rows remembered in which one signal of `_EDGE` stood out alone; it bounds the cost of a step."""
 
 
-class Returning:
-    """Remembers the loss spikes of this branch, and says when one is one too many."""
+@dataclass(frozen=True)
+class RecurringSpikes:
+    """The loss spikes of this branch."""
 
-    def __init__(self, policy: Policy) -> None:
-        """Use a policy's count and horizon."""
-        self._policy = policy
-        self._onsets: list[int] = []
-        self._apart: dict[int, set[str]] = {}
-        """Signals other than the loss that stood out, by onset."""
+    onsets: tuple[int, ...] = ()
+    """Steps, in the order in which the spikes were found."""
+    apart: tuple[tuple[int, str], ...] = ()
+    """Signals other than the loss that stood out, with the onset."""
 
-    def take_in(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    def take_in(
+        self, policy: Policy, findings: Iterable[Finding]
+    ) -> tuple[RecurringSpikes, tuple[Finding, ...]]:
         """Note spikes of the loss, and single rows that stood out as far, by their onset.
 
         Returns:
-            The findings; a single row that is one too many is told as a spike that is still open.
+            The new state and the findings; a single row that is one too many is reported as a
+            spike that is still open.
         """
-        return tuple(self._escalated(f) for f in findings)
+        state, taken = self, []
+        for finding in findings:
+            state, f = state._take_in(policy, finding)
+            taken.append(f)
+        return state, tuple(taken)
 
-    def _escalated(self, f: Finding) -> Finding:
+    def _take_in(self, policy: Policy, f: Finding) -> tuple[RecurringSpikes, Finding]:
         onset = int(f.onset)
-        if f.direction != "up" or f.kind not in _STANDS_OUT or onset in self._onsets:
-            return f
+        if f.direction != "up" or f.kind not in _STANDS_OUT or onset in self.onsets:
+            return self, f
+        state = self
         if f.signal in _EDGE:
-            apart = self._apart.setdefault(onset, set())
-            apart.add(f.signal)
-            if len(apart) == len(_EDGE):
-                self._onsets.append(onset)
+            if (onset, f.signal) not in state.apart:
+                apart = (*state.apart[-_MOST_APART + 1 :], (onset, f.signal))
+                state = replace(state, apart=apart)
+            if all((onset, signal) in state.apart for signal in _EDGE):
+                state = state._with(policy, onset)
         if f.signal != "loss":
-            return f
+            return state, f
         alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
         if f.kind == "spike" or alone:
-            self._onsets.append(onset)
+            state = state._with(policy, onset)
         if alone:
             spike = replace(
                 f, kind="spike", severity="warning", closed=False, end_row=None, end=None
             )
-            return spike if self.returns(spike) else f
-        return f
+            return state, spike if state.returns(policy, spike) else f
+        return state, f
 
-    def returns(self, finding: Finding) -> bool:
+    def _with(self, policy: Policy, onset: int) -> RecurringSpikes:
+        # no more than these can lie within the horizon; older ones never count again
+        kept = max(policy.spike_horizon_steps, _MOST_APART)
+        return replace(self, onsets=(*self.onsets[-kept + 1 :], onset))
+
+    def returns(self, policy: Policy, finding: Finding) -> bool:
         """Whether an open spike is one more than the policy trains through within its horizon."""
         if finding.kind != "spike" or finding.signal != "loss" or finding.closed:
             return False
-        since = finding.onset - self._policy.spike_horizon_steps
-        earlier = [onset for onset in self._onsets if since <= onset < finding.onset]
-        return len(earlier) >= self._policy.spikes_trained_through
+        since = finding.onset - policy.spike_horizon_steps
+        earlier = [onset for onset in self.onsets if since <= onset < finding.onset]
+        return len(earlier) >= policy.spikes_trained_through
 
-    def first_of(self, finding: Finding) -> int:
+    def first_of(self, policy: Policy, finding: Finding) -> int:
         """Return the onset of the earliest spike that it returns from, or its own."""
-        since = finding.onset - self._policy.spike_horizon_steps
-        return min((onset for onset in self._onsets if onset >= since), default=int(finding.onset))
-
-    def forget(self) -> None:
-        """Begin anew: another branch, or a remedy in force."""
-        self._onsets.clear()
-        self._apart.clear()
+        since = finding.onset - policy.spike_horizon_steps
+        return min((onset for onset in self.onsets if onset >= since), default=int(finding.onset))

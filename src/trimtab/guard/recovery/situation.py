@@ -4,39 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.guard.recovery.case import onset_sample
 from trimtab.guard.recovery.curves import usual_norm
+from trimtab.guard.recovery.data_probe import onset_sample
 from trimtab.guard.recovery.triage import saturates
 from trimtab.plan.ladder import Situation
 
 if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
-    from trimtab.guard.step.engine import Engine
+    from trimtab.guard.recovery.events import Standing
+    from trimtab.guard.recovery.state import RecoveryState
 
-__all__ = ["older_target", "situation_of"]
+__all__ = ["affordable_step", "older_target", "situation_of", "trial_length", "wasted_share"]
 
 
 def situation_of(
-    engine: Engine,
-    case: Case,
-    *,
-    wasted_share: float,
-    final_step: int | None,
-    last_action_step: int | None,
+    state: RecoveryState, case: Case, standing: Standing, oldest_step: int | None
 ) -> Situation:
     """Return what the next step of a case is decided on.
 
     Args:
-        engine: Of the run.
-        case: The trouble being dealt with.
-        wasted_share: Steps off the final lineage so far, as a share of the effective steps.
-        final_step: Last step of the whole run, where known.
-        last_action_step: Step from which the last kept remedy went on; None: there was none.
+        state: Of recovery.
+        case: The incident being dealt with.
+        standing: What was decided and spent so far.
+        oldest_step: Step of the oldest state that can be gone back to; None without any.
     """
-    d = engine.decisions
-    skips = engine.data.skips if engine.data is not None else ()
-    tried = case.trial.skip if case.trial is not None else None  # in the skips, not decided
-    oldest = engine.oldest_step()
+    # the trial in force has put its own range into the skips; it is not decided yet
+    tried = case.trial.skip if case.trial is not None else None
     onset = onset_sample(case)
     return Situation(
         kind=case.incident.kind,
@@ -48,37 +41,84 @@ def situation_of(
         lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
         lr_rising=case.lr_rising,
         lr_proven=case.lr_sound is not None or not case.lr_rising,
-        policy=engine.policy,
+        policy=state.policy,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),
-        trials=tuple(case.trials),
+        trials=case.trials,
         recurrences=case.recurrences,
-        rollbacks=d.rollbacks,
+        rollbacks=standing.rollbacks,
         depth=case.depth,
-        older_restore_point=oldest is not None and oldest < case.base.step,
-        wasted_share=wasted_share,
-        planned_samples=_planned_samples(case, final_step),
-        skipped_samples=sum(b - a + 1 for a, b in skips if (a, b) != tried),
-        failures=d.failures,
+        older_restore_point=oldest_step is not None and oldest_step < case.base.step,
+        wasted_share=wasted_share(
+            state, case, standing.executed_steps, standing.probed_batches, base=case.base.step
+        ),
+        planned_samples=_planned_samples(case, state.final_step),
+        skipped_samples=sum(b - a + 1 for a, b in standing.skips if (a, b) != tried),
+        failures=standing.failures,
         worked=case.worked,
         low_precision=case.low_precision,
-        clip=None if engine.clip is None else engine.clip * case.before.clip_factor,
+        clip=None if standing.clip is None else standing.clip * case.before.clip_factor,
         usual_norm=usual_norm(case.record, case.base.step),
         beta2=case.beta2,
         eps=case.eps,
-        older_state=older_target(engine, case) is not None,
+        older_state=older_target(state, case, oldest_step) is not None,
         trial_steps=case.trial_steps,
         step=case.seen_step,
-        last_action_step=last_action_step,
+        last_action_step=state.last_action_step,
     )
 
 
-def older_target(engine: Engine, case: Case) -> int | None:
+def older_target(state: RecoveryState, case: Case, oldest_step: int | None) -> int | None:
     """Return the step to go to for another state; None where none lies far enough back."""
-    oldest, base = engine.oldest_step(), case.base.step
-    if oldest is None or base - oldest < engine.policy.trial_steps // 2:
+    base, trial_steps = case.base.step, state.policy.trial_steps
+    if oldest_step is None or base - oldest_step < trial_steps // 2:
         return None
-    return max(base - max(engine.policy.trial_steps, case.seen_step - base), oldest)
+    return max(base - max(trial_steps, case.seen_step - base), oldest_step)
+
+
+def wasted_share(
+    state: RecoveryState,
+    case: Case,
+    executed_steps: int,
+    probed_batches: int,
+    *,
+    base: int,
+    ahead: int = 0,
+) -> float:
+    """Return the share of steps that are not on the final lineage.
+
+    Args:
+        state: Of recovery.
+        case: The incident being dealt with.
+        executed_steps: Optimizer steps done so far, trials included.
+        probed_batches: Forward passes without an update so far; each counts a third of a step.
+        base: Step that the run goes on from.
+        ahead: Steps of a trial still to come.
+    """
+    off = executed_steps + probed_batches / 3 + ahead - base
+    return off / (state.final_step or max(case.seen_step, 1))
+
+
+def affordable_step(state: RecoveryState, standing: Standing, step: int) -> int:
+    """Return the oldest step that one trial can go back to, within what may be wasted."""
+    policy = state.policy
+    final = state.final_step or step
+    probed = 4 * policy.probe_margin_batches / 3
+    spent = standing.executed_steps + standing.probed_batches / 3 + probed + 2 * policy.trial_steps
+    return max(int(spent - policy.max_wasted_share * final) + 1, 0)
+
+
+def trial_length(state: RecoveryState, case: Case) -> int:
+    """Long enough to pass the place where the trouble was seen, and the patience after it.
+
+    Where the rate is suspected, the first sign: what each rate does is seen soon after. Never
+    past the end of the run: a scheduler may refuse to go on there.
+    """
+    policy = state.policy
+    early = saturates(case.incident) or case.returning
+    sign = case.first_sign if early else case.seen_step
+    steps = max(policy.trial_steps, sign - case.base.step + 2 * policy.patience_steps)
+    return steps if state.final_step is None else min(steps, state.final_step - case.base.step)
 
 
 def _planned_samples(case: Case, final_step: int | None) -> int | None:

@@ -9,14 +9,12 @@ import numpy as np
 
 from trimtab.incidents import group_findings
 from trimtab.kinds import KIND_BY_NAME
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Sequence, Set
 
     from trimtab.detectors.contract import Finding
-    from trimtab.guard.state.training_state import Snapshot
-    from trimtab.guard.step.engine import Engine
+    from trimtab.guard.recovery.values import Key
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
@@ -109,35 +107,27 @@ def is_trouble(
 
 
 def find_incident(
-    engine: Engine, findings: Sequence[Finding], handled: set[tuple[str, str, int]]
-) -> tuple[RunRecord, Incident, set[tuple[str, str, int]]] | None:
-    """Return the record so far, the latest incident that is not yet handled.
-
-    And its findings' keys.
-
-    The record is read back from the run directory: the very rows that `trimtab inspect` will see.
-    """
-    record = read_run_directory(engine.directory.root)
+    record: RunRecord, findings: Sequence[Finding], handled: Set[Key]
+) -> tuple[Incident, frozenset[Key]] | None:
+    """Return the latest incident that is not yet handled, and the keys of its findings."""
     here = [f for f in findings if f.onset_row < record.num_rows]
     for incident in reversed(group_findings(record, here)):
-        keys = {f.key for f in incident.findings if f.severity != "info"}
+        keys = frozenset(f.key for f in incident.findings if f.severity != "info")
         if incident.severity != "info" and keys - handled:
-            return record, incident, keys
+            return incident, keys
     return None
 
 
-def loss_level(
-    record: RunRecord, snapshot: Snapshot, *, window_rows: int = 64
-) -> tuple[float, float]:
-    """Return mean and spread of the loss over the rows before a snapshot, nats per token.
+def loss_level(record: RunRecord, step: int, *, window_rows: int = 64) -> tuple[float, float]:
+    """Return mean and spread of the loss over the rows up to a step, nats per token.
 
-    The spread is a robust standard deviation of single rows; finite losses only. A snapshot from
-    before the first row has no past: the first losses of the record stand in for it.
+    The spread is a robust standard deviation of single rows; finite losses only. Before the first
+    row there is no past: the first losses of the record stand in for it.
     """
     rows = record.lineage_rows()
     column = record.columns["loss"]
     rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
-    before = rows[record.step[rows] <= snapshot.step][-window_rows:]
+    before = rows[record.step[rows] <= step][-window_rows:]
     losses = column.values[before if len(before) else rows[:8]]
     if not len(losses):
         return math.nan, math.nan

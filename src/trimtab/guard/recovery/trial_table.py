@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,24 +16,26 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
     from trimtab.plan.trials import Trial
 
-__all__ = ["read_case", "row_of"]
+__all__ = ["read_case", "with_row"]
 
 
-def row_of(case: Case, trial: Trial, result: TrialResult) -> Row:
-    """Return the row of the trial that has just ended; an unchanged one becomes the control.
+def with_row(case: Case, trial: Trial, result: TrialResult) -> Case:
+    """Return the case with the row of the trial that has just ended.
+
+    An unchanged trial becomes the control, unless it repeated the record bit for bit.
 
     The effect is counted from the onset on: before it, all branches are alike.
     """
     curve = as_curve(case.losses, after=case.from_step)
     effect = None
     if trial.unchanged:
-        case.repeat = repeats(curve, case.control)
-        if case.repeat != "bit-equal":
-            case.control = curve
+        repeat = repeats(curve, case.control)
+        control = case.control if repeat == "bit-equal" else curve
+        case = replace(case, repeat=repeat, control=control)
     elif not trial.older_state:
         onset = min(case.incident.onset, case.seen_step)
         effect = effect_of(curve, {t: x for t, x in case.control.items() if t >= onset})
-    return Row(
+    row = Row(
         name=trial.name,
         arms=trial.arms,
         held=result.held,
@@ -41,6 +44,7 @@ def row_of(case: Case, trial: Trial, result: TrialResult) -> Row:
         steps=result.steps,
         effect=effect,
     )
+    return replace(case, rows=(*case.rows, row))
 
 
 def read_case(case: Case) -> Readout:

@@ -1,0 +1,112 @@
+"""Which probed batches stand out: bad data, or a state that is bad with any data."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.diagnosis.probes import DataProbe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trimtab.guard.recovery.case import Case
+
+__all__ = ["onset_sample", "outliers", "probe_sample", "summarize_probe"]
+
+_ALONE_SIGMA = 6.0
+"""Distance from which one batch stands out by itself. Ours."""
+_NEAR_SIGMA = 3.5
+"""Distance from which three batches in a row stand out: bad data comes in windows. Ours."""
+_LEAST_SHARE = 0.04
+"""Least distance that counts, share of the level."""
+_FEWEST_TRAINED = 5
+"""Batches trained on without trouble from which they set the level; else the run's own does."""
+_ODD_STATE = 1.15
+"""Median of the batches trained on without trouble, over the level of the run, from which the
+restored state is not what the run had."""
+
+
+def outliers(case: Case, *, margin: int) -> list[bool]:
+    """Return which probed batches stand out from the ones that were trained on without trouble.
+
+    A batch stands out by 6 sigma, or as one of three in a row by 3.5: small batches are noisy, and
+    bad data comes in windows. A batch that was fed more than `margin` batches before the onset
+    never does: it was trained on, and nothing came of it.
+
+    No batch stands out where the state is odd: the batches that were trained on without trouble
+    are far above the level of the run, or those that stand out are scattered, fewer than every
+    third.
+    """
+    onset = onset_sample(case)
+    losses = [loss for *_, loss in case.probe_samples]
+    none = [False] * len(losses)
+    trained = [x for first, _, x in case.probe_samples if first < onset and math.isfinite(x)]
+    center, spread = case.level, case.sigma
+    if len(trained) >= _FEWEST_TRAINED:
+        center = float(np.median(trained))
+        spread = 1.4826 * float(np.median(np.abs(np.array(trained) - center)))
+    if center > _ODD_STATE * case.level:
+        return none
+    noise, least = max(spread, case.sigma), _LEAST_SHARE * center
+    far = [abs(x - center) for x in losses]
+    alone = [not math.isfinite(x) or x > max(_ALONE_SIGMA * noise, least) for x in far]
+    near = [not math.isfinite(x) or x > max(_NEAR_SIGMA * noise, least) for x in far]
+    marks = [
+        (alone[i] or _in_a_row(near, i)) and first >= onset - margin * (last - first + 1)
+        for i, (first, last, _) in enumerate(case.probe_samples)
+    ]
+    hits = [i for i, mark in enumerate(marks) if mark]
+    if not hits:
+        return none
+    dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
+    return marks if dense else none
+
+
+def _in_a_row(marks: Sequence[bool], place: int, *, count: int = 3) -> bool:
+    """Return whether the mark at a place is one of `count` marks without a gap."""
+    starts = range(max(place - count + 1, 0), place + 1)
+    return any(all(marks[i : i + count]) and len(marks[i : i + count]) == count for i in starts)
+
+
+def onset_sample(case: Case) -> int:
+    """Return the first sample id of the batch at the incident's onset."""
+    column = case.record.columns.get("samples_seen")
+    row = case.incident.onset_row
+    if column is None or not column.present[row]:
+        return case.seen_sample
+    before = case.base.samples
+    return case.base.sample_id + int(column.values[row] - _step_samples(case)) - before
+
+
+def _step_samples(case: Case) -> float:
+    """Return the samples of the step at the onset, of all ranks."""
+    column = case.record.columns.get("batch_size")
+    return float(column.values[case.incident.onset_row]) if column is not None else 1.0
+
+
+def probe_sample(case: Case, *, margin: int) -> int:
+    """Return the sample id that a probe begins near.
+
+    Batches further than `margin` before the onset cannot be to blame; as many again are looked at
+    before those, to compare with.
+    """
+    return onset_sample(case) - 2 * margin * int(_step_samples(case))
+
+
+def summarize_probe(case: Case, *, margin: int) -> DataProbe:
+    """Return how many probed batches stand out, and where."""
+    hits = [
+        s for s, mark in zip(case.probe_samples, outliers(case, margin=margin), strict=True) if mark
+    ]
+    finite = [x for *_, x in case.probe_samples if math.isfinite(x)]
+    return DataProbe(
+        num_batches=len(case.probe_samples),
+        num_outliers=len(hits),
+        first_sample=hits[0][0] if hits else None,
+        last_sample=hits[-1][1] if hits else None,
+        median_loss=float(np.median(finite)) if finite else math.nan,
+        worst_loss=max((x for *_, x in hits), default=max(finite, default=math.nan)),
+    )

@@ -1,0 +1,439 @@
+"""The one place where recovery meets the run: it observes, asks `update`, and does what that says.
+
+The user's loop does not know of it. Going back, probing and trying are phases in which the guard
+hands out other batches: in a probe the forward pass is run and nothing is updated; in a trial the
+steps are real, on a branch from the restore point, and are dropped unless the branch is kept.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from trimtab.guard.recovery import commands as c
+from trimtab.guard.recovery import events as ev
+from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
+from trimtab.guard.recovery.past_outcomes import arms_that_worked
+from trimtab.guard.recovery.state import RecoveryState
+from trimtab.guard.recovery.triage import find_incident
+from trimtab.guard.recovery.update import update
+from trimtab.guard.recovery.values import RestorePoint
+from trimtab.guard.step.actuators import read_setting
+from trimtab.readers.rundir import read_run_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.state import Phase
+    from trimtab.guard.state.training_state import Snapshot
+    from trimtab.guard.step.engine import Engine
+    from trimtab.incidents import Incident
+    from trimtab.record import RunRecord
+
+__all__ = ["Recovery"]
+
+
+class Recovery:
+    """Observes one run, and carries out what recovery decides."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        say: Callable[[str], None],
+        final_step: int | None,
+    ) -> None:
+        """Watch an engine.
+
+        Args:
+            engine: Does what is decided.
+            say: Shows one line to the user.
+            final_step: Last step of the whole run, where known; no trial goes past it.
+        """
+        self.engine = engine
+        self.state = RecoveryState(
+            policy=engine.policy, final_step=final_step, chief=engine.ranks.chief
+        )
+        """Replaced by each event; never changed."""
+        self.actions: list[dict[str, object]] = []
+        """What was done, by hand or by decision, in order."""
+        self._say = say
+        self._snapshots: dict[int, Snapshot] = {}
+        """Copies of the training state that the state of recovery refers to, by handle."""
+        self._num_snapshots = 0
+
+    # -- called by the guard ----------------------------------------------------------------
+
+    def after_step(self, loss: float, findings: tuple[Finding, ...], *, last: bool = False) -> None:
+        """Take in one finished step; `last`: the run would end here."""
+        engine = self.engine
+        self._handle(
+            ev.StepDone(
+                step=engine.counters.step,
+                row=engine.decisions.row,
+                sample=engine.position,
+                loss=loss,
+                norm=engine.step_sum.norm,
+                findings=findings,
+                last=last,
+                scaled=engine.has_scaler,
+                failures=engine.decisions.failures,
+            )
+        )
+
+    def after_probe(self, first: int, last: int, loss: float) -> None:
+        """Take in the loss of one probed batch under the restored state."""
+        engine = self.engine
+        self._handle(
+            ev.ProbeDone(
+                step=engine.counters.step,
+                first=first,
+                last=last,
+                loss=loss,
+                executed_steps=engine.decisions.executed_steps,
+                probed_batches=engine.decisions.probed_batches,
+            )
+        )
+
+    def after_update(
+        self,
+        values: Mapping[str, float],
+        labels: Mapping[str, str],
+        first: int,
+        last: int,
+        *,
+        scaled: bool,
+    ) -> None:
+        """Take in whether the update of a step was left out, before the step is recorded.
+
+        Args:
+            values: What was measured of the step.
+            labels: What was named of it: ranks and tensor that are not finite.
+            first: First sample id of its batch.
+            last: Last one.
+            scaled: Whether there is a loss scaler, for which a gradient that overflows is normal.
+        """
+        self._handle(
+            ev.UpdateDone(
+                step=self.engine.counters.step,
+                row=self.engine.decisions.row,
+                loss=values["loss"],
+                norm=values["grad_norm"],
+                skipped=bool(values.get("skipped")),
+                first=first,
+                last=last,
+                scaled=scaled,
+                ranks=labels.get("nonfinite_ranks", ""),
+                tensor=labels.get("nonfinite_at", ""),
+            )
+        )
+
+    def after_change(self, remedy: str) -> None:
+        """Take in that somebody changed a setting: its effect is watched."""
+        self._handle(ev.ChangedByHand(step=self.engine.counters.step, remedy=remedy))
+
+    def note(self, text: str) -> None:
+        """Journal a sentence of the guard's own."""
+        self._carry_out(c.note(self.engine.counters.step, text))
+
+    def note_odd_ranks(self, ranks: str) -> None:
+        """Report, once for each set of them, which ranks are not like the first one."""
+        self._handle(ev.OddRanksFound(step=self.engine.counters.step, ranks=ranks))
+
+    def note_broken_state(self, tensors: str) -> None:
+        """Report, once for each set of them, which tensors of Adam's state make no sense."""
+        self._handle(
+            ev.BrokenStateFound(
+                step=self.engine.counters.step,
+                tensors=tensors,
+                poisoned_step=self.engine.poisoned_step,
+            )
+        )
+
+    def finish(self) -> None:
+        """Take note that the run has ended: what is being verified gets the verdict there is."""
+        engine = self.engine
+        self._handle(
+            ev.RunEnded(
+                step=engine.counters.step,
+                row=engine.decisions.row,
+                failures=engine.decisions.failures,
+            )
+        )
+
+    def stand_down(self) -> None:
+        """Break off what is under way, for good; the state of training stays as it is."""
+        engine = self.engine
+        self._handle(ev.FaultHeard(step=engine.counters.step, attempt=engine.recorder.attempt))
+
+    def begin_branch(self) -> None:
+        """Begin anew after a rollback by hand: what was found before is not about it."""
+        self._handle(ev.RolledBackByHand(step=self.engine.counters.step))
+
+    # -- asked by the guard -----------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """calm, probe or trial."""
+        return self.state.phase
+
+    @property
+    def num_trials(self) -> int:
+        """Trials begun in this process."""
+        return self.state.num_trials
+
+    @property
+    def num_reported(self) -> int:
+        """Incidents reported in this process."""
+        return self.state.notices.num_reported
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """Incidents acted on or advised about in this process, in order."""
+        return self.state.incidents
+
+    @property
+    def advising_only(self) -> bool:
+        """Whether recovery has stopped to act, and only advises."""
+        return self.state.advising_only
+
+    @property
+    def given_up(self) -> str:
+        """Why nothing is tried any more; empty as long as something is."""
+        return self.state.given_up
+
+    @property
+    def busy(self) -> bool:
+        """Whether a probe or a trial is under way."""
+        return self.state.busy
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an alarm is open, or what was done about it is still being verified."""
+        return self.state.unsettled
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm is open: not a time to call a state healthy."""
+        return self.state.alarmed
+
+    @property
+    def doubt(self) -> str:
+        """Why a state that is saved now is suspect; empty where it is not."""
+        return self.state.doubt
+
+    # -- the loop of events and commands ----------------------------------------------------
+
+    def _handle(self, event: ev.Event) -> None:
+        """Take in an event, carry its commands out, and hand answers back until none is left."""
+        next_event: ev.Event | None = event
+        while next_event is not None:
+            # the state is replaced first: where a command fails, the fault that follows finds what
+            # is under way
+            self.state, commands = update(self.state, (next_event,))
+            self._release_snapshots()
+            next_event = None
+            for command in commands:
+                if isinstance(command, c.Question):
+                    next_event = self._answer(command)
+                else:
+                    self._carry_out(command)
+
+    def _carry_out(self, command: c.Command) -> None:
+        """Do one thing."""
+        engine = self.engine
+        match command:
+            case c.JournalEvent():
+                engine.recorder.event(command.event, step=command.step, **command.data)
+            case c.JournalAction():
+                self._journal_action(command)
+            case c.Say():
+                self._say(command.line)
+            case c.NoteAction():
+                self._note_action(command)
+            case c.GoBackTo():
+                self._go_back_to(command)
+            case c.PassBy():
+                self._pass_by(command.sample)
+            case c.WatchPrecision():
+                engine.precision.watch(on=command.on)
+            case c.PutInForce():
+                put_in_force(engine, command.trial, command.before)
+            case c.TakeBack():
+                take_back(engine, command.trial, command.before)
+            case c.BeginAttempt():
+                engine.begin_attempt(
+                    parent=command.parent,
+                    parent_step=command.parent_step,
+                    why=command.why,
+                    trial=command.trial,
+                    **command.more,
+                )
+            case c.NoteRaisedRate():
+                raised = engine.raised_by(self._snapshots[command.point.handle])
+                if raised:
+                    engine.store.note(raised)
+            case c.DropSnapshots():
+                engine.ring.drop_after(command.after)
+            case c.SetAside():
+                engine.store.set_aside_after(
+                    command.after,
+                    first_sign=command.first_sign,
+                    now=command.now,
+                    why=command.why,
+                )
+            case c.TakeSnapshot():
+                engine.snapshot()
+            case c.SaveCheckpoint():
+                engine.save_checkpoint(command.why)
+            case c.CountRollback():
+                engine.decisions.rollbacks += 1
+            case c.CountProbedBatch():
+                engine.decisions.probed_batches += 1
+            case c.NoteOnset():
+                engine.decisions.last_onsets.append(command.step)
+            case c.SetFailures():
+                engine.decisions.failures = command.count
+            case c.FindIncident() | c.FindRestorePoint() | c.Survey() | c.Capture() | c.Confirm():
+                raise AssertionError("a question is answered, not carried out")
+            case _:
+                assert_never(command)
+
+    def _answer(self, question: c.Question) -> ev.Answer:
+        """Look what is asked for up."""
+        engine, step = self.engine, self.engine.counters.step
+        match question:
+            case c.FindIncident():
+                return self._find_incident(question)
+            case c.FindRestorePoint():
+                snapshot = engine.restore_point(question.step)
+                if snapshot is None and question.or_oldest:
+                    snapshot = engine.oldest_restore_point()
+                point = None if snapshot is None else self._hold(snapshot)
+                return ev.RestorePointFound(step=step, point=point)
+            case c.Survey():
+                return self._survey(question)
+            case c.Capture():
+                return ev.Captured(step=step, point=self._hold(engine.capture()))
+            case c.Confirm():
+                return ev.Confirmed(step=step)
+            case _:
+                assert_never(question)
+
+    # -- answers ----------------------------------------------------------------------------
+
+    def _record(self) -> RunRecord:
+        """Return the rows so far: the very ones that `trimtab inspect` will see."""
+        return read_run_directory(self.engine.directory.root)
+
+    def _find_incident(self, question: c.FindIncident) -> ev.IncidentFound:
+        def find() -> ev.IncidentInRecord | None:
+            record = self._record()
+            found = find_incident(record, question.findings, question.handled)
+            return None if found is None else ev.IncidentInRecord(record, *found)
+
+        # only the first rank has the rows; all go by what it finds
+        found = self.engine.ranks.agree(find) if question.together else find()
+        worked: tuple[str, ...] = ()
+        if found is not None and question.recall:
+            worked = arms_that_worked(self.engine, found.incident.kind)
+        return ev.IncidentFound(
+            step=self.engine.counters.step, found=found, standing=self._standing(), worked=worked
+        )
+
+    def _survey(self, question: c.Survey) -> ev.Surveyed:
+        engine, step = self.engine, self.engine.counters.step
+        if question.point is None:
+            return ev.Surveyed(
+                step=step, standing=self._standing(), oldest_step=engine.oldest_step()
+            )
+        return ev.Surveyed(
+            step=step,
+            standing=self._standing(),
+            worked=arms_that_worked(engine, question.kind),
+            beta2=read_setting(engine, "beta2"),
+            eps=read_setting(engine, "eps"),
+            misfit=engine.misfit(self._snapshots[question.point.handle]),
+            oldest_step=engine.oldest_step(),
+        )
+
+    def _standing(self) -> ev.Standing:
+        engine, d = self.engine, self.engine.decisions
+        return ev.Standing(
+            in_force=what_is_in_force(engine),
+            rollbacks=d.rollbacks,
+            failures=d.failures,
+            executed_steps=d.executed_steps,
+            probed_batches=d.probed_batches,
+            last_onsets=tuple(d.last_onsets),
+            skips=tuple(engine.data.skips) if engine.data is not None else (),
+            clip=engine.clip,
+            low_precision=engine.low_precision,
+        )
+
+    # -- deeds that take more than a line ---------------------------------------------------
+
+    def _journal_action(self, command: c.JournalAction) -> None:
+        recorder = self.engine.recorder
+        recorder.event(
+            "action",
+            step=command.step,
+            remedy=command.remedy,
+            values=command.values,
+            why=command.why,
+            kept_attempt=recorder.attempt,
+            standing=self.engine.standing(),
+        )
+
+    def _note_action(self, command: c.NoteAction) -> None:
+        if command.revises:
+            # changes by hand may lie after it
+            for action in reversed(self.actions):
+                if (action["step"], action["remedy"]) == (command.step, command.remedy):
+                    action["values"] = dict(command.values)
+                    return
+        self.actions.append(
+            {
+                "step": command.step,
+                "remedy": command.remedy,
+                "values": dict(command.values),
+                "why": command.why,
+            }
+        )
+
+    def _go_back_to(self, command: c.GoBackTo) -> None:
+        engine = self.engine
+        engine.restore(self._snapshots[command.point.handle])
+        if command.data_of is not None and engine.data is not None:
+            engine.data.load_state_dict(self._snapshots[command.data_of.handle].payload["data"])
+
+    def _pass_by(self, sample: int) -> None:
+        """Go on in the data until the next batch is the one with a sample, or the one before it."""
+        data = self.engine.data
+        while data is not None and data.position < sample:
+            before = data.position
+            data.advance(1)
+            if data.position <= before:  # it is used up
+                return
+
+    # -- snapshots --------------------------------------------------------------------------
+
+    def _hold(self, snapshot: Snapshot) -> RestorePoint:
+        """Keep a snapshot, and return its name."""
+        self._num_snapshots += 1
+        handle = self._num_snapshots
+        self._snapshots[handle] = snapshot
+        return RestorePoint(
+            handle=handle,
+            step=snapshot.step,
+            attempt=snapshot.attempt,
+            sample_id=snapshot.sample_id,
+            samples=int(snapshot.payload["counters"]["samples"]),
+        )
+
+    def _release_snapshots(self) -> None:
+        """Let go of the snapshots that the state no longer refers to: each is a whole copy."""
+        if self._snapshots:
+            live = {point.handle for point in self.state.points}
+            for handle in self._snapshots.keys() - live:
+                del self._snapshots[handle]

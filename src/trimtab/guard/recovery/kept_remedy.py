@@ -1,0 +1,191 @@
+"""A remedy that was kept: written down, watched, and judged worked, did not, or unclear."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trimtab.diagnosis.diagnose import diagnose
+from trimtab.guard.recovery.case import Verification
+from trimtab.guard.recovery.commands import (
+    CountRollback,
+    DropSnapshots,
+    JournalAction,
+    JournalEvent,
+    NoteAction,
+    SaveCheckpoint,
+    SetFailures,
+    TakeSnapshot,
+    at_step,
+    decision,
+    detail,
+)
+from trimtab.guard.recovery.notices import incident_entry
+from trimtab.guard.state.decisions import lr_factor
+from trimtab.plan.memory import remedy_of
+from trimtab.plan.trials import ARM_BY_ID
+
+if TYPE_CHECKING:
+    from trimtab.guard.recovery.case import Case
+    from trimtab.guard.recovery.commands import Command
+    from trimtab.guard.recovery.state import RecoveryState
+    from trimtab.plan.ladder import Commit
+    from trimtab.plan.trials import Trial
+
+__all__ = ["conclude", "give_up", "keep", "verify_step"]
+
+Result = tuple["RecoveryState", tuple["Command", ...]]
+
+_NOT_VERIFIED = "not verified: the run ended"
+
+
+def keep(
+    state: RecoveryState,
+    case: Case,
+    commit: Commit,
+    *,
+    lr_cuts: tuple[tuple[int, float], ...],
+    step: int,
+) -> Result:
+    """Write down the remedy that is now in force, have it verified, and save the state.
+
+    Args:
+        state: Of recovery.
+        case: The incident that it ends.
+        commit: What is kept, and why.
+        lr_cuts: Cuts of the rate in force, this one included.
+        step: Where the run is.
+    """
+    trial, policy = commit.trial, state.policy
+    remedy, values = remedy_of(trial), _values(case, trial, lr_cuts)
+    diagnosis = diagnose(
+        case.record,
+        case.incident,
+        earlier=state.incidents[:-1],
+        probe=case.probe,
+        trials=case.trials,
+    )
+    verification = Verification(
+        remedy,
+        max(step, case.seen_step) + policy.verify_steps,
+        case.level,
+        case.sigma,
+        step=step,
+    )
+    trouble = case.seen_step - int(case.incident.onset) + 1
+    effects = state.effects.begin_kept(
+        remedy, step, verify_steps=policy.verify_steps, after_rows=max(trouble, 8)
+    )
+    state = replace(
+        state,
+        phase="calm",
+        case=None,
+        pending=None,
+        verification=verification,
+        effects=effects,
+        last_action_step=step,
+    )
+    return state, (
+        CountRollback(),
+        NoteAction(case.seen_step, remedy, values, commit.reason),
+        JournalAction(step, remedy, values, commit.reason),
+        incident_entry(case.incident, diagnosis, "explained", step),
+        detail(
+            f"kept: {trial.name} · {case.seen_step - case.base.step} steps given up ·"
+            f" {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
+        ),
+        DropSnapshots(after=case.base.step),
+        TakeSnapshot(),
+        SaveCheckpoint("after an action"),
+    )
+
+
+def _values(case: Case, trial: Trial, lr_cuts: tuple[tuple[int, float], ...]) -> dict[str, object]:
+    """Return what a kept trial changed, as the journal has it."""
+    values: dict[str, object] = {
+        "to_step": case.base.step,
+        "skip_samples": list(trial.skip) if trial.skip else None,
+        "num_samples": trial.skip[1] - trial.skip[0] + 1 if trial.skip else 0,
+        "lr_factor": lr_factor(lr_cuts, math.inf),
+        "lr_from_step": trial.lr_from_step,
+    }
+    evidence = ", ".join(ARM_BY_ID[a].evidence for a in trial.arms if ARM_BY_ID[a].evidence)
+    more: tuple[tuple[str, object], ...] = (
+        ("factor", trial.lr_factor),
+        ("lr_limit", trial.lr_limit),
+        ("clip_factor", trial.clip_factor),
+        ("evidence", evidence),
+        ("precision", trial.precision),
+        ("rewarm_steps", trial.rewarm_steps),
+        *trial.settings,
+    )
+    changed = {
+        name: value
+        for name, value in more
+        # a factor of 1 changes nothing; a limit of 1 is a rate
+        if value not in ("", None) and (value != 1.0 or name == "lr_limit")
+    }
+    return values | changed
+
+
+def verify_step(
+    state: RecoveryState, loss: float, *, alarmed: bool, step: int, failures: int
+) -> Result:
+    """Take in a calm step while a kept remedy is being watched; judge it when it is due."""
+    v = state.verification
+    if v is None:
+        return state, ()
+    v = v.with_step(loss, alarmed=alarmed)
+    state = replace(state, verification=v)
+    if step < v.until_step and not v.alarmed:
+        return state, ()
+    return conclude(state, step, failures)
+
+
+def conclude(state: RecoveryState, step: int, failures: int) -> Result:
+    """Judge the remedy that is being watched by the steps so far.
+
+    Args:
+        state: Of recovery.
+        step: Where the run is.
+        failures: Recoveries in a row that did not hold, before this verdict.
+    """
+    v = state.verification
+    if v is None:
+        return state, ()
+    commands: list[Command] = []
+    verdict, figures = v.conclude(tolerance=state.policy.verify_tolerance)
+    if verdict != "unclear":
+        failures = failures + 1 if verdict == "did not" else 0
+        commands.append(SetFailures(failures))
+    effects, label = state.effects.conclude_kept()
+    loss = figures["loss"]
+    text = f"loss {loss:.4g} against {v.level:.4g} before the trouble"
+    data = {
+        "remedy": v.remedy,
+        "verdict": verdict,
+        "figures": figures,
+        "label_figures": {} if label is None else {m: list(x) for m, x in label.figures.items()},
+        "of_step": v.step,
+        "label": "" if label is None else label.overall,
+        "metrics": {} if label is None else dict(label.metrics),
+        "failures": failures,
+        "text": text if v.losses else _NOT_VERIFIED,
+    }
+    found = f"{verdict} (loss {loss:.3f}, {v.level:.3f} before the trouble)"
+    commands += [
+        JournalEvent("outcome", step, data),
+        at_step(step, f"{v.remedy}: {found if v.losses else _NOT_VERIFIED}"),
+    ]
+    return replace(state, verification=None, effects=effects), tuple(commands)
+
+
+def give_up(state: RecoveryState, reason: str, step: int) -> Result:
+    """Act on nothing any more: only advise from here on."""
+    stops = state.policy.on_give_up == "stop"
+    what = "the run is stopped" if stops else "the run goes on, advice follows"
+    return replace(state, advising_only=True, given_up=reason), (
+        decision(step, "stop acting", reason),
+        at_step(step, f"no longer acting: {reason}; {what}"),
+    )

@@ -1,0 +1,87 @@
+"""What the record says of the scheduled learning rate: jumps, rises, and the rate at a step."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trimtab.guard.state.decisions import lr_factor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from trimtab.incidents import Incident
+    from trimtab.record import RunRecord
+
+__all__ = ["LrJump", "find_lr_jump", "lr_at", "lr_rise"]
+
+_RISE_STEPS = 16
+"""Steps before the onset over which the rate is compared."""
+_RISE = 1.02
+"""Ratio over them from which the rate counts as rising; schedules that fall or stay are below 1."""
+_PROVEN_ROWS = 32
+"""Rows before a rise from which the rate that it rose from counts as one that worked."""
+
+
+@dataclass(frozen=True)
+class LrJump:
+    """A rise of the learning rate in force from one step to the next."""
+
+    step: int
+    """First step at the new rate."""
+    before: float
+    """What the schedule before it would have given there."""
+    after: float
+
+
+def find_lr_jump(incident: Incident) -> LrJump | None:
+    """Return the jump of the rate in force that led to the incident; None without one."""
+    for f in incident.findings:
+        if f.signal == "lr" and f.onset <= incident.onset and f.expected > 0:
+            return LrJump(step=int(f.onset), before=f.expected, after=f.value)
+    return None
+
+
+def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> float:
+    """Return the scheduled rate at the newest row up to `step`; NaN where none was logged.
+
+    Args:
+        record: Its last attempt's lineage is read.
+        step: An optimizer step.
+        cuts: The guard's own factors, by first step; they are divided out.
+    """
+    rows = record.lineage_rows()
+    column = record.columns.get("lr")
+    if column is None:
+        return math.nan
+    rows = rows[(record.step[rows] <= step) & column.present[rows]]
+    if not len(rows):
+        return math.nan
+    return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))
+
+
+def lr_rise(
+    record: RunRecord, onset: float, cuts: Sequence[tuple[int, float]]
+) -> tuple[bool, float | None]:
+    """Return whether the scheduled rate was still rising at `onset`, and the rate it rose from.
+
+    That rate is None where the rise began with the run, as a warm-up does: none was proven before
+    it.
+    """
+    rows = record.lineage_rows()
+    column = record.columns.get("lr")
+    if column is None:
+        return False, None
+    rows = rows[(record.step[rows] <= onset) & column.present[rows]]
+
+    def rate(i: int) -> float:
+        return float(column.values[rows[i]]) / lr_factor(cuts, float(record.step[rows[i]]))
+
+    last = first = len(rows) - 1
+    if last < 1 or not 0 < _RISE * lr_at(record, onset - _RISE_STEPS, cuts) < rate(last):
+        return False, None
+    # walk back row by row: only the rise itself is looked at, however long the run is
+    while first and rate(first - 1) < rate(first):
+        first -= 1
+    return True, rate(first) if first >= _PROVEN_ROWS else None

@@ -1,0 +1,215 @@
+"""From an alarm that outlasted the patience to an incident that is dealt with, or advised about.
+
+The incident is looked up, a state before its first sign is searched, and what is known then decides:
+wait, advise, give up, or go back and look at the data ahead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trimtab.diagnosis.diagnose import diagnose
+from trimtab.guard.recovery import notices
+from trimtab.guard.recovery.case import Approach, Case
+from trimtab.guard.recovery.commands import (
+    FindIncident,
+    FindRestorePoint,
+    NoteOnset,
+    Survey,
+    decision,
+)
+from trimtab.guard.recovery.kept_remedy import give_up
+from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
+from trimtab.guard.recovery.situation import affordable_step, situation_of
+from trimtab.guard.recovery.state import Opening, Responding, Surveying
+from trimtab.guard.recovery.triage import is_trouble, loss_level, saturates
+from trimtab.guard.recovery.trial_cycle import start_probe
+from trimtab.plan.ladder import GiveUp, Wait, next_step
+from trimtab.plan.memory import prefer
+from trimtab.plan.planner import make_plan
+
+if TYPE_CHECKING:
+    from trimtab.guard.recovery.commands import Command, Say
+    from trimtab.guard.recovery.events import (
+        IncidentFound,
+        IncidentInRecord,
+        RestorePointFound,
+        Standing,
+        StepDone,
+        Surveyed,
+    )
+    from trimtab.guard.recovery.state import RecoveryState
+
+__all__ = ["examine", "is_troubled", "look_up", "open_case", "search_base"]
+
+Result = tuple["RecoveryState", tuple["Command", ...]]
+
+
+def is_troubled(state: RecoveryState, e: StepDone) -> bool:
+    """Whether an open alarm on the loss has outlasted the patience."""
+    policy, row, step = state.policy, e.row - 1, e.step
+    patience = 0 if e.last else policy.patience_steps
+    waiting = step < state.wait_until
+    grace, recurrence = state.grace, state.recurrence
+    return any(
+        is_trouble(
+            f,
+            row - f.onset_row,
+            0 if recurrence.returns(policy, f) else patience,
+            last=e.last,
+            scaled=e.scaled,
+            waits=lambda f: not recurrence.returns(policy, f) and grace.lasts(policy, f, step),
+        )
+        for f in state.open.values()
+        if f.severity != "info"
+        and f.key not in state.handled
+        and f.end_row is None
+        and (f.kind == "non-finite" or not waiting)
+    )
+
+
+def look_up(state: RecoveryState, e: StepDone) -> Result:
+    """Ask which incident is behind the alarm."""
+    advising = state.policy.mode == "advise" or state.advising_only
+    question = FindIncident(
+        tuple(state.open.values()), state.handled, together=True, recall=advising
+    )
+    return replace(state, pending=Responding(e)), (question,)
+
+
+def search_base(state: RecoveryState, asked: Responding, e: IncidentFound) -> Result:
+    """Advise on the incident; or, in act mode, ask for a state from before its first sign."""
+    found = e.found
+    if found is None:  # reported already: do not look it up again with every step
+        return replace(state, handled=state.handled | frozenset(state.open)), ()
+    if state.policy.mode == "advise" or state.advising_only:
+        return _advise(state, found, e)
+    approach = _approach(state, found, e.standing, asked.event.step)
+    state = replace(state, pending=Opening(asked.event, found, approach))
+    return state, (FindRestorePoint(approach.target_step, or_oldest=True),)
+
+
+def _approach(
+    state: RecoveryState, found: IncidentInRecord, standing: Standing, step: int
+) -> Approach:
+    """Return how far back to go: before the first sign, further where it has come back."""
+    policy, incident, record = state.policy, found.incident, found.record
+    recurrence = state.recurrence
+    returned = [f for f in incident.findings if recurrence.returns(policy, f)]
+    first_sign = min(
+        [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
+    )
+    # earlier incidents near this one: what was done did not last, so go further back
+    horizon = 4 * policy.verify_steps
+    recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)
+    target = first_sign - 1 - policy.rollback_margin_steps
+    distance = max(int(incident.onset) - target, 1)
+    target -= distance * (2**recurrences - 1)
+    jump = find_lr_jump(incident)
+    rising, sound = (
+        (False, None) if jump else lr_rise(record, incident.onset, standing.in_force.lr_cuts)
+    )
+    if saturates(incident) or returned:
+        # it grew as long before it could be told apart as it did after
+        grown = step - first_sign
+        deeper = target - (grown // 2 if rising else grown)  # lower rates did less harm before
+        target = max(deeper, min(target, affordable_step(state, standing, step)))
+    return Approach(
+        first_sign=first_sign,
+        target_step=target,
+        recurrences=recurrences,
+        returning=bool(returned),
+        lr_jump=jump,
+        lr_rising=rising,
+        lr_sound=sound,
+    )
+
+
+def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Result:
+    """Ask what the first decision needs besides the state; give up where there is none."""
+    incident = asked.found.incident
+    if e.point is None or e.point.step >= incident.onset:
+        state, commands = _report(state, asked.found, e.step)
+        state, more = give_up(state, "no healthy state lies before the first sign", e.step)
+        return state, (*commands, *more)
+    state = replace(state, pending=Surveying(asked.event, asked.found, asked.approach, e.point))
+    return state, (Survey(e.point, incident.kind),)
+
+
+def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
+    """Wait, give up, or go back and begin to look at the data ahead."""
+    case = _case(asked, e)
+    ahead = next_step(situation_of(state, case, e.standing, e.oldest_step))
+    if isinstance(ahead, Wait):
+        state = replace(state, wait_until=ahead.until_step)
+        return state, (decision(e.step, "wait", ahead.reason),)
+    state, commands = _report(state, asked.found, e.step)
+    problem = e.misfit or (ahead.reason if isinstance(ahead, GiveUp) else "")
+    if problem:
+        state, more = give_up(state, problem, e.step)
+        return state, (*commands, *more)
+    told, ended = state.notices.end_skips()
+    state = replace(state, notices=told, effects=state.effects.forget_changes(), case=case)
+    state, more = start_probe(state, case, e.step)
+    return state, (*commands, *ended, NoteOnset(int(case.incident.first_step)), *more)
+
+
+def _case(asked: Surveying, e: Surveyed) -> Case:
+    approach, base = asked.approach, asked.base
+    record, incident = asked.found.record, asked.found.incident
+    cuts, jump = e.standing.in_force.lr_cuts, approach.lr_jump
+    level, sigma = loss_level(record, base.step)
+    return Case(
+        incident=incident,
+        record=record,
+        seen_step=asked.event.step,
+        seen_sample=asked.event.sample,
+        base=base,
+        lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
+        lr_restore=jump.before if jump else approach.lr_sound or lr_at(record, base.step, cuts),
+        lr_sound=approach.lr_sound,
+        level=level,
+        sigma=sigma,
+        before=e.standing.in_force,
+        lr_jump=jump,
+        recurrences=approach.recurrences,
+        worked=e.worked,
+        first_sign=approach.first_sign,
+        returning=approach.returning,
+        lr_rising=approach.lr_rising,
+        beta2=e.beta2,
+        eps=e.eps,
+    )
+
+
+def _report(state: RecoveryState, found: IncidentInRecord, step: int) -> Result:
+    """Count the incident as dealt with, and report it unless that was done."""
+    diagnosis = diagnose(found.record, found.incident, earlier=state.incidents)
+    told, commands, _ = state.notices.report(found.incident, diagnosis, found.keys, step)
+    return _handled(replace(state, notices=told), found), commands
+
+
+def _handled(state: RecoveryState, found: IncidentInRecord) -> RecoveryState:
+    return replace(
+        state,
+        handled=state.handled | found.keys,
+        incidents=(*state.incidents, found.incident),
+    )
+
+
+def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> Result:
+    """Report the incident, and say the first remedies of its plan."""
+    record, incident, keys = found.record, found.incident, found.keys
+    earlier = state.incidents
+    diagnosis = diagnose(record, incident, earlier=earlier)
+    told, commands, is_new = state.notices.report(incident, diagnosis, keys, e.step)
+    plan = prefer(make_plan(record, incident, diagnosis, earlier=earlier), e.worked)
+    headline: tuple[Say, ...] = ()
+    if not is_new:  # it was reported at its opening; say again what the advice is about
+        told, headline = told.headline(incident, e.step)
+    texts, lines = notices.advice(plan)
+    told = told.advised_on(incident, texts, keys, e.step)
+    state = _handled(replace(state, notices=told), found)
+    advised = decision(e.step, "advise", "; ".join(texts))
+    return state, (*commands, *headline, *lines, advised)

@@ -1,0 +1,236 @@
+"""The state of recovery as a value: what is open, what is under way, what was decided.
+
+Plain data only. A snapshot of the training state is named by a `RestorePoint`; the copy itself
+lies with the executor. Nothing here is changed in place: `update` returns a new state, so a test
+or a later session can keep, compare and replay states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from trimtab.guard.recovery.change_effects import ChangeEffects
+from trimtab.guard.recovery.grace_period import GracePeriod
+from trimtab.guard.recovery.notices import Notices
+from trimtab.guard.recovery.recurrence import RecurringSpikes
+from trimtab.guard.recovery.triage import puts_in_doubt
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.case import Approach, Case, Verification
+    from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
+    from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.incidents import Incident
+    from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
+    from trimtab.plan.policy import Policy
+    from trimtab.plan.trials import Trial
+
+__all__ = [
+    "Advancing",
+    "Capturing",
+    "FindingOlderState",
+    "GoingFurtherBack",
+    "Leaving",
+    "Opening",
+    "Pending",
+    "Phase",
+    "RecoveryState",
+    "Reporting",
+    "Responding",
+    "StartingProbe",
+    "StartingTrial",
+    "Surveying",
+]
+
+Phase = Literal["calm", "probe", "trial"]
+
+
+# -- what waits for an answer ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """Alarms that opened are looked up in the record; the event goes on afterwards."""
+
+    keys: frozenset[Key]
+    then: StepDone | RunEnded
+
+
+@dataclass(frozen=True)
+class Responding:
+    """The incident behind an alarm that outlasted the patience is looked up."""
+
+    event: StepDone
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A state to go back to is searched."""
+
+    event: StepDone
+    found: IncidentInRecord
+    approach: Approach
+
+
+@dataclass(frozen=True)
+class Surveying:
+    """A state to go back to is there; what the first decision needs besides is asked for."""
+
+    event: StepDone
+    found: IncidentInRecord
+    approach: Approach
+    base: RestorePoint
+
+
+@dataclass(frozen=True)
+class StartingProbe:
+    """The base of the case is being restored, to look at the data ahead of it."""
+
+
+@dataclass(frozen=True)
+class Capturing:
+    """The end of a trial that held is copied."""
+
+
+@dataclass(frozen=True)
+class Advancing:
+    """A probe or trial is over; what the next step is decided on is asked for."""
+
+    after_probe: bool
+
+
+@dataclass(frozen=True)
+class GoingFurtherBack:
+    """No trial held; an older state is searched."""
+
+    step: GoBack
+    standing: Standing
+
+
+@dataclass(frozen=True)
+class FindingOlderState:
+    """A trial wants to begin from an older state than the base."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class StartingTrial:
+    """A branch is being restored and changed."""
+
+    trial: Trial
+    point: RestorePoint
+    goes_on: bool
+    """Whether it goes on from the end of an earlier trial instead of the restore point."""
+    kept: Commit | None
+    """The decision to keep it, where that is made already."""
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """No remedy is kept; the base of the case is being restored."""
+
+    ending: Wait | GiveUp
+
+
+Pending = (
+    Reporting
+    | Responding
+    | Opening
+    | Surveying
+    | StartingProbe
+    | Capturing
+    | Advancing
+    | GoingFurtherBack
+    | FindingOlderState
+    | StartingTrial
+    | Leaving
+)
+
+
+# -- the state ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecoveryState:
+    """Everything that recovery decides on and that is not observed anew with each event.
+
+    The transitions::
+
+        calm --trouble--> probe --all batches seen--> trial ... trial --one held--> calm, verifying
+          ^                                             | none held: further back, or give up
+          +---------------------------------------------+
+    """
+
+    policy: Policy
+    final_step: int | None = None
+    """Last step of the whole run, where known; no trial goes past it."""
+    chief: bool = True
+    """Whether this rank reports incidents; the others only decide alike."""
+    phase: Phase = "calm"
+    case: Case | None = None
+    """The incident being dealt with."""
+    pending: Pending | None = None
+    """What goes on once the last command is answered."""
+    open: Mapping[Key, Finding] = field(default_factory=dict)
+    """Findings of this branch by key, as last reported; replaced as a whole, never changed."""
+    handled: frozenset[Key] = frozenset()
+    """Findings that were acted on or advised about."""
+    incidents: tuple[Incident, ...] = ()
+    """Incidents acted on or advised about in this process, in order."""
+    verification: Verification | None = None
+    """The kept remedy that is being watched."""
+    wait_until: int = 0
+    """Step before which only a loss that is not finite is acted on."""
+    last_action_step: int | None = None
+    """Step from which the last kept remedy went on."""
+    num_trials: int = 0
+    """Trials begun in this process."""
+    advising_only: bool = False
+    given_up: str = ""
+    """Why nothing is tried any more; empty as long as something is."""
+    grace: GracePeriod = field(default_factory=GracePeriod)
+    recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
+    effects: ChangeEffects = field(default_factory=ChangeEffects)
+    notices: Notices = field(default_factory=Notices)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a probe or a trial is under way."""
+        return self.phase != "calm"
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether an alarm is open: not a time to call a state healthy."""
+        return any(
+            f.severity != "info" and not f.closed and f.key not in self.handled
+            for f in self.open.values()
+        )
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether an alarm is open, or what was done about it is still being verified."""
+        return self.verification is not None or self.alarmed
+
+    @property
+    def doubt(self) -> str:
+        """Why a state that is saved now is suspect; empty where it is not."""
+        for f in self.open.values():
+            if puts_in_doubt(f) and not f.closed and f.key not in self.handled:
+                return f"{f.kind} since step {f.onset:g}, not over yet"
+        return ""
+
+    @property
+    def points(self) -> tuple[RestorePoint, ...]:
+        """Restore points that this state refers to: their snapshots must be kept."""
+        found: list[RestorePoint] = []
+        if self.case is not None:
+            found += [self.case.base, *(end for _, end in self.case.ends)]
+        if isinstance(self.pending, StartingTrial):
+            found.append(self.pending.point)
+        elif isinstance(self.pending, Surveying):
+            found.append(self.pending.base)
+        return tuple(found)

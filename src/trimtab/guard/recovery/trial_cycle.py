@@ -1,0 +1,535 @@
+"""One case worked through: look at the data, try remedies on short branches, keep one or none.
+
+start_probe -> probe --all batches seen--> trial ... trial --one held--> kept
+                 ^                           | none held
+                 +------- further back ------+----------> left as it was
+
+What the trials of one restore point say together, the unchanged run among them, is journalled when
+one is kept or all have failed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trimtab.guard.recovery.commands import (
+    BeginAttempt,
+    Capture,
+    Confirm,
+    CountProbedBatch,
+    DropSnapshots,
+    FindRestorePoint,
+    GoBackTo,
+    JournalEvent,
+    NoteRaisedRate,
+    PassBy,
+    PutInForce,
+    SetAside,
+    Survey,
+    TakeBack,
+    WatchPrecision,
+    at_step,
+    decision,
+    detail,
+)
+from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.recovery.data_probe import (
+    onset_sample,
+    outliers,
+    probe_sample,
+    summarize_probe,
+)
+from trimtab.guard.recovery.grace_period import GracePeriod
+from trimtab.guard.recovery.kept_remedy import give_up, keep
+from trimtab.guard.recovery.learning_rate import lr_at
+from trimtab.guard.recovery.recurrence import RecurringSpikes
+from trimtab.guard.recovery.situation import (
+    older_target,
+    situation_of,
+    trial_length,
+    wasted_share,
+)
+from trimtab.guard.recovery.state import (
+    Advancing,
+    Capturing,
+    FindingOlderState,
+    GoingFurtherBack,
+    Leaving,
+    StartingProbe,
+    StartingTrial,
+)
+from trimtab.guard.recovery.triage import loss_level, saturates, speaks_of_trial
+from trimtab.guard.recovery.trial_table import read_case, with_row
+from trimtab.guard.recovery.trial_verdict import conclude_trial, trial_is_lost
+from trimtab.guard.recovery.values import settings_of
+from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Wait, next_step
+from trimtab.plan.trials import Trial
+
+if TYPE_CHECKING:
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.case import Case
+    from trimtab.guard.recovery.commands import Command
+    from trimtab.guard.recovery.events import (
+        Captured,
+        Confirmed,
+        FaultHeard,
+        ProbeDone,
+        RestorePointFound,
+        Standing,
+        StepDone,
+        Surveyed,
+    )
+    from trimtab.guard.recovery.state import RecoveryState
+    from trimtab.guard.recovery.values import RestorePoint
+
+__all__ = [
+    "advance",
+    "begin_branch",
+    "break_off",
+    "continue_further_back",
+    "finish_leaving",
+    "finish_trial",
+    "probe_ready",
+    "probe_step",
+    "start_from_older_state",
+    "start_probe",
+    "trial_ready",
+    "trial_step",
+]
+
+Result = tuple["RecoveryState", tuple["Command", ...]]
+
+_BROKEN_STEPS = 3
+"""Steps in a row without a finite gradient from which a trial is lost."""
+
+_MEASURED_STEPS = 12
+"""Steps after the onset that a failed branch is measured for, where the whole table is asked for.
+"""
+
+
+# -- the probe ------------------------------------------------------------------------------
+
+
+def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
+    """Go back to the base of the case, and begin to look at the data ahead."""
+    base, incident = case.base, case.incident
+    # said once: further back, the rate was lowered by the same hand
+    raised = (NoteRaisedRate(base),) if case.depth == 0 else ()
+    return replace(state, case=case, pending=StartingProbe()), (
+        decision(
+            step,
+            f"go back to step {base.step}",
+            f"newest healthy state before the first sign (step {case.first_sign})",
+            tuple(f.text for f in incident.findings)[:6],
+        ),
+        at_step(step, f"going back to step {base.step} and looking at the data ahead of it"),
+        *raised,
+        DropSnapshots(after=base.step),
+        SetAside(
+            after=base.step,
+            first_sign=case.first_sign,
+            now=step,
+            why=f"{incident.kind}, first sign at step {case.first_sign}",
+        ),
+        GoBackTo(base),
+        PassBy(probe_sample(case, margin=state.policy.probe_margin_batches)),
+        WatchPrecision(on=True),
+        Confirm(),
+    )
+
+
+def probe_ready(state: RecoveryState, case: Case) -> Result:
+    """Begin the probe: the base is restored."""
+    case = replace(
+        case,
+        probe_samples=(),
+        rows=(),
+        repeat="",
+        control=recorded_curve(case.record, after=case.base.step, until=case.seen_step),
+    )
+    return replace(state, case=case, phase="probe"), ()
+
+
+def probe_step(state: RecoveryState, case: Case, e: ProbeDone) -> Result:
+    """Take in the loss of one probed batch under the restored state."""
+    case = replace(case, probe_samples=(*case.probe_samples, (e.first, e.last, e.loss)))
+    state = replace(state, case=case)
+    counted: tuple[Command, ...] = (CountProbedBatch(),)
+    margin = state.policy.probe_margin_batches
+    until = case.seen_sample
+    if saturates(case.incident):  # slow: what set it off lies about its first sign
+        until = min(until, onset_sample(case) + margin * (e.last - e.first + 1))
+    if e.last + 1 < until:
+        return state, counted
+    clean = 0
+    for outlier in reversed(outliers(case, margin=margin)):
+        if outlier:
+            break
+        clean += 1
+    limit = 12 * margin + 2 * (case.seen_step - case.base.step)
+    share = wasted_share(state, case, e.executed_steps, e.probed_batches + 1, base=case.base.step)
+    spent = share >= state.policy.max_wasted_share
+    if clean < margin and len(case.probe_samples) <= limit and not spent:
+        return state, counted
+    probe = summarize_probe(case, margin=margin)
+    of = f"of {probe.num_batches} batches"
+    text = (
+        f"{probe.num_outliers} {of} stand out under the healthy state (samples"
+        f" {probe.first_sample}-{probe.last_sample}, loss up to {probe.worst_loss:.3g} against"
+        f" {case.level:.3g})"
+        if probe.num_outliers
+        else f"none {of} stands out under the healthy state"
+    )
+    state = replace(state, case=replace(case, probe=probe), pending=Advancing(after_probe=True))
+    return state, (
+        *counted,
+        WatchPrecision(on=False),
+        decision(case.base.step, "probe the data", text),
+        detail(f"data: {text}"),
+        Survey(),
+    )
+
+
+# -- a trial --------------------------------------------------------------------------------
+
+
+def trial_step(
+    state: RecoveryState, case: Case, e: StepDone, findings: tuple[Finding, ...]
+) -> Result:
+    """Take in one step of a trial; ask for its end state where it is over and held."""
+    broken = not math.isfinite(e.norm) and not e.scaled
+    case = replace(
+        case,
+        losses=(*case.losses, e.loss),
+        trial_steps=case.trial_steps + 1,
+        broken_steps=case.broken_steps + 1 if broken else 0,
+    )
+    length = trial_length(state, case)
+    alarmed = (
+        case.alarmed
+        or case.broken_steps >= _BROKEN_STEPS
+        or trial_is_lost(case)
+        or any(
+            f.severity != "info" and speaks_of_trial(f) and not _passes(case, f, length)
+            for f in findings
+        )
+    )
+    over = len(case.losses) >= length
+    if not over and _repeats_the_record(case):  # it will go wrong again
+        over = alarmed = True
+    case = replace(case, alarmed=alarmed)
+    state = replace(state, case=case)
+    if not over and (not alarmed or _measures_on(state, case, e.loss)):
+        return state, ()
+    assert case.trial is not None
+    result = conclude_trial(case, case.trial, tolerance=state.policy.verify_tolerance)
+    state = replace(state, case=replace(case, trials=(*case.trials, result)))
+    if result.held:
+        return replace(state, pending=Capturing()), (Capture(),)
+    return finish_trial(state, e.step, None)
+
+
+def _passes(case: Case, finding: Finding, length: int) -> bool:
+    """Whether a spike early in a trial may heal.
+
+    Where spikes return, the state is at the edge.
+    """
+    early = 2 * len(case.losses) <= length
+    return case.returning and early and finding.kind == "spike"
+
+
+def _measures_on(state: RecoveryState, case: Case, loss: float) -> bool:
+    """Whether a branch that failed goes on for some steps, so that its effect can be told.
+
+    Only where the policy asks for the whole table; else a failed branch ends at its alarm.
+    """
+    since = case.from_step + len(case.losses) - case.incident.onset
+    asked = state.policy.bisect == "always" and math.isfinite(loss)
+    return asked and since < _MEASURED_STEPS
+
+
+def _repeats_the_record(case: Case) -> bool:
+    """Whether an unchanged replay came bit for bit to where the trouble was seen."""
+    if case.trial is None or not case.trial.unchanged:
+        return False
+    if case.from_step + len(case.losses) < case.seen_step:
+        return False
+    return repeats(as_curve(case.losses, after=case.from_step), case.control) == "bit-equal"
+
+
+def finish_trial(state: RecoveryState, step: int, e: Captured | None) -> Result:
+    """Write down how a trial ended; `e`: its end state, where it held."""
+    case = state.case
+    assert case is not None
+    assert case.trial is not None
+    trial, result = case.trial, case.trials[-1]
+    if e is not None:
+        others = [end for end in case.ends if end[0] != trial.name]
+        case = replace(case, ends=tuple([*others, (trial.name, e.point)][-2:]))
+    case = with_row(case, trial, result)
+    effect = case.rows[-1].effect
+    data = {
+        "remedy": f"trial: {trial.name}",
+        "verdict": "worked" if result.held else "did not",
+        "figures": {
+            "loss": result.loss,
+            "expected": result.expected_loss,
+            "steps": result.steps,
+        },
+        "text": "trial held" if result.held else "trial failed",
+        "trial": True,
+        "effect": "" if effect is None else str(effect),
+    }
+    return replace(state, case=case, pending=Advancing(after_probe=False)), (
+        JournalEvent("outcome", step, data),
+        detail(
+            f"trial {len(case.losses):>3} steps, {trial.name}:"
+            f" {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected"
+            f" {result.expected_loss:.3f}"
+        ),
+        Survey(),
+    )
+
+
+# -- what comes next ------------------------------------------------------------------------
+
+
+def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> Result:
+    """Decide what comes after a probe or a trial."""
+    if asked.after_probe:
+        case = replace(case, low_precision=e.standing.low_precision)
+        state = replace(state, case=case)
+    step = next_step(situation_of(state, case, e.standing, e.oldest_step))
+    if isinstance(step, GoBack):
+        distance = max(int(case.incident.onset) - case.base.step, state.policy.snapshot_every_steps)
+        target = case.base.step - step.times * distance
+        state = replace(state, pending=GoingFurtherBack(step, e.standing))
+        return state, (FindRestorePoint(target, or_oldest=True),)
+    step = _within_budget(state, case, step, e.standing)
+    if isinstance(step, Trial):
+        return _start_trial(state, case, step, older_target(state, case, e.oldest_step))
+    compared = _comparison(case, step, e.step)
+    if isinstance(step, Commit):
+        state, more = _take_up(state, case, step, e)
+    else:
+        assert not isinstance(step, GoBack)
+        state, more = _leave(state, case, step)
+    return state, (*compared, *more)
+
+
+def _within_budget(
+    state: RecoveryState, case: Case, step: NextStep, standing: Standing
+) -> NextStep:
+    """Return the step, or where it would pass the budget of steps, what is left to do."""
+    if not isinstance(step, Trial) or not (case.trials or case.depth):
+        return step
+    allowed = state.policy.max_wasted_share
+    share = wasted_share(
+        state,
+        case,
+        standing.executed_steps,
+        standing.probed_batches,
+        base=case.base.step,
+        ahead=trial_length(state, case),
+    )
+    if share <= allowed:
+        return step
+    spent = (
+        f"one more trial would pass the {allowed:.0%} of the "
+        "effective steps that may be given up or spent on trials"
+    )
+    held = [t for t in case.trials if t.held]
+    if held:
+        return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
+    return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
+
+
+def _comparison(case: Case, step: NextStep, now: int) -> tuple[Command, ...]:
+    """Return the table of this restore point's trials, the unchanged run among them."""
+    if not case.rows:
+        return ()
+    found = read_case(case)
+    data = {
+        "what": "compare the trials",
+        "why": found.verdict,
+        "evidence": [r.text() for r in found.rows],
+        "kept": step.trial.name if isinstance(step, Commit) else None,
+        **found.as_json(),
+    }
+    entry = JournalEvent("decision", now, data)
+    return (entry, detail(f"trials: {found.news}")) if found.news else (entry,)
+
+
+def continue_further_back(
+    state: RecoveryState, case: Case, asked: GoingFurtherBack, e: RestorePointFound
+) -> Result:
+    """Begin again from an older state; or give up, where that would cost too many steps."""
+    older, standing = e.point, asked.standing
+    assert older is not None  # the ladder goes back only where there is something to go to
+    share = wasted_share(
+        state,
+        case,
+        standing.executed_steps,
+        standing.probed_batches,
+        base=older.step,
+        ahead=trial_length(state, case),
+    )
+    if share > state.policy.max_wasted_share:
+        reason = f"{asked.step.reason}: that would give up {share:.0%} of the steps"
+        ending = GiveUp(reason=reason)
+        compared = _comparison(case, ending, e.step)
+        state, more = _leave(state, case, ending)
+        return state, (*compared, *more)
+    compared = _comparison(case, asked.step, e.step)
+    undone = _take_back(case)
+    level, sigma = loss_level(case.record, older.step)
+    lr_restore = case.lr_restore
+    if case.lr_jump is None and case.lr_sound is None:
+        lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
+    case = replace(
+        case,
+        depth=case.depth + 1,
+        base=older,
+        trial=None,
+        trials=(),
+        ends=(),
+        lr_restore=lr_restore,
+        level=level,
+        sigma=sigma,
+    )
+    state, more = start_probe(state, case, e.step)
+    return state, (*compared, *undone, detail(asked.step.reason), *more)
+
+
+# -- a branch begins ------------------------------------------------------------------------
+
+
+def _start_trial(
+    state: RecoveryState,
+    case: Case,
+    trial: Trial,
+    target: int | None,
+    kept: Commit | None = None,
+) -> Result:
+    """Begin a branch from the base, or from an older state where the trial asks for one."""
+    state = replace(state, num_trials=state.num_trials + 1)
+    if trial.older_state and target is not None:
+        state = replace(state, pending=FindingOlderState(trial))
+        return state, (FindRestorePoint(target, or_oldest=False),)
+    return begin_branch(state, case, StartingTrial(trial, case.base, goes_on=False, kept=kept))
+
+
+def start_from_older_state(
+    state: RecoveryState, case: Case, asked: FindingOlderState, e: RestorePointFound
+) -> Result:
+    """Begin the branch that wants another state."""
+    point = e.point or case.base
+    return begin_branch(state, case, StartingTrial(asked.trial, point, goes_on=False, kept=None))
+
+
+def begin_branch(state: RecoveryState, case: Case, start: StartingTrial) -> Result:
+    """Restore the state that a branch begins from, and change what it changes."""
+    # an older state is fed the data that the base would be fed
+    data_of = case.base if start.trial.older_state else None
+    commands = (
+        *_take_back(case),
+        GoBackTo(start.point, data_of),
+        PutInForce(start.trial, case.before),
+        Confirm(),
+    )
+    return replace(state, case=replace(case, trial=None), pending=start), commands
+
+
+def trial_ready(state: RecoveryState, case: Case, start: StartingTrial, e: Confirmed) -> Result:
+    """Open the branch's attempt: it is restored and changed."""
+    trial, point = start.trial, start.point
+    lr_cuts = case.before.lr_cuts_with(trial)
+    more: dict[str, object] = {"tag": "+".join(trial.arms)}
+    if start.goes_on:
+        case = replace(case, trial=trial)
+    else:
+        more["settings"] = settings_of(trial)
+        older = trial.older_state
+        case = replace(
+            case,
+            trial=trial,
+            losses=(),
+            alarmed=False,
+            broken_steps=0,
+            from_step=point.step,
+            expect=loss_level(case.record, point.step) if older else (case.level, case.sigma),
+            tried={**case.tried, trial.name: trial},
+        )
+    more |= {
+        "lr_cuts": [list(c) for c in lr_cuts],
+        "skip": list(trial.skip) if trial.skip else None,
+    }
+    why = f"goes on: {trial.name}" if start.goes_on else f"trial: {trial.name}"
+    opened = BeginAttempt(point.attempt, point.step, why, trial=True, more=more)
+    state = forget_findings(replace(state, case=case))
+    if start.kept is None:
+        return replace(state, phase="trial"), (opened,)
+    state, commands = keep(state, case, start.kept, lr_cuts=lr_cuts, step=e.step)
+    return state, (opened, *commands)
+
+
+def forget_findings(state: RecoveryState) -> RecoveryState:
+    """Begin a branch: what was found before is not about it."""
+    return replace(
+        state,
+        open={},
+        grace=GracePeriod(),
+        recurrence=RecurringSpikes(),
+        notices=replace(state.notices, waiting=frozenset()),
+    )
+
+
+def _take_back(case: Case) -> tuple[Command, ...]:
+    return () if case.trial is None else (TakeBack(case.trial, case.before),)
+
+
+# -- the case ends --------------------------------------------------------------------------
+
+
+def _take_up(state: RecoveryState, case: Case, commit: Commit, e: Surveyed) -> Result:
+    """Keep a trial: go on from where it ended, which saves doing its steps again."""
+    trial = commit.trial
+    if case.trial is not None and case.trial.name == trial.name:
+        return keep(state, case, commit, lr_cuts=e.standing.in_force.lr_cuts, step=e.step)
+    end: RestorePoint | None = dict(case.ends).get(trial.name)
+    if end is None or trial.rewarm_steps is not None:  # a reset would be done twice
+        target = older_target(state, case, e.oldest_step)
+        return _start_trial(state, case, trial, target, kept=commit)
+    return begin_branch(state, case, StartingTrial(trial, end, goes_on=True, kept=commit))
+
+
+def _leave(state: RecoveryState, case: Case, ending: Wait | GiveUp) -> Result:
+    """End a case without keeping anything: go on from the restore point as it was."""
+    commands = (*_take_back(case), GoBackTo(case.base), Confirm())
+    case = replace(case, trial=None)
+    return replace(state, case=case, pending=Leaving(ending)), commands
+
+
+def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirmed) -> Result:
+    """Open the attempt that goes on without a remedy."""
+    base, ending = case.base, asked.ending
+    why = f"no remedy kept: {ending.reason}"
+    opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
+    state = forget_findings(replace(state, phase="calm", case=None))
+    if isinstance(ending, Wait):
+        return replace(state, wait_until=ending.until_step), (opened,)
+    state, commands = give_up(state, ending.reason, e.step)
+    return state, (opened, *commands)
+
+
+def break_off(state: RecoveryState, e: FaultHeard) -> Result:
+    """Leave a probe or trial as it is, for good: its remedy is undone, its state is kept."""
+    case, phase = state.case, state.phase
+    state = replace(state, verification=None, phase="calm", case=None)
+    if case is None:
+        return state, ()
+    parent = case.base.attempt if phase == "probe" else e.attempt
+    why = f"the {phase} was broken off by a fault of trimtab's own"
+    return state, (*_take_back(case), BeginAttempt(parent, e.step, why, trial=False, more={}))

@@ -1,0 +1,51 @@
+"""Whether a trial held, from its losses alone."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.diagnosis.probes import TrialResult
+
+if TYPE_CHECKING:
+    from trimtab.guard.recovery.case import Case
+    from trimtab.plan.trials import Trial
+
+__all__ = ["conclude_trial", "trial_is_lost"]
+
+_NOISE_SHARE = 0.1
+"""Most that the noise of a trial's losses may lift what counts as held, share of the level."""
+
+
+def trial_is_lost(case: Case) -> bool:
+    """Whether the last losses of a trial are so high that more steps would show nothing new."""
+    if len(case.losses) < 16:
+        return False
+    recent = [x for x in case.losses[-8:] if math.isfinite(x)]
+    level, sigma = case.expect
+    limit = level + max(8 * sigma, 0.15 * level)
+    return not recent or float(np.median(recent)) > limit
+
+
+def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult:
+    """Return whether a trial held: no alarm, finite losses, and back at the level before."""
+    tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
+    end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
+    level, sigma = case.expect
+    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else sigma
+    noise = 3 * max(error, sigma / math.sqrt(len(tail)))
+    limit = level * (1 + tolerance) + min(noise, _NOISE_SHARE * level)
+    held = not case.alarmed and math.isfinite(end) and end <= limit
+    return TrialResult(
+        name=trial.name,
+        held=held,
+        loss=end,
+        expected_loss=level,
+        steps=len(case.losses),
+        skipped=trial.skip is not None,
+        lr_factor=trial.lr_factor,
+        lr_limit=trial.lr_limit,
+        changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
+    )

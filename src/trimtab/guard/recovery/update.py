@@ -1,0 +1,257 @@
+"""Recovery as a function: `update(state, events) -> (state, commands)`.
+
+Pure: it reads no file, no clock and no object of the run, so the same state and events give the
+same result, and states can be kept, compared and replayed. The executor observes the run, calls
+`update`, and carries the commands out in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, assert_never
+
+from trimtab.detectors.contract import changed
+from trimtab.diagnosis.diagnose import diagnose
+from trimtab.guard.recovery import kept_remedy, opening, trial_cycle
+from trimtab.guard.recovery.commands import FindIncident, Question, decision
+from trimtab.guard.recovery.events import (
+    Answer,
+    BrokenStateFound,
+    Captured,
+    ChangedByHand,
+    Confirmed,
+    FaultHeard,
+    IncidentFound,
+    OddRanksFound,
+    ProbeDone,
+    RestorePointFound,
+    RolledBackByHand,
+    RunEnded,
+    StepDone,
+    Surveyed,
+    UpdateDone,
+)
+from trimtab.guard.recovery.state import (
+    Advancing,
+    Capturing,
+    FindingOlderState,
+    GoingFurtherBack,
+    Leaving,
+    Opening,
+    Reporting,
+    Responding,
+    StartingProbe,
+    StartingTrial,
+    Surveying,
+)
+from trimtab.guard.recovery.triage import speaks_of_state
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.commands import Command
+    from trimtab.guard.recovery.events import Event
+    from trimtab.guard.recovery.state import Pending, RecoveryState
+    from trimtab.guard.recovery.values import Key
+
+__all__ = ["update"]
+
+Result = tuple["RecoveryState", tuple["Command", ...]]
+
+_MOST_FINDINGS = 1024
+"""Findings kept where alarms open all the time: each step looks at all of them."""
+
+
+def update(state: RecoveryState, events: Sequence[Event]) -> Result:
+    """Take in events in their order; return the new state and what is to be done, in order.
+
+    Where the last command is a question, its answer must be the next event. A question that got
+    no answer, because a command before it failed, is forgotten with the next event.
+    """
+    commands: list[Command] = []
+    for event in events:
+        assert not commands or not isinstance(commands[-1], Question), "a question is unanswered"
+        state, more = _update(state, event)
+        commands += more
+    return state, tuple(commands)
+
+
+def _update(state: RecoveryState, e: Event) -> Result:
+    pending = state.pending
+    if pending is not None:
+        state = replace(state, pending=None)
+    if isinstance(e, Answer):
+        assert pending is not None, f"nobody asked for {type(e).__name__}"
+        return _answered(state, pending, e)
+    match e:
+        case StepDone():
+            return _step(state, e)
+        case ProbeDone():
+            assert state.case is not None
+            return trial_cycle.probe_step(state, state.case, e)
+        case UpdateDone():
+            told, commands = state.notices.hear_update(e)
+        case OddRanksFound():
+            told, commands = state.notices.hear_odd_ranks(e)
+        case BrokenStateFound():
+            told, commands = state.notices.hear_broken_state(e)
+        case ChangedByHand():
+            verify_steps = state.policy.verify_steps
+            effects = state.effects.begin_by_hand(e.remedy, e.step, verify_steps=verify_steps)
+            return replace(state, effects=effects), ()
+        case RolledBackByHand():
+            effects = state.effects.forget_changes()
+            state = replace(state, verification=None, effects=effects)
+            return trial_cycle.forget_findings(state), ()
+        case FaultHeard():
+            return trial_cycle.break_off(state, e)
+        case RunEnded():
+            return _end(state, e)
+        case _:
+            assert_never(e)
+    return (state if told is state.notices else replace(state, notices=told)), commands
+
+
+def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
+    """Go on with what waited for an answer."""
+    match pending, e:
+        case Reporting(), IncidentFound():
+            return _report(state, pending, e)
+        case Responding(), IncidentFound():
+            return opening.search_base(state, pending, e)
+        case Opening(), RestorePointFound():
+            return opening.examine(state, pending, e)
+        case Surveying(), Surveyed():
+            return opening.open_case(state, pending, e)
+        case _:
+            pass
+    case = state.case
+    assert case is not None
+    match pending, e:
+        case StartingProbe(), Confirmed():
+            return trial_cycle.probe_ready(state, case)
+        case Capturing(), Captured():
+            return trial_cycle.finish_trial(state, e.step, e)
+        case Advancing(), Surveyed():
+            return trial_cycle.advance(state, case, pending, e)
+        case GoingFurtherBack(), RestorePointFound():
+            return trial_cycle.continue_further_back(state, case, pending, e)
+        case FindingOlderState(), RestorePointFound():
+            return trial_cycle.start_from_older_state(state, case, pending, e)
+        case StartingTrial(), Confirmed():
+            return trial_cycle.trial_ready(state, case, pending, e)
+        case Leaving(), Confirmed():
+            return trial_cycle.finish_leaving(state, case, pending, e)
+        case _:
+            raise AssertionError(f"{type(e).__name__} does not answer {type(pending).__name__}")
+
+
+# -- a step ---------------------------------------------------------------------------------
+
+
+def _step(state: RecoveryState, e: StepDone) -> Result:
+    findings = e.findings
+    if findings:
+        if state.phase == "calm":
+            recurrence, findings = state.recurrence.take_in(state.policy, findings)
+            state = replace(state, recurrence=recurrence)
+        findings = tuple(f for f in findings if speaks_of_state(f))
+        state = replace(state, open={**state.open, **{f.key: f for f in findings}})
+    if state.phase == "trial":
+        assert state.case is not None
+        return trial_cycle.trial_step(state, state.case, e, findings)
+    if len(state.open) > _MOST_FINDINGS:
+        state = replace(state, open=_without_old(state.open))
+    commands: list[Command] = []
+    if findings != e.findings:
+        e = replace(e, findings=findings)
+    if state.chief and findings:
+        told, lines = state.notices.hear(findings, e.step)
+        commands += lines
+        state = replace(state, notices=told)
+    state, more = _look_up_waiting(state, e)
+    commands += more
+    if state.pending is None:
+        state, more = _calm_step(state, e)
+        commands += more
+    return state, tuple(commands)
+
+
+def _without_old(found: Mapping[Key, Finding]) -> dict[Key, Finding]:
+    """Return the findings without the oldest closed ones."""
+    closed = [k for k, f in found.items() if f.closed]
+    dropped = set(closed[: len(closed) - _MOST_FINDINGS // 4])
+    return {k: f for k, f in found.items() if k not in dropped}
+
+
+def _look_up_waiting(state: RecoveryState, then: StepDone | RunEnded) -> Result:
+    """Ask for the incident behind alarms that opened, where one may be reported now."""
+    if not state.chief or not state.notices.is_due(then.row):
+        return state, ()
+    told, keys = state.notices.take_waiting(then.row)
+    others = (frozenset(state.open) | told.reported) - keys
+    question = FindIncident(tuple(state.open.values()), others, together=False)
+    return replace(state, notices=told, pending=Reporting(keys, then)), (question,)
+
+
+def _report(state: RecoveryState, asked: Reporting, e: IncidentFound) -> Result:
+    """Report an incident that has opened, then go on with the event that led to it."""
+    told = state.notices
+    commands: list[Command] = []
+    if e.found is not None:
+        diagnosis = diagnose(e.found.record, e.found.incident)
+        told, lines, _ = told.report(e.found.incident, diagnosis, e.found.keys, e.step)
+        commands += lines
+    state = replace(state, notices=told.mark(asked.keys))
+    if isinstance(asked.then, RunEnded):
+        state, more = _conclude_all(state, asked.then)
+    else:
+        state, more = _calm_step(state, asked.then)
+    return state, (*commands, *more)
+
+
+def _calm_step(state: RecoveryState, e: StepDone) -> Result:
+    """Watch what was done before, and see whether something must be done now."""
+    policy = state.policy
+    notices, lines = state.notices.repeat(state.open, e.step)
+    opened = sum(1 for f in e.findings if f.severity != "info" and not f.closed)
+    effects, entries = state.effects.take_in(
+        e.loss, e.norm, opened, e.step, verify_steps=policy.verify_steps
+    )
+    commands: list[Command] = [*lines, *entries]
+    grace = state.grace
+    if policy.mode == "act" and not state.advising_only:
+        grace, decisions = grace.take_in(policy, e.loss, e.step, e.findings)
+        commands += [decision(e.step, what, why) for what, why in decisions]
+    # each step comes here: `changed` costs a fifth of `replace`
+    state = changed(state, notices=notices, effects=effects, grace=grace)
+    if state.verification is not None:
+        alarmed = any(f.severity != "info" for f in e.findings)
+        state, more = kept_remedy.verify_step(
+            state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
+        )
+        commands += more
+    if policy.mode != "observe" and opening.is_troubled(state, e):
+        state, more = opening.look_up(state, e)
+        commands += more
+    return state, tuple(commands)
+
+
+# -- the end --------------------------------------------------------------------------------
+
+
+def _end(state: RecoveryState, e: RunEnded) -> Result:
+    """Report what was put off, and judge what is watched by the steps there are."""
+    told, commands = state.notices.end_skips()
+    state = replace(state, notices=replace(told, next_row=0))
+    state, more = _look_up_waiting(state, e)
+    if state.pending is None:
+        state, more = _conclude_all(state, e)
+    return state, (*commands, *more)
+
+
+def _conclude_all(state: RecoveryState, e: RunEnded) -> Result:
+    state, commands = kept_remedy.conclude(state, e.step, e.failures)
+    effects, entries = state.effects.finish(e.step)
+    return replace(state, effects=effects), (*commands, *entries)

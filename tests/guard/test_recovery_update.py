@@ -1,0 +1,558 @@
+"""Recovery as a function: replayed from recordings of real runs, and driven without a model."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.guard import small_lab
+from tests.guard.small_lab import bad_data, bad_lr, guarded
+from trimtab.detectors.contract import Finding
+from trimtab.guard.recovery import commands as c
+from trimtab.guard.recovery import events as ev
+from trimtab.guard.recovery import executor
+from trimtab.guard.recovery.case import Verification
+from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
+from trimtab.guard.recovery.state import Phase, RecoveryState
+from trimtab.guard.recovery.triage import find_incident
+from trimtab.guard.recovery.update import update
+from trimtab.guard.recovery.values import InForce, RestorePoint
+from trimtab.lab.scenarios import Scenario
+from trimtab.plan.policy import Policy
+from trimtab.plan.trials import Trial
+from trimtab.record import RecordBuilder, RunRecord
+
+pytestmark = pytest.mark.torch
+
+SHORT: dict[str, Any] = {
+    "trial_steps": 24,
+    "patience_steps": 4,
+    "healing_steps": 0,
+    "max_wasted_share": 10.0,
+    "verify_steps": 16,
+    "cooldown_steps": 16,
+}
+
+
+# -- recorded from real runs ----------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Call:
+    """One call of `update` in a run."""
+
+    before: RecoveryState
+    events: tuple[Event, ...]
+    after: RecoveryState
+    commands: tuple[c.Command, ...]
+
+
+SCENARIOS: dict[str, tuple[Scenario, dict[str, Any]]] = {
+    "bad data": (bad_data(120, 10), {"bisect": "always"}),
+    "bad rate": (bad_lr(120, 30.0), {}),
+    "bad to the end": (bad_data(120, 400), {"lr_factors": (0.5,), "max_rollbacks": 1}),
+    "advise": (bad_data(120, 10), {"mode": "advise"}),
+}
+
+
+@pytest.fixture(scope="module", params=list(SCENARIOS))
+def calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
+    scenario, settings = SCENARIOS[request.param]
+    made: list[Call] = []
+
+    def recorded(
+        state: RecoveryState, events: tuple[Event, ...]
+    ) -> tuple[RecoveryState, tuple[c.Command, ...]]:
+        text = repr(state), repr(events)
+        after, commands = update(state, events)
+        assert (repr(state), repr(events)) == text, "update changed what it was given"
+        made.append(Call(state, events, after, commands))
+        return after, commands
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor, "update", recorded)
+        run = tmp_path_factory.mktemp("recorded") / "run"
+        scenario = dataclasses.replace(scenario, steps=190)
+        guarded(scenario, small_lab.make_text(), run, **{**SHORT, **settings})
+    return made
+
+
+def test_update_replays_a_recorded_run_with_the_same_commands(calls: list[Call]) -> None:
+    state = calls[0].before
+    for call in calls:
+        state, commands = update(state, call.events)
+        assert repr(commands) == repr(call.commands)
+    assert repr(state) == repr(calls[-1].after)
+    assert len(calls) > 190
+
+
+def test_update_gives_the_same_result_again_on_copies(calls: list[Call]) -> None:
+    for call in calls[::7]:
+        again = update(copy.deepcopy(call.before), copy.deepcopy(call.events))
+        assert repr(again) == repr((call.after, call.commands))
+
+
+def test_update_takes_several_events_as_one_by_one(calls: list[Call]) -> None:
+    # without a question among them, as an answer must follow at once
+    quiet = [i for i, call in enumerate(calls) if call.after.pending is None]
+    first = next(i for i in quiet if i + 1 in quiet and calls[i].before.pending is None)
+    pair = calls[first], calls[first + 1]
+    together = update(pair[0].before, (*pair[0].events, *pair[1].events))
+    assert repr(together) == repr((pair[1].after, (*pair[0].commands, *pair[1].commands)))
+
+
+def test_update_asks_a_question_only_as_the_last_command(calls: list[Call]) -> None:
+    for call in calls:
+        assert not [x for x in call.commands[:-1] if isinstance(x, c.Question)]
+        asked = bool(call.commands) and isinstance(call.commands[-1], c.Question)
+        assert asked == (call.after.pending is not None)
+
+
+def test_update_keeps_a_state_that_holds_no_tensors_and_stays_bounded(calls: list[Call]) -> None:
+    for call in calls:
+        state = call.after
+        assert "tensor" not in repr(state)
+        assert len(state.effects.recent) <= state.policy.verify_steps
+        assert len(state.grace.losses) <= 64
+        assert len(state.open) <= 1024
+        assert state.case is None or len(state.case.ends) <= 2
+
+
+# -- driven without a model -----------------------------------------------------------------
+
+BATCH = 8
+Bad = Callable[[int, Trial | None], bool]
+
+
+class World:
+    """A run without a model: what the executor would observe and answer.
+
+    Losses are 2, or 6 where the step is bad; a spike is found at the first bad step of a branch.
+    """
+
+    def __init__(self, bad: Bad, *, bad_batch: Callable[[int], bool], **policy: Any) -> None:
+        settings = {**SHORT, "mode": "act", "bisect": "never", "verify_tolerance": 0.01, **policy}
+        self.state = RecoveryState(policy=Policy(**settings), final_step=400)
+        self.bad, self.bad_batch = bad, bad_batch
+        self.points = [RestorePoint(i, 20 * i, "1.0", 160 * i, 160 * i) for i in range(20)]
+        self.step, self.sample, self.row, self.executed = 0, 0, 0, 0
+        self.rows: list[float] = []
+        self.spiking = False
+        self.commands: list[c.Command] = []
+        self.phases: list[tuple[Phase, Phase]] = []
+        self.failures, self.probed, self.rollbacks = 0, 0, 0
+        self.attempts: list[c.BeginAttempt] = []
+        self.lr_cuts: tuple[tuple[int, float], ...] = ()
+
+    def handle(self, event: Event) -> None:
+        following: Event | None = event
+        while following is not None:
+            before = self.state.phase
+            self.state, commands = update(self.state, (following,))
+            if self.state.phase != before:
+                self.phases.append((before, self.state.phase))
+            following = None
+            for command in commands:
+                self.commands.append(command)
+                if isinstance(command, c.Question):
+                    following = self.answer(command)
+                else:
+                    self.do(command)
+
+    def do(self, command: c.Command) -> None:
+        match command:
+            case c.GoBackTo(point):
+                self.step, self.sample, self.spiking = point.step, point.sample_id, False
+            case c.PassBy(sample):
+                self.sample = max(self.sample, sample - sample % BATCH)
+            case c.PutInForce(trial, before):
+                self.lr_cuts = before.lr_cuts_with(trial)
+            case c.TakeBack(_, before):
+                self.lr_cuts = before.lr_cuts
+            case c.BeginAttempt():
+                self.attempts.append(command)
+            case c.CountProbedBatch():
+                self.probed += 1
+            case c.CountRollback():
+                self.rollbacks += 1
+            case c.SetFailures(count):
+                self.failures = count
+            case c.DropSnapshots(after):
+                self.points = [p for p in self.points if p.step <= after]
+            case _:
+                pass
+
+    def answer(self, question: c.Question) -> Event:
+        match question:
+            case c.FindIncident():
+                record = self.record()
+                found = find_incident(record, question.findings, question.handled)
+                what = None if found is None else IncidentInRecord(record, *found)
+                return ev.IncidentFound(step=self.step, found=what, standing=self.standing())
+            case c.FindRestorePoint():
+                before = [p for p in self.points if p.step <= question.step <= self.row]
+                oldest = self.points[:1] if question.or_oldest else []
+                point = next(iter([*before[::-1], *oldest]), None)
+                return ev.RestorePointFound(step=self.step, point=point)
+            case c.Survey():
+                oldest_step = self.points[0].step if self.points else None
+                return ev.Surveyed(
+                    step=self.step, standing=self.standing(), oldest_step=oldest_step
+                )
+            case c.Capture():
+                point = RestorePoint(
+                    100 + len(self.commands), self.step, "1.x", self.sample, self.sample
+                )
+                return ev.Captured(step=self.step, point=point)
+            case c.Confirm():
+                return ev.Confirmed(step=self.step)
+
+    def standing(self) -> Standing:
+        return Standing(
+            in_force=InForce(lr_cuts=self.lr_cuts),
+            failures=self.failures,
+            rollbacks=self.rollbacks,
+            executed_steps=self.executed,
+            probed_batches=self.probed,
+        )
+
+    def record(self) -> RunRecord:
+        builder = RecordBuilder("world", "made up")
+        for i, loss in enumerate(self.rows):
+            row = {"loss": loss, "lr": 1e-3, "grad_norm": 0.2}
+            counts = {"batch_size": float(BATCH), "samples_seen": float(BATCH * (i + 1))}
+            builder.add(float(i + 1), row | counts)
+        return builder.build()
+
+    def train(self, steps: int) -> "World":
+        for _ in range(steps):
+            if self.state.phase == "probe":
+                self.probe()
+            else:
+                self.do_step()
+        return self
+
+    def train_until(self, phase: Phase, *, limit: int = 400) -> "World":
+        for _ in range(limit):
+            if self.state.phase == phase:
+                return self
+            self.train(1)
+        raise AssertionError(f"never in {phase}: {self.phases}")
+
+    def do_step(self) -> None:
+        trial = self.state.case.trial if self.state.case is not None else None
+        calm = self.state.phase == "calm"
+        self.step += 1
+        self.executed += 1
+        self.sample += BATCH
+        bad = self.bad(self.step, trial)
+        loss = (6.0 if bad else 2.0) + 0.01 * (self.step % 5)
+        if calm and self.step == len(self.rows) + 1:
+            self.rows.append(loss)
+        self.row += 1
+        findings = (spike(self.row - 1, self.step),) if bad and not self.spiking else ()
+        self.spiking = self.spiking or bad
+        self.handle(
+            StepDone(
+                step=self.step,
+                row=self.row,
+                sample=self.sample,
+                loss=loss,
+                norm=0.2,
+                findings=findings,
+                failures=self.failures,
+            )
+        )
+
+    def probe(self) -> None:
+        first = self.sample
+        self.sample += BATCH
+        self.handle(
+            ev.ProbeDone(
+                step=self.step,
+                first=first,
+                last=self.sample - 1,
+                loss=6.0 if self.bad_batch(first) else 2.0 + 0.01 * (first // BATCH % 5),
+                executed_steps=self.executed,
+                probed_batches=self.probed,
+            )
+        )
+
+    def journalled(self, event: str) -> list[dict[str, Any]]:
+        found = [x for x in self.commands if isinstance(x, c.JournalEvent) and x.event == event]
+        return [dict(x.data) for x in found]
+
+    def decided(self) -> list[str]:
+        return [str(d["what"]) for d in self.journalled("decision")]
+
+    def actions(self) -> list[str]:
+        return [x.remedy for x in self.commands if isinstance(x, c.JournalAction)]
+
+
+def spike(row: int, step: int, *, signal: str = "loss") -> Finding:
+    return Finding(
+        detector="spike",
+        kind="spike",
+        signal=signal,
+        severity="warning",
+        row=row,
+        step=float(step),
+        onset_row=row,
+        onset=float(step),
+        peak_row=row,
+        peak=float(step),
+        value=6.0,
+        expected=2.0,
+        score=20.0,
+        text="loss 6",
+    )
+
+
+def bad_window(step: int, trial: Trial | None) -> bool:
+    return 100 <= step < 110 and (trial is None or trial.skip is None)
+
+
+def bad_from_100(step: int, _trial: Trial | None) -> bool:
+    return step >= 100
+
+
+def in_window(sample: int) -> bool:
+    return 99 * BATCH <= sample < 109 * BATCH
+
+
+def never(*_: Any) -> bool:
+    return False
+
+
+def test_update_of_a_calm_run_does_nothing() -> None:
+    world = World(never, bad_batch=never).train(90)
+    assert world.commands == []
+    assert (world.state.phase, world.state.alarmed, world.state.doubt) == ("calm", False, "")
+
+
+def test_update_waits_for_a_spike_before_it_acts() -> None:
+    world = World(bad_window, bad_batch=in_window).train(101)
+    assert world.decided() == ["wait"]
+    assert world.state.alarmed
+    assert world.state.doubt.startswith("spike since step 100")
+    assert world.state.phase == "calm"
+
+
+def test_update_goes_from_calm_to_probe_when_a_spike_outlasts_the_patience() -> None:
+    world = World(bad_window, bad_batch=in_window).train_until("probe")
+    assert world.phases == [("calm", "probe")]
+    assert world.decided()[-1].startswith("go back to step ")
+    assert world.state.case is not None
+    assert world.state.case.base.step < 100
+    order = [type(x) for x in world.commands]
+    assert order.index(c.SetAside) < order.index(c.GoBackTo) < order.index(c.Confirm)
+    assert [i["state"] for i in world.journalled("incident")] == ["open"]
+
+
+def test_update_goes_from_probe_to_trial_with_the_samples_that_stand_out() -> None:
+    world = World(bad_window, bad_batch=in_window).train_until("trial")
+    assert world.phases == [("calm", "probe"), ("probe", "trial")]
+    case = world.state.case
+    assert case is not None
+    assert case.trial is not None
+    assert case.trial.skip == (99 * BATCH, 109 * BATCH - 1)
+    assert world.attempts[-1].trial
+    assert world.state.num_trials == 1
+    assert not world.state.open  # findings of the branch before are not about this one
+
+
+def test_update_keeps_a_trial_that_held_verifies_it_and_is_calm() -> None:
+    world = World(bad_window, bad_batch=in_window).train_until("trial").train_until("calm")
+    assert world.phases[-1] == ("trial", "calm")
+    assert world.actions() == ["roll-back+skip-data"]
+    assert world.state.unsettled
+    assert world.state.case is None
+    assert isinstance(world.commands[-1], c.SaveCheckpoint)
+    world.bad = never
+    world.train(16)
+    (verdict,) = [o for o in world.journalled("outcome") if not o.get("trial")]
+    assert (verdict["remedy"], verdict["verdict"]) == ("roll-back+skip-data", "worked")
+    assert not world.state.unsettled
+
+
+def test_update_counts_a_remedy_under_which_an_alarm_opens_as_failed() -> None:
+    world = World(bad_window, bad_batch=in_window).train_until("trial").train_until("calm")
+    world.bad = lambda step, _: step >= world.step
+    world.train(2)
+    (verdict,) = [o for o in world.journalled("outcome") if not o.get("trial")]
+    assert (verdict["verdict"], verdict["failures"], world.failures) == ("did not", 1, 1)
+
+
+def test_update_goes_from_trial_to_trial_where_one_failed() -> None:
+    def only_a_lower_rate(step: int, trial: Trial | None) -> bool:
+        return step >= 100 and (trial is None or trial.lr_factor == 1.0)
+
+    world = World(only_a_lower_rate, bad_batch=never).train_until("probe").train_until("calm")
+    assert world.phases == [("calm", "probe"), ("probe", "trial"), ("trial", "calm")]
+    outcomes = [o["verdict"] for o in world.journalled("outcome")]
+    assert outcomes[0] == "did not"
+    assert "worked" in outcomes
+    assert world.actions() == ["roll-back+lower-lr"]
+    assert world.lr_cuts
+
+
+def test_update_goes_further_back_where_no_trial_held_and_then_gives_up() -> None:
+    world = World(bad_from_100, bad_batch=never, lr_factors=(0.5,), max_rollbacks=2)
+    world.train_until("probe").train_until("calm", limit=3000)
+    assert ("trial", "probe") in world.phases
+    assert world.phases[-1] == ("trial", "calm")
+    bases = [d for d in world.decided() if d.startswith("go back to step ")]
+    assert len(set(bases)) == len(bases) > 1
+    assert world.decided()[-1] == "stop acting"
+    assert world.state.advising_only
+    assert world.state.given_up.startswith("no trial held")
+    assert not world.attempts[-1].trial
+    assert world.actions() == []
+
+
+def test_update_only_advises_once_it_has_given_up() -> None:
+    world = World(bad_from_100, bad_batch=never, max_rollbacks=0)
+    world.train(140)
+    assert world.decided()[-1] == "stop acting"
+    assert (world.state.phase, len(world.state.incidents)) == ("calm", 1)
+    world.spiking = False
+    world.train(30)
+    assert world.decided()[-1] == "advise"
+    assert len(world.state.incidents) == 2
+    assert not [x for x in world.commands if isinstance(x, c.GoBackTo)]
+
+
+def test_update_gives_up_where_no_healthy_state_lies_before() -> None:
+    world = World(bad_window, bad_batch=in_window)
+    world.points = []
+    world.train(140)
+    assert "no healthy state" in world.state.given_up
+
+
+def test_update_in_advise_mode_says_what_it_would_do_and_again_while_it_lasts() -> None:
+    world = World(bad_from_100, bad_batch=never, mode="advise").train(340)
+    assert world.phases == []
+    assert world.decided() == ["advise"]
+    lines = [x.line for x in world.commands if isinstance(x, c.Say)]
+    assert any("advice: " in line for line in lines)
+    assert any("still so: " in line for line in lines)
+
+
+def test_update_in_observe_mode_only_reports() -> None:
+    world = World(bad_from_100, bad_batch=never, mode="observe").train(140)
+    assert (world.phases, world.decided()) == ([], [])
+    assert [i["state"] for i in world.journalled("incident")] == ["open"]
+
+
+def test_update_reports_nothing_on_a_rank_that_is_not_the_first() -> None:
+    world = World(bad_from_100, bad_batch=never, mode="observe")
+    world.state = dataclasses.replace(world.state, chief=False)
+    assert world.train(140).commands == []
+
+
+@pytest.mark.parametrize("phase", ["probe", "trial"])
+def test_update_breaks_off_what_is_under_way_after_a_fault(phase: Phase) -> None:
+    world = World(bad_window, bad_batch=in_window).train_until(phase)
+    seen = len(world.commands)
+    world.handle(ev.FaultHeard(step=world.step, attempt="1.7"))
+    kinds = [type(x) for x in world.commands[seen:]]
+    assert kinds == ([c.TakeBack] if phase == "trial" else []) + [c.BeginAttempt]
+    assert world.attempts[-1].parent == ("1.7" if phase == "trial" else "1.0")
+    assert (world.state.phase, world.state.case) == ("calm", None)
+
+
+def test_update_after_a_fault_in_a_command_forgets_the_question() -> None:
+    world = World(bad_window, bad_batch=in_window).train_until("trial")
+    case = world.state.case
+    assert case is not None
+    asked, commands = update(
+        world.state,
+        (
+            StepDone(
+                step=world.step + 1,
+                row=world.row + 1,
+                sample=0,
+                loss=math.nan,
+                norm=0.2,
+                findings=(spike(world.row, world.step + 1),),
+            ),
+        ),
+    )
+    assert isinstance(commands[-1], c.Question)
+    after, commands = update(asked, (ev.FaultHeard(step=world.step, attempt="1.7"),))
+    assert (after.pending, after.case, after.phase) == (None, None, "calm")
+    assert [type(x) for x in commands] == [c.TakeBack, c.BeginAttempt]
+
+
+def test_update_after_a_rollback_by_hand_begins_anew() -> None:
+    world = World(bad_window, bad_batch=in_window).train(102)
+    watched = Verification("roll-back", until_step=200, level=2.0, sigma=0.1)
+    world.state = dataclasses.replace(world.state, verification=watched)
+    world.handle(ev.ChangedByHand(step=102, remedy="lower-lr"))
+    assert [x.remedy for x in world.state.effects.changes] == ["lower-lr"]
+    world.handle(ev.RolledBackByHand(step=80))
+    state = world.state
+    assert not state.unsettled
+    assert (dict(state.open), dict(state.grace.waiting), state.notices.waiting) == (
+        {},
+        {},
+        frozenset(),
+    )
+    assert not state.effects.changes
+
+
+def test_update_labels_a_change_by_hand_once_it_was_watched() -> None:
+    world = World(never, bad_batch=never).train(40)
+    world.handle(ev.ChangedByHand(step=40, remedy="lower-lr"))
+    world.train(15)
+    assert world.journalled("outcome") == []
+    world.train(1)
+    (outcome,) = world.journalled("outcome")
+    assert (outcome["remedy"], outcome["of_step"], outcome["label"]) == ("lower-lr", 40, "unclear")
+
+
+def test_update_at_the_end_says_that_a_remedy_is_not_verified() -> None:
+    world = World(never, bad_batch=never).train(20)
+    watched = Verification("roll-back", until_step=200, level=2.0, sigma=0.1)
+    world.state = dataclasses.replace(world.state, verification=watched)
+    world.handle(ev.RunEnded(step=20, row=20))
+    (outcome,) = world.journalled("outcome")
+    assert (outcome["verdict"], world.state.verification) == ("unclear", None)
+
+
+def test_update_makes_one_action_of_updates_skipped_in_a_row() -> None:
+    world = World(never, bad_batch=never).train(20)
+    for i, skipped in enumerate((True, True, False)):
+        world.handle(
+            ev.UpdateDone(
+                step=21 + i,
+                row=20 + i,
+                loss=math.nan if skipped else 2.0,
+                norm=0.2,
+                skipped=skipped,
+                first=160 + 8 * i,
+                last=167 + 8 * i,
+                scaled=False,
+            )
+        )
+    noted = [x for x in world.commands if isinstance(x, c.NoteAction)]
+    assert [x.revises for x in noted] == [False, True]
+    (action,) = world.journalled("action")
+    assert action["values"] == {"samples": [160, 175], "num": 2}
+
+
+def test_update_refuses_an_answer_that_nobody_asked_for() -> None:
+    world = World(never, bad_batch=never)
+    with pytest.raises(AssertionError, match="nobody asked"):
+        update(world.state, (ev.Confirmed(step=1),))
+
+
+def test_executor_lets_go_of_snapshots_that_no_state_refers_to(tmp_path: Path) -> None:
+    scenario = dataclasses.replace(bad_data(120, 10), steps=190)
+    o = guarded(scenario, small_lab.make_text(), tmp_path / "run", **SHORT)
+    assert o.guard._recovery._snapshots == {}
+    assert o.guard._recovery._num_snapshots > 0
