@@ -9,7 +9,8 @@ The end of the record is seen here: a spike that is still open there is told as 
 level behind a spike that stands still as a plateau. The detectors see no such thing.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,9 +22,17 @@ from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
+from trimtab.signals.spans import median_spacing
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["Incident", "group_findings", "latest_tellings", "leading_finding", "topic_of"]
+__all__ = [
+    "Incident",
+    "group_findings",
+    "latest_tellings",
+    "leading_finding",
+    "newest_unhandled",
+    "topic_of",
+]
 
 _RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 
@@ -48,6 +57,9 @@ ELEVATED_SHARE = 0.03
 
 _SLOW_KINDS = ("plateau", "grad-drift")
 """Conditions in the background of which other episodes come and go: incidents of their own."""
+
+_LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))
+"""No finding further before an onset is its first sign, unless it belongs to the episode."""
 
 _CORRELATED_ROWS = 4096
 
@@ -118,20 +130,88 @@ def group_findings(
     Of each condition the last telling counts; an incident is as severe as its worst finding, and an
     open condition has no end.
     """
-    told = [as_it_ended(f, record) for f in latest_tellings(_at_home(findings, record))]
+    past = _Past(record)
     incidents: list[Incident] = []
-    for index in range(len(record.attempts)):
-        here = [f for f in told if record.attempt[f.onset_row] == index]
-        main = [f for f in here if _stands_alone(f)]
+    for index, group, here in _all_episodes(record, findings, join_rows):
+        found = past.marked(_incident(record, index, group, here), index)
+        past.add(found)
+        incidents.append(_with_correlations(record, found))
+    return tuple(incidents)
+
+
+def newest_unhandled(
+    record: RunRecord, findings: Iterable[Finding], handled: Set[tuple[str, str, int]]
+) -> tuple[Incident, set[tuple[str, str, int]]] | None:
+    """Return the latest alarm with a finding that is not handled, and the keys of its findings.
+
+    It is the last such incident of `group_findings`. Only that one, and those near enough to be
+    named as its recurrence, are worked out.
+
+    Args:
+        record: What the run recorded.
+        findings: All that were made.
+        handled: Keys of findings that were dealt with.
+    """
+    all_findings = tuple(findings)
+    if all(f.severity == "info" or f.key in handled for f in all_findings):
+        return None
+    episodes = _all_episodes(record, all_findings, JOIN_ROWS)
+    for place in reversed(range(len(episodes))):
+        index, group, here = episodes[place]
+        incident = _incident(record, index, group, here)
+        keys = {f.key for f in incident.findings if f.severity != "info"}
+        if incident.severity != "info" and keys - handled:
+            past = _Past(record)
+            for i, g, around in past.near(incident, index, episodes[:place]):
+                past.add(_incident(record, i, g, around))
+            return _with_correlations(record, past.marked(incident, index)), keys
+    return None
+
+
+def _all_episodes(
+    record: RunRecord, findings: Iterable[Finding], join_rows: int
+) -> list[tuple[int, Sequence[Finding], "_Around"]]:
+    """Return what belongs together: index of the attempt, findings, all findings around them."""
+    firsts = [a.first_row for a in record.attempts]
+    told = latest_tellings(_at_home(findings, firsts, record.num_rows))
+    by_attempt: dict[int, list[Finding]] = {}
+    for f in told:
+        index = bisect_right(firsts, f.onset_row) - 1
+        by_attempt.setdefault(index, []).append(as_it_ended(f, record))
+    found: list[tuple[int, Sequence[Finding], _Around]] = []
+    for index in sorted(by_attempt):
+        here = _Around(by_attempt[index])
+        main = [f for f in here.findings if _stands_alone(f)]
         groups = [
             group
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
-        for group in sorted(groups, key=lambda g: g[0].onset_row):
-            found = _incident(record, index, group, here)
-            incidents.append(_mark_recurrence(record, index, found, incidents))
-    return tuple(incidents)
+        found += [(index, group, here) for group in sorted(groups, key=lambda g: g[0].onset_row)]
+    return found
+
+
+class _Around:
+    """The findings of one attempt by the row of their onset."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = findings
+        """In the order of their onsets."""
+        self.grain_rows = max(f.grain_rows for f in findings)
+        self._rows = [f.onset_row for f in findings]
+        self._place = {id(f): i for i, f in enumerate(findings)}
+
+    def between(self, first_row: int, stop: int) -> Sequence[Finding]:
+        """Return the findings whose onset lies in rows [first_row, stop)."""
+        rows = self._rows
+        return self.findings[bisect_left(rows, first_row) : bisect_left(rows, stop)]
+
+    def before(self, row: int, group: Sequence[Finding]) -> Sequence[Finding]:
+        """Return what may be a first sign: findings up to `row` within reach, and the group's."""
+        far = row - _LONGEST_LEAD_ROWS
+        own = [f for f in group if f.onset_row < far]
+        own.sort(key=lambda f: self._place[id(f)])
+        return [*own, *self.between(far, row + 1)]
 
 
 def _topic(f: Finding) -> str:
@@ -154,18 +234,22 @@ def _with_slow(
 ) -> list[list[Finding]]:
     """Return the episodes; a slow condition is one of its own, unless it began with another."""
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
-    groups = _episodes([f for f in findings if f not in slow], record, join_rows)
+    groups = _episodes([f for f in findings if f.kind not in _SLOW_KINDS], record, join_rows)
+    starts = [(g[0].onset_row, _began(g)) for g in groups] if slow else []
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
+        at = f.onset_row
         near = (
-            g
-            for g in groups
-            if min(abs(row - f.onset_row) for row in (g[0].onset_row, _began(g))) <= join_rows
+            i
+            for i, (first, began) in enumerate(starts)
+            if abs(first - at) <= join_rows or abs(began - at) <= join_rows
         )
         home = next(near, None)
         if home is None:
             groups.append([f])
+            starts.append((at, _began([f])))
         else:
-            home.append(f)
+            groups[home].append(f)
+            starts[home] = (groups[home][0].onset_row, _began(groups[home]))
     return sorted(groups, key=lambda g: g[0].onset_row)
 
 
@@ -175,15 +259,22 @@ def _began(group: Sequence[Finding]) -> int:
     return min(f.onset_row for f in _onsets(group, lead))
 
 
-def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
+def _at_home(
+    findings: Iterable[Finding], first_rows: Sequence[int], num_rows: int
+) -> list[Finding]:
     """Leave out what a later attempt says of a condition that its parent told already.
 
     The judge goes on from the parent's state there, with the parent's open conditions.
+
+    Args:
+        findings: In the order in which they were made.
+        first_rows: Of the attempts, in order.
+        num_rows: Of the record.
     """
     kept, home = list[Finding](), set[tuple[str, str, int]]()
     for f in findings:
-        said = record.attempt[min(f.row, record.num_rows - 1)]
-        if said == record.attempt[f.onset_row]:
+        said = bisect_right(first_rows, min(f.row, num_rows - 1))
+        if said == bisect_right(first_rows, f.onset_row):
             home.add(f.key)
         elif f.key in home:
             continue
@@ -191,24 +282,75 @@ def _at_home(findings: Iterable[Finding], record: RunRecord) -> list[Finding]:
     return kept
 
 
-def _mark_recurrence(
-    record: RunRecord, attempt: int, incident: Incident, earlier: Sequence[Incident]
-) -> Incident:
-    """Name the alarm before it in the same attempt or an ancestor, where that was near."""
-    if incident.severity == "info" or not earlier:
-        return incident
-    steps = record.step[record.rows_of(attempt)]
-    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
-    lineage = _lineage(record, attempt)
-    for before in reversed(earlier):
-        near = abs(incident.onset - before.onset) <= RECURRENCE_ROWS * spacing
-        near = near and _topic(before.findings[0]) == _topic(incident.findings[0])
-        near = near and not _still_held(before, incident)
-        if before.attempt in lineage and before.severity != "info" and near:
-            what, rest = incident.headline.split(" · ", 1)
-            headline = f"{what}, again after {record.axis} {place_text(before.onset)} · {rest}"
-            return replace(incident, recurrence_of=before.onset, headline=headline)
-    return incident
+class _Past:
+    """The incidents found so far, to name the alarm before one."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._alarms: dict[str, list[tuple[float, int, Incident]]] = {}
+        """By attempt, sorted by onset, with the number in the order they were found."""
+        self._number = 0
+        self._spacing: dict[int, float] = {}
+        self._lineage: dict[int, set[str]] = {}
+
+    def add(self, incident: Incident) -> None:
+        self._number += 1
+        if incident.severity != "info":
+            known = self._alarms.setdefault(incident.attempt, [])
+            insort(known, (incident.onset, self._number, incident))
+
+    def marked(self, incident: Incident, attempt: int) -> Incident:
+        """Name the alarm before it in the same attempt or an ancestor, where that was near."""
+        if incident.severity == "info" or not self._alarms:
+            return incident
+        before = self._before(incident, attempt)
+        if before is None:
+            return incident
+        what, rest = incident.headline.split(" · ", 1)
+        again = f"again after {self._record.axis} {place_text(before.onset)}"
+        return replace(incident, recurrence_of=before.onset, headline=f"{what}, {again} · {rest}")
+
+    def near(
+        self,
+        incident: Incident,
+        attempt: int,
+        episodes: Iterable[tuple[int, Sequence[Finding], _Around]],
+    ) -> Iterator[tuple[int, Sequence[Finding], _Around]]:
+        """Yield the episodes on the lineage that may have begun within reach of an incident."""
+        reach = 1.001 * self._reach(attempt)
+        lineage = self._lineage[attempt]
+        for episode in episodes:
+            index, group, _ = episode
+            onsets = [f.onset for f in group]
+            far = min(onsets) > incident.onset + reach or max(onsets) < incident.onset - reach
+            if not far and self._record.attempts[index].number in lineage:
+                yield episode
+
+    def _reach(self, attempt: int) -> float:
+        """Return how far from an incident one is its recurrence, on the axis of the record."""
+        if attempt not in self._spacing:
+            rows = self._record.rows_of(attempt)
+            self._spacing[attempt] = median_spacing(self._record, rows.start, rows.stop) or 1.0
+            self._lineage[attempt] = _lineage(self._record, attempt)
+        return RECURRENCE_ROWS * self._spacing[attempt]
+
+    def _before(self, incident: Incident, attempt: int) -> Incident | None:
+        """Return the latest alarm of the same topic within reach that was over."""
+        reach = self._reach(attempt)
+        near: list[tuple[int, Incident]] = []
+        for number in self._lineage[attempt] & self._alarms.keys():
+            known = self._alarms[number]
+            first = bisect_left(known, incident.onset - 1.001 * reach, key=lambda a: a[0])
+            for onset, order, other in known[first:]:
+                if onset > incident.onset + 1.001 * reach:
+                    break
+                if abs(incident.onset - onset) <= reach:
+                    near.append((order, other))
+        topic = _topic(incident.findings[0])
+        for _, other in sorted(near, key=lambda pair: -pair[0]):
+            if _topic(other.findings[0]) == topic and not _still_held(other, incident):
+                return other
+        return None
 
 
 def _still_held(before: Incident, incident: Incident) -> bool:
@@ -259,7 +401,7 @@ def _episodes(
 
 
 def _incident(
-    record: RunRecord, attempt: int, group: Sequence[Finding], around: Sequence[Finding]
+    record: RunRecord, attempt: int, group: Sequence[Finding], around: _Around
 ) -> Incident:
     lead = _of_the_resume(min(group, key=_telling), group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
@@ -267,13 +409,16 @@ def _incident(
     last = _end(group)
     precursors = _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
-    members = [*group, *(f for f in precursors if f not in group)]
+    taken = set(map(id, group))
+    members = [*group, *(f for f in precursors if id(f) not in taken)]
+    taken.update(map(id, members))
     kinds = [f.kind for f in sorted(members, key=lambda f: f.onset_row) if f.kind != lead.kind]
     if _has_plateau(record, attempt, lead):
         kinds.append("plateau")
     end_row = last.end_row if last else None
     stop = record.attempts[attempt].end_row if end_row is None else end_row + 1
-    members += [f for f in around if _speaks_within(f, onset.onset_row, stop) and f not in members]
+    begun = around.between(onset.onset_row - around.grain_rows + 1, stop)
+    members += [f for f in begun if _speaks_within(f, onset.onset_row, stop) and id(f) not in taken]
     return Incident(
         kind=lead.kind,
         also=tuple(dict.fromkeys(kinds)),
@@ -293,8 +438,16 @@ def _incident(
         confidence=calibrated(lead.detector, lead.score),
         shape=_shape(lead, onset.onset_row, end_row),
         findings=tuple(members),
-        correlations=_correlations(record, slice(onset.onset_row, stop), attempt),
     )
+
+
+def _with_correlations(record: RunRecord, incident: Incident) -> Incident:
+    """Return an incident with what moved together in it."""
+    attempt = int(record.attempt[incident.onset_row])
+    last = incident.end_row
+    stop = record.attempts[attempt].end_row if last is None else last + 1
+    span = slice(incident.onset_row, stop)
+    return replace(incident, correlations=_correlations(record, span, attempt))
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
@@ -348,13 +501,13 @@ def _end(group: Sequence[Finding]) -> Finding | None:
 
 
 def _precursors(
-    onset_row: int, group: Sequence[Finding], around: Sequence[Finding], record: RunRecord
+    onset_row: int, group: Sequence[Finding], around: _Around, record: RunRecord
 ) -> list[Finding]:
     """Return findings on other signals that spoke before the onset and were still in force."""
     chosen: list[Finding] = []
     if _topic(group[0]) != "learning":
         return chosen
-    for f in around:
+    for f in around.before(onset_row, group):
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
         if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f) != "learning":
             continue

@@ -75,6 +75,8 @@ class RunRecord:
     """What the reader had to assume, convert or leave out; shown to people."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Settings that the log states, such as `clip`."""
+    memo: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was worked out of whole blocks of rows, see `trimtab.signals.spans`."""
 
     @property
     def num_rows(self) -> int:

@@ -20,7 +20,7 @@ from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.diagnosis.features import incident_features
-from trimtab.diagnosis.history import warm_up_label
+from trimtab.diagnosis.history import EarlierIncidents, warm_up_label
 from trimtab.incidents import Incident, group_findings
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.plan import Plan
@@ -66,17 +66,18 @@ def make_account(
     record = separate_runs(derive(record))
     findings = all_findings(record, sensitivity=sensitivity, hindsight=hindsight)
     told: list[IncidentAccount] = []
-    earlier: list[Incident] = []
+    earlier: dict[int, EarlierIncidents] = {}
     stops = _stops(events)
     found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
     for told_of in found:
         root = root_of(record, record.attempt_index(told_of.attempt))
-        kin = [e for e in earlier if root_of(record, record.attempt_index(e.attempt)) == root]
+        kin = earlier.setdefault(root, EarlierIncidents())
         incident, before = _unless_stopped(record, told_of, kin, stops)
         told.append(_explain(record, incident, before, checkpoints, events, framework))
         if incident.severity != "info":
-            earlier.append(incident)
-    told = [_as_dismissed(_as_it_went_on(record, ia, told), dismissed) for ia in told]
+            kin.append(incident)
+    incidents = [ia.incident for ia in told]
+    told = [_as_dismissed(_as_it_went_on(record, ia, incidents), dismissed) for ia in told]
     told.sort(key=lambda a: (-_RANK[a.incident.severity], -a.incident.onset_row))
     return RunAccount(
         record=record,
@@ -94,12 +95,12 @@ def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAc
 
 
 def _as_it_went_on(
-    record: RunRecord, ia: IncidentAccount, told: Sequence[IncidentAccount]
+    record: RunRecord, ia: IncidentAccount, incidents: Sequence[Incident]
 ) -> IncidentAccount:
     """Return an alarm that the training left behind with a plan that says so."""
     after = None
     if ia.incident.severity != "info":
-        after = aftermath_of(record, ia.incident, [t.incident for t in told])
+        after = aftermath_of(record, ia.incident, incidents)
     return ia if after is None else replace(ia, plan=plan_after(ia.plan, after, record.axis))
 
 

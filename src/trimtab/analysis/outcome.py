@@ -72,7 +72,8 @@ def aftermath_of(
         return None
     over = _over_row(incident)
     rows = _loss_rows(record)
-    before, later = rows[rows < incident.first_row], rows[rows > (over or 0)]
+    before = rows[: np.searchsorted(rows, incident.first_row)]
+    later = rows[np.searchsorted(rows, over or 0, side="right") :]
     least = MIN_ROWS_LASTING if incident.end_row is None else MIN_ROWS
     if over is None or len(before) < LEVEL_ROWS // 4 or len(later) < least:
         return None
@@ -81,7 +82,9 @@ def aftermath_of(
     last = float(np.median(loss[later[-LEVEL_ROWS:]]))
     if last > level:
         return None
-    alarms = [o for o in others if o.severity != "info" and o.onset_row > incident.onset_row]
+    alarms = any(
+        o.severity != "info" and o.onset_row > incident.onset_row for o in reversed(others)
+    )
     return Aftermath(
         distance=float(record.step[later[-1]] - record.step[over]),
         before=level,
@@ -105,9 +108,15 @@ def _over_row(incident: Incident) -> int | None:
 
 
 def _loss_rows(record: RunRecord) -> NDArray[np.intp]:
+    """Return the rows of the lineage with a finite loss; rows rise, as attempts follow another."""
+    known = record.memo.get("finite losses of the lineage")
+    if isinstance(known, np.ndarray):
+        return known  # the same for all incidents of a record
     rows = record.lineage_rows()
     column = record.columns["loss"]
-    return np.asarray(rows[column.present[rows] & np.isfinite(column.values[rows])])
+    found = np.sort(rows[column.present[rows] & np.isfinite(column.values[rows])])
+    record.memo["finite losses of the lineage"] = found
+    return found
 
 
 def plan_after(plan: Plan, after: Aftermath, axis: str) -> Plan:

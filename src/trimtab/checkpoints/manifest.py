@@ -9,12 +9,13 @@ The grade of a checkpoint is decided by the estimated onset of trouble, not by i
 change after the save: it stands in `health.json` beside the manifest.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,17 +23,24 @@ from trimtab.errors import ActError, ReadError
 
 __all__ = [
     "CheckpointOnDisk",
+    "FilesSeen",
     "Grade",
     "commit",
+    "files_seen",
     "list_checkpoints",
     "move_aside",
     "newest_healthy",
+    "read_checkpoint",
+    "regrade",
     "seal",
     "set_grade",
     "verify",
 ]
 
 Grade = Literal["healthy", "suspect", "poisoned"]
+
+FilesSeen = tuple[tuple[str, int, int], ...]
+"""Path, size in bytes and time of change of each file of a folder."""
 
 _NAME = re.compile(r"step-([0-9]{8,})")
 _CHUNK_BYTES = 1 << 20
@@ -201,25 +209,42 @@ def list_checkpoints(folder: Path, *, hashes: bool = False) -> tuple[CheckpointO
 
     Partial and damaged ones are left out.
     """
-    found: list[CheckpointOnDisk] = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not _NAME.fullmatch(path.name) or not path.is_dir() or verify(path, hashes=hashes):
-            continue
-        manifest = _manifest(path)
-        if isinstance(manifest, str):  # it went away between the two looks
-            continue
-        grade, pinned, why = _health(path)
-        found.append(
-            CheckpointOnDisk(
-                step=manifest["step"],
-                attempt=manifest["attempt"],
-                path=path,
-                grade=grade,
-                pinned=pinned,
-                why=why,
-            )
-        )
-    return tuple(sorted(found, key=lambda c: c.step))
+    paths = sorted(folder.iterdir()) if folder.is_dir() else ()
+    read = (read_checkpoint(path, hashes=hashes) for path in paths)
+    return tuple(sorted((c for c in read if c is not None), key=lambda c: c.step))
+
+
+def read_checkpoint(path: Path, *, hashes: bool = False) -> CheckpointOnDisk | None:
+    """Return the whole checkpoint in a folder; None where there is none."""
+    named = _NAME.fullmatch(path.name) is not None
+    if not named or not path.is_dir() or verify(path, hashes=hashes):
+        return None
+    manifest = _manifest(path)
+    if isinstance(manifest, str):  # it went away between the two looks
+        return None
+    grade, pinned, why = _health(path)
+    return CheckpointOnDisk(
+        step=manifest["step"],
+        attempt=manifest["attempt"],
+        path=path,
+        grade=grade,
+        pinned=pinned,
+        why=why,
+    )
+
+
+def files_seen(path: Path) -> FilesSeen:
+    """Return how the files of a folder stand, to know later whether any has changed.
+
+    No file is opened.
+    """
+    found: list[tuple[str, int, int]] = []
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with contextlib.suppress(OSError):  # it went away between the two looks
+                status = (Path(folder) / name).lstat()
+                found.append((f"{folder}/{name}", status.st_size, status.st_mtime_ns))
+    return tuple(sorted(found))
 
 
 def _health(path: Path) -> tuple[Grade, bool, str]:
@@ -252,6 +277,21 @@ def set_grade(path: Path, grade: Grade, why: str, *, pinned: bool | None = None)
         raise ReadError(f"{path}: {problem}; it cannot be graded")
     keep = _health(path)[1] if pinned is None else pinned
     _write_json(path / "health.json", {"grade": grade, "pinned": keep, "why": why})
+
+
+def regrade(
+    checkpoint: CheckpointOnDisk, grade: Grade, why: str, *, pinned: bool | None = None
+) -> CheckpointOnDisk:
+    """Revise the grade of a checkpoint that is known, and return it so; nothing is read.
+
+    Raises:
+        ReadError: The folder is gone.
+    """
+    if not (checkpoint.path / "manifest.json").is_file():
+        raise ReadError(f"{checkpoint.path}: no manifest.json; it cannot be graded")
+    keep = checkpoint.pinned if pinned is None else pinned
+    _write_json(checkpoint.path / "health.json", {"grade": grade, "pinned": keep, "why": why})
+    return replace(checkpoint, grade=grade, why=why, pinned=keep)
 
 
 def move_aside(path: Path, aside: Path) -> Path:

@@ -11,16 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.diagnosis.history import (
+    JUMP_SEEN_ROWS,
+    EarlierIncidents,
     Recurrence,
     find_lr_jump,
     find_recurrence,
     find_warm_up_end,
-    rows_before,
 )
 from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.spans import (
+    Span,
+    finite_values,
+    has_value_other_than,
+    highest,
+    last_finite,
+    last_rows,
+    lineage_spans,
+    median_spacing,
+    num_rows_of,
+    positive_peak,
+    rising_start,
+)
 
 __all__ = ["Features", "incident_features"]
 
@@ -196,17 +210,18 @@ def incident_features(
         probe: Losses of upcoming batches, where a live run was asked.
         trials: Short branches already run, in order.
     """
+    earlier = EarlierIncidents.of(earlier)
     attempt = record.attempt_index(incident.attempt)
-    before = rows_before(record, attempt, incident.onset_row)
-    during = np.arange(incident.onset_row, _last_row(record, incident, attempt) + 1)
+    before = lineage_spans(record, attempt, incident.onset_row)
+    during = (incident.onset_row, _last_row(record, incident, attempt) + 1)
     values: dict[str, object] = {
         "kinds": frozenset((incident.kind, *incident.also)),
         "severity": incident.severity,
         "axis": record.axis,
         "onset": incident.onset,
-        "rows_seen": len(before),
+        "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
-        "row_steps": _row_steps(record, attempt, int(during[-1])),
+        "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
         "precursors": _precursors(incident),
@@ -217,8 +232,8 @@ def incident_features(
     values.update(_learning_rate(record, before, incident))
     values.update(_restart(record, attempt, incident))
     collapse = "scale-collapse" in (incident.kind, *incident.also)
-    fell = during[during <= incident.peak_row] if collapse else during[:0]
-    values.update(_loss_scale(record, np.concatenate([before, fell])))
+    fell = (during[0], min(during[1], incident.peak_row + 1))
+    values.update(_loss_scale(record, (*before, fell) if collapse else before))
     values.update(_nonfinite(record, during))
     values.update(_shape(record, before, during, incident))
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
@@ -226,8 +241,7 @@ def incident_features(
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:
-    steps = record.step[record.attempts[attempt].first_row : last_row + 1]
-    return float(np.median(np.diff(steps))) if len(steps) > 1 else None
+    return median_spacing(record, record.attempts[attempt].first_row, last_row + 1)
 
 
 def _last_row(record: RunRecord, incident: Incident, attempt: int) -> int:
@@ -235,29 +249,13 @@ def _last_row(record: RunRecord, incident: Incident, attempt: int) -> int:
     return last if incident.end_row is None else min(last, incident.end_row)
 
 
-def _column(record: RunRecord, name: str, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the logged, finite values of a signal at `rows`, in order."""
-    column = record.columns.get(name)
-    if column is None:
-        return np.zeros(0)
-    values = column.values[rows[column.present[rows]]]
-    return values[np.isfinite(values)]
-
-
 def _level(values: NDArray[np.float64]) -> float | None:
     return float(np.median(values[-_LEVEL_ROWS:])) if len(values) else None
 
 
 def _since_last(incident: Incident, earlier: Sequence[Incident]) -> int | None:
-    ends = [
-        incident.onset_row - other.end_row
-        for other in earlier
-        if other.attempt == incident.attempt
-        and other.end_row is not None
-        and other.end_row <= incident.onset_row
-        and other.severity != "info"
-    ]
-    return min(ends, default=None)
+    end = EarlierIncidents.of(earlier).last_end(incident.attempt, incident.onset_row)
+    return None if end is None else incident.onset_row - end
 
 
 def _precursors(incident: Incident) -> tuple[str, ...]:
@@ -269,10 +267,10 @@ def _precursors(incident: Incident) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _clip(record: RunRecord, before: NDArray[np.intp]) -> dict[str, object]:
+def _clip(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
     clip = record.facts.get("clip")
     limit = ASSUMED_CLIP if clip is None or clip <= 0 else clip
-    norms = _column(record, "grad_norm", before)[-_LEVEL_ROWS:]
+    norms = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
     values: dict[str, object] = {
         "clip": limit,
         "clip_assumed": limit != clip,
@@ -285,31 +283,33 @@ def _clip(record: RunRecord, before: NDArray[np.intp]) -> dict[str, object]:
 
 
 def _learning_rate(
-    record: RunRecord, before: NDArray[np.intp], incident: Incident
+    record: RunRecord, before: Sequence[Span], incident: Incident
 ) -> dict[str, object]:
-    rows = np.append(before, incident.onset_row)
-    column = record.columns.get("lr")
+    onset = (incident.onset_row, incident.onset_row + 1)
+    spans = (*before, onset)
     values: dict[str, object] = {}
-    if column is not None:
-        known = rows[column.present[rows] & np.isfinite(column.values[rows])]
-        lr, step = column.values[known], record.step[known]
-        values.update(_rates(lr, step, known, incident))
+    if record.columns.get("lr") is not None:
+        values.update(_rates(record, spans, incident))
+        rows, lr = rising_start(record, "lr", spans)
         end = find_warm_up_end(lr)
-        if end is not None and step[end] > 0:
-            values["warm_up_ratio"] = float(incident.onset / step[end])
+        step = 0.0 if end is None else float(record.step[rows[end]])
+        if step > 0:
+            values["warm_up_ratio"] = float(incident.onset / step)
     return {**values, **_stated_warm_up(record, incident)}
 
 
-def _rates(
-    lr: NDArray[np.float64], step: NDArray[np.float64], rows: NDArray[np.intp], incident: Incident
-) -> dict[str, object]:
-    if not len(lr) or lr.max() <= 0:
+def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict[str, object]:
+    peak = highest(record, "lr", spans)
+    if peak is None or peak <= 0:
         return {}
+    # no more rows than a jump is sought in: what lies before them changes nothing
+    rows, lr = last_finite(record, "lr", spans, JUMP_SEEN_ROWS)
     values: dict[str, object] = {
         "lr_onset": float(lr[-1]),
-        "lr_peak_share": float(lr[-1] / lr.max()),
+        "lr_peak_share": float(lr[-1] / peak),
     }
     if len(lr) > 3:
+        step = np.array([float(record.step[row]) for row in rows.tolist()])
         jump = find_lr_jump(step, lr)
         values["lr_jump"] = 1.0 if jump is None else jump.ratio
         if jump is not None:
@@ -345,31 +345,32 @@ def _restart(record: RunRecord, attempt: int, incident: Incident) -> dict[str, o
     return values
 
 
-def _loss_scale(record: RunRecord, before: NDArray[np.intp]) -> dict[str, object]:
-    column = record.columns.get("loss_scale")
-    if column is None or not (column.logged() != 1.0).any():  # bf16 runs print a constant 1
+def _loss_scale(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
+    whole = ((0, record.num_rows),)
+    if not has_value_other_than(record, "loss_scale", whole, 1.0):  # bf16 runs print a constant 1
         return {}
-    rows = before[column.present[before] & (column.values[before] > 0)]
-    if len(rows) < 2:
+    found = positive_peak(record, "loss_scale", before)
+    if found is None:
         return {"has_loss_scale": True}
-    scale = column.values[rows]
-    top = int(len(scale) - 1 - np.argmax(scale[::-1]))
-    halvings = float(np.log2(scale[top] / scale[-1]))
+    top, peak, last, now = found
+    halvings = float(np.log2(np.float64(peak) / now))
     values: dict[str, object] = {"has_loss_scale": True, "scale_halvings": halvings}
-    if halvings >= 1 and top + 1 < len(rows):
-        early = _column(record, "grad_norm", before[before <= rows[top]])
-        near, far = early[-8:], early[:-8][-_LEVEL_ROWS:]
+    if halvings >= 1 and top != last:
+        until = [(first, min(stop, top + 1)) for first, stop in before]
+        early = last_finite(record, "grad_norm", until, 8 + _LEVEL_ROWS)[1]
+        near, far = early[-8:], early[:-8]
         if len(near) and len(far) >= 8:
             values["gnorm_before_scale"] = float(np.median(near) / np.median(far))
     return values
 
 
-def _nonfinite(record: RunRecord, during: NDArray[np.intp]) -> dict[str, object]:
+def _nonfinite(record: RunRecord, during: Span) -> dict[str, object]:
     first: dict[str, int] = {}
+    rows = slice(*during)
     for name, label in (("loss", "loss"), ("grad_norm", "grads")):
         column = record.columns.get(name)
         if column is not None:
-            bad = during[column.present[during] & ~np.isfinite(column.values[during])]
+            bad = np.flatnonzero(column.present[rows] & ~np.isfinite(column.values[rows]))
             if len(bad):
                 first[label] = int(bad[0])
     if len(first) == 2 and len(set(first.values())) == 1:
@@ -378,7 +379,7 @@ def _nonfinite(record: RunRecord, during: NDArray[np.intp]) -> dict[str, object]
 
 
 def _shape(
-    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+    record: RunRecord, before: Sequence[Span], during: Span, incident: Incident
 ) -> dict[str, object]:
     values: dict[str, object] = {
         "recovered": (
@@ -388,8 +389,10 @@ def _shape(
         ),
         "num_rows": None if incident.end_row is None else incident.end_row - incident.onset_row + 1,
     }
-    quiet_loss, quiet_norm = _column(record, "loss", before), _column(record, "grad_norm", before)
-    loss, norm = _column(record, "loss", during), _column(record, "grad_norm", during)
+    quiet_loss = last_finite(record, "loss", before, _LEVEL_ROWS)[1]
+    quiet_norm = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
+    loss = finite_values(record, "loss", *during)
+    norm = finite_values(record, "grad_norm", *during)
     level, norm_level = _level(quiet_loss), _level(quiet_norm)
     if level is not None and len(loss):
         height = float(loss.max() - level)
@@ -408,15 +411,16 @@ def _shape(
 
 
 def _gnorm_lead(
-    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], level: float
+    record: RunRecord, before: Sequence[Span], during: Span, level: float
 ) -> int | None:
-    """Rows from the first grad norm above 3 times its level to the onset of the loss.
+    """Return the rows from the first grad norm above 3 times its level to the onset of the loss.
 
-    None: never.
+    None: it never rose so far.
     """
     column = record.columns["grad_norm"]
-    rows = np.concatenate([before[-16:], during[:64]])
+    led = last_rows(before, 16)
+    rows = np.concatenate([led, np.arange(during[0], min(during[1], during[0] + 64))])
     high = column.present[rows] & (column.values[rows] > _OUTSTANDING * level)
     if not high.any():
         return None
-    return len(before[-16:]) - int(np.argmax(high))
+    return len(led) - int(np.argmax(high))

@@ -3,17 +3,22 @@
 Pure functions over a `RunRecord`; nothing here weighs evidence.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.spans import lineage_spans
 
 __all__ = [
     "JUMP_LOOKBACK_ROWS",
+    "JUMP_SEEN_ROWS",
+    "EarlierIncidents",
     "LrJump",
     "Recurrence",
     "find_lr_jump",
@@ -26,6 +31,9 @@ __all__ = [
 JUMP_LOOKBACK_ROWS = 128
 """A change of learning rate further back than this many rows is not put before an incident. Ours.
 """
+
+JUMP_SEEN_ROWS = JUMP_LOOKBACK_ROWS + 32
+"""Rows that `find_lr_jump` looks at in all: the slopes before the first candidate, too."""
 
 _JUMP_RATIO = 1.3
 _STEEPER = 4.0
@@ -41,23 +49,8 @@ def rows_before(record: RunRecord, attempt: int, end_row: int) -> NDArray[np.int
         attempt: Index of the attempt that `end_row` belongs to.
         end_row: First row left out.
     """
-    by_number = {a.number: i for i, a in enumerate(record.attempts)}
-    own = record.attempts[attempt]
-    parts = [np.arange(own.first_row, max(own.first_row, min(end_row, own.end_row)))]
-    seen = {attempt}
-    child = own
-    while child.parent is not None and by_number.get(child.parent, attempt) not in seen:
-        index = by_number[child.parent]
-        seen.add(index)
-        parent = record.attempts[index]
-        rows = np.arange(parent.first_row, parent.end_row)
-        if child.parent_step is not None:
-            rows = rows[record.step[rows] <= child.parent_step]
-        elif child.first_row < child.end_row:
-            rows = rows[record.step[rows] < record.step[child.first_row]]
-        parts.append(rows)
-        child = parent
-    return np.concatenate(parts[::-1]).astype(np.intp)
+    spans = lineage_spans(record, attempt, end_row)
+    return np.concatenate([np.arange(*span, dtype=np.intp) for span in spans])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +134,58 @@ def warm_up_label(position: float, end: float) -> str:
     return "warm-up end" if end > 0 and low <= position / end <= high else ""
 
 
+class EarlierIncidents(Sequence[Incident]):
+    """Incidents in the order in which they were found, known by attempt.
+
+    What came before an incident is found without a pass over all: a log may hold thousands.
+    """
+
+    def __init__(self, incidents: Iterable[Incident] = ()) -> None:
+        """Start with these."""
+        self._all: list[Incident] = []
+        self._alarms: dict[str, list[Incident]] = {}
+        self._ends: dict[str, list[int]] = {}
+        for incident in incidents:
+            self.append(incident)
+
+    @classmethod
+    def of(cls, incidents: Sequence[Incident]) -> "EarlierIncidents":
+        """Return incidents as such; themselves where they are."""
+        return incidents if isinstance(incidents, cls) else cls(incidents)
+
+    def append(self, incident: Incident) -> None:
+        """Add the next one."""
+        self._all.append(incident)
+        if incident.severity != "info":
+            self._alarms.setdefault(incident.attempt, []).append(incident)
+            if incident.end_row is not None:
+                insort(self._ends.setdefault(incident.attempt, []), incident.end_row)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: int) -> Incident: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Incident]: ...
+
+    def __getitem__(self, index: int | slice) -> Incident | Sequence[Incident]:
+        """Return one of them, or some."""
+        return self._all[index]
+
+    def alarms_by_attempt(self) -> Mapping[str, Sequence[Incident]]:
+        """Return those that are more than information, by the number of their attempt."""
+        return self._alarms
+
+    def last_end(self, attempt: str, row: int) -> int | None:
+        """Return the last row up to `row` at which an alarm of an attempt ended."""
+        ends = self._ends.get(attempt, ())
+        place = bisect_right(ends, row)
+        return ends[place - 1] if place else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
     """The same trouble in an earlier attempt."""
@@ -185,11 +230,13 @@ def find_recurrence(
         first = float(record.step[own.first_row])
         resumed_at = first if first < incident.onset else None
     failures: dict[str, Incident] = {}
-    for other in earlier:
-        if other.severity == "info" or other.attempt == incident.attempt:
+    for number, alarms in EarlierIncidents.of(earlier).alarms_by_attempt().items():
+        if number == incident.attempt or record.attempt_index(number) >= here:
             continue
-        if record.attempt_index(other.attempt) < here and _met_again(other, incident, resumed_at):
-            failures[other.attempt] = other
+        latest = (a for a in reversed(alarms) if _met_again(a, incident, resumed_at))
+        found = next(latest, None)
+        if found is not None:
+            failures[number] = found
     if not failures:
         return None
     previous = max(failures.values(), key=lambda f: record.attempt_index(f.attempt))

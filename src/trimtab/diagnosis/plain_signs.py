@@ -9,10 +9,18 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from trimtab.diagnosis.history import EarlierIncidents
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.spans import (
+    Span,
+    finite_values,
+    first_finite,
+    has_finite,
+    logs_any,
+    lowest,
+)
 
 __all__ = ["plain_signs"]
 
@@ -34,8 +42,8 @@ def plain_signs(
     record: RunRecord,
     incident: Incident,
     *,
-    before: NDArray[np.intp],
-    during: NDArray[np.intp],
+    before: Sequence[Span],
+    during: Span,
     earlier: Sequence[Incident],
 ) -> dict[str, object]:
     """Return the plain signs of an incident, by the names that they have among the features.
@@ -43,8 +51,8 @@ def plain_signs(
     Args:
         record: What the run logged.
         incident: The episode.
-        before: int [n], rows of its lineage that led to the onset.
-        during: int [m], rows from the onset to the end.
+        before: Spans of rows of its lineage that led to the onset.
+        during: The span of rows from the onset to the end.
         earlier: Incidents that came before it.
     """
     loss, classes = _uniform_classes(record, before, during, incident) or (None, None)
@@ -59,29 +67,25 @@ def plain_signs(
 
 
 def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:
-    steps = [
+    alarms = EarlierIncidents.of(earlier).alarms_by_attempt().get(incident.attempt, ())
+    steps = (
         other.first_step
-        for other in earlier
-        if other.attempt == incident.attempt
-        and other.severity == "critical"
-        and other.onset_row < incident.onset_row
-    ]
-    return steps[-1] if steps else None
+        for other in reversed(alarms)
+        if other.severity == "critical" and other.onset_row < incident.onset_row
+    )
+    return next(steps, None)
 
 
 def _never_finite(
-    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+    record: RunRecord, before: Sequence[Span], during: Span, incident: Incident
 ) -> bool:
-    """Tell whether a not finite loss or norm is all that was logged up to the end of the
-    incident."""
+    """Return whether no finite loss or norm was logged up to the end of the incident."""
     if "non-finite" not in (incident.kind, *incident.also):
         return False
-    rows = np.concatenate([before, during])
+    spans = (*before, during)
     for name in ("loss", "grad_norm"):
-        column = record.columns.get(name)
-        known = rows[column.present[rows]] if column is not None else rows[:0]
-        if column is not None and len(known):
-            return not np.isfinite(column.values[known]).any()
+        if logs_any(record, name, spans):
+            return not has_finite(record, name, spans)
     return False
 
 
@@ -104,7 +108,7 @@ def _clean_rows_after(record: RunRecord, incident: Incident) -> int | None:
 
 
 def _uniform_classes(
-    record: RunRecord, before: NDArray[np.intp], during: NDArray[np.intp], incident: Incident
+    record: RunRecord, before: Sequence[Span], during: Span, incident: Incident
 ) -> tuple[float, int] | None:
     """Return (loss, number of classes) where a loss stands still at their logarithm; else None.
 
@@ -112,10 +116,10 @@ def _uniform_classes(
     or, of more classes than a loss can tell apart, that at which the run began. Without a stated
     number the run must have learnt before: a loss can stand anywhere.
 
-    NaN and Inf are left out. Cost: O(n log n) in the rows.
+    NaN and Inf are left out. Cost: O(m) in the rows of the incident.
     """
-    loss, early = _loss(record, during), _loss(record, before)
-    if "loss" not in incident.signals or len(loss) < 8:
+    loss = finite_values(record, "loss", *during) if "loss" in incident.signals else np.zeros(0)
+    if len(loss) < 8:
         return None
     level = float(np.median(loss))
     spread = 1.4826 * float(np.median(np.abs(loss - level)))
@@ -127,16 +131,9 @@ def _uniform_classes(
         return (level, round(stated)) if near else None
     classes = math.exp(level)
     whole = max(2, round(classes))
-    if not len(early) or float(early.min()) > _LEARNT * level:
+    least, start = lowest(record, "loss", before), first_finite(record, "loss", before)
+    if least is None or start is None or least > _LEARNT * level:
         return None
     counted = classes <= _MOST_COUNTED and abs(classes - whole) <= _NEAR_WHOLE
-    began = classes > _MOST_COUNTED and abs(float(early[0]) - level) <= _NEAR_START * level
+    began = classes > _MOST_COUNTED and abs(start - level) <= _NEAR_START * level
     return (level, whole) if counted or began else None
-
-
-def _loss(record: RunRecord, rows: NDArray[np.intp]) -> NDArray[np.float64]:
-    column = record.columns.get("loss")
-    if column is None:
-        return np.zeros(0)
-    values = column.values[rows[column.present[rows]]]
-    return values[np.isfinite(values)]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from trimtab.record import RunRecord
+from trimtab.signals.spans import has_value_other_than
 
 __all__ = ["TRAITS", "traits_of"]
 
@@ -60,8 +61,8 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
         or any(_LANGUAGE_WORDS.search(text) for text in _named(record))
     ):
         found.add("language-model")
-    scale = record.columns.get("loss_scale")
-    if (scale is not None and bool((scale.logged() != 1.0).any())) or _says_half(record):
+    whole = ((0, record.num_rows),)
+    if has_value_other_than(record, "loss_scale", whole, 1.0) or _says_half(record):
         found.add("loss-scale")
     return frozenset(found)
 

@@ -21,7 +21,7 @@ from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, unit_scale
 
-__all__ = ["is_run_directory", "read_run_directory"]
+__all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"]
 
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
 _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
@@ -52,7 +52,7 @@ def read_run_directory(path: Path) -> RunRecord:
         ReadError: There are no samples, or a sample line is broken.
     """
     builder = RecordBuilder(str(path), "trimtab")
-    builder.facts.update(_facts(path / "run.toml", builder.notes))
+    builder.facts.update(read_facts(path / "run.toml", builder.notes))
     branches = list(_branches(path, builder.notes))
     num_torn = 0
     if (path / "signals").is_symlink():
@@ -199,8 +199,13 @@ def _known(
         yield name, number
 
 
-def _facts(settings: Path, notes: list[str]) -> dict[str, float]:
-    """Return the numbers among the settings as launched, by their last name."""
+def read_facts(settings: Path, notes: list[str]) -> dict[str, float]:
+    """Return the numbers among the settings in a `run.toml`, by their last name.
+
+    Args:
+        settings: The file; without one there are no settings.
+        notes: Takes what is to be said of a file that cannot be read.
+    """
     if not settings.is_file():
         return {}
     try:
@@ -208,8 +213,13 @@ def _facts(settings: Path, notes: list[str]) -> dict[str, float]:
     except (ValueError, RecursionError, OSError) as error:  # also a number of 5,000 digits
         notes.append(f"run.toml cannot be read ({error}); its settings are left out")
         return {}
+    return facts_among(data)
+
+
+def facts_among(settings: Mapping[str, object]) -> dict[str, float]:
+    """Return the numbers among settings, nested or not, by their last name."""
     facts: dict[str, float] = {}
-    for key, value in flatten(data):
+    for key, value in flatten(dict(settings)):
         name = key.rpartition("/")[2]
         number = None if isinstance(value, bool) else _finite(value)
         if number is not None:

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.state.decisions import Decisions
@@ -194,8 +193,7 @@ class Rollbacks:
         """Return the values of the last action with a remedy that was not undone; `id` names it."""
         undone: set[int] = set()
         standing: dict[str, Any] | None = None
-        events, _ = read_journal(self._parts.recorder.directory.journal)
-        actions = [e for e in events if e.event == "action"]
+        actions = self._parts.recorder.live.events("action")
         for e in actions:
             values = e.data.get("values")
             if str(e.data.get("remedy", "")) == f"undo {remedy}" and isinstance(values, dict):

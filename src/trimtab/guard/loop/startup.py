@@ -44,6 +44,8 @@ def begin(
         **_sizes(parts),
     }
     recorder.settings(settings)
+    if parts.ranks.chief:
+        recorder.live.read_past(parts.policy.past_runs)
     if is_old and parts.ranks.agree(lambda: not recorder.directory.journal.stat().st_size):
         store.note(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
@@ -93,7 +95,7 @@ def _resume(
         parts.points,
         judgement=parts.judgement,
         ranks=parts.ranks,
-        directory=parts.recorder.directory,
+        recorder=parts.recorder,
     )
     if loaded_step is None:
         return resumption.resume() if is_old else Resumed()

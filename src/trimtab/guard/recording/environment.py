@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 __all__ = ["layout", "reproducibility", "seed_all"]
 
 _LARGEST_SEED = 2**32 - 1
-"""NumPy takes none above."""
+"""NumPy accepts no larger seed."""
 
 _WORKSPACE = ":4096:8"
-"""Setting of CUBLAS_WORKSPACE_CONFIG under which cuBLAS repeats itself, from its documentation."""
+"""CUBLAS_WORKSPACE_CONFIG with which cuBLAS is deterministic, from its documentation."""
 
 
 def seed_all(seed: int, *, deterministic: bool = False) -> dict[str, str | int]:
-    """Seed Python, NumPy and torch on every device; return what `reproducibility` says after it.
+    """Seed Python, NumPy and torch on every device; return what `reproducibility` gives then.
 
-    Call it before anything is drawn: before the model, the sampler and the workers are made. On
-    several ranks, give all the same seed where the model is made and `seed + rank` where data is
-    drawn, if ranks should draw differently.
+    Call it before anything random is drawn: before the model, the sampler and the workers are made.
+    On several ranks, use the same seed where the model is made, and `seed + rank` where data is
+    drawn if the ranks should draw differently.
 
     Args:
         seed: 0 to 2**32 - 1.
-        deterministic: Also let torch use only kernels that repeat themselves; one that has no such
-            form then raises. Costs speed; CUDA needs it set before its first use.
+        deterministic: Also let torch use deterministic kernels only; an operation without one then
+            raises. Costs speed; on CUDA, set it before CUDA is first used.
 
     Raises:
         ConfigError: The seed is out of range.
@@ -62,9 +62,9 @@ def seed_all(seed: int, *, deterministic: bool = False) -> dict[str, str | int]:
 
 
 def reproducibility() -> dict[str, str | int]:
-    """Return seeds and flags in force, and versions, as plain values.
+    """Return the seeds and flags in force, and versions, as plain values.
 
-    `seed` is torch's own: what `torch.manual_seed` was last given, or what it began with.
+    `seed` is that of torch: the last one given to `torch.manual_seed`, or its initial one.
     """
     found: dict[str, str | int] = {
         "seed": torch.initial_seed(),
@@ -93,13 +93,12 @@ def _word(flag: object) -> str:
 
 
 def layout(parameters: Iterable[torch.Tensor], world_size: int) -> dict[str, int]:
-    """Return how the ranks share the work.
+    """Return how the ranks share the work: world size, data, tensor and pipeline parallel sizes.
 
-    World size, and data, tensor and pipeline parallel sizes.
-
-    Read from the device meshes of the parameters: a dimension whose name holds `tp`, `pp` or `cp`
-    is what it is called, every other one (`dp`, `fsdp`, none) is data parallel. Without a mesh all
-    ranks are data parallel, as under DDP. A pipeline that lies on no mesh of its own is not seen.
+    Read from the device meshes of the parameters. A dimension whose name contains `tp`, `pp` or
+    `cp` is tensor, pipeline or context parallel; every other dimension (`dp`, `fsdp`, unnamed) is
+    data parallel. Without a mesh all ranks are data parallel, as under DDP. A pipeline without a
+    mesh is not recognized.
     """
     sizes: dict[str, int] = {}
     for parameter in parameters:

@@ -1,6 +1,6 @@
-"""Writes a run down while it runs.
+"""Writes the run directory while the run goes on: samples, events, the settings as launched.
 
-Samples of each attempt, events, and the settings as launched.
+What is written is kept in memory too, as a `LiveRecord`: nothing is read back from the directory.
 """
 
 from __future__ import annotations
@@ -8,17 +8,19 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import orjson
 
 from trimtab.chronicle.journal import Event, Journal
 from trimtab.errors import ChronicleError
 from trimtab.guard.recording.fault_barrier import to_stderr
+from trimtab.guard.recording.live_record import LiveRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import BinaryIO
 
     from trimtab.chronicle.rundir import RunDirectory
@@ -28,41 +30,47 @@ __all__ = ["Listener", "Recorder"]
 
 
 class Listener(Protocol):
-    """Hears what is written down, as it is; on the first rank only.
+    """Receives what is recorded, when it is recorded; on the first rank only.
 
-    A listener that fails is left out from then on, which is journalled; training goes on.
+    A listener that raises is removed, which is journalled; training goes on.
     """
 
     def sample(self, step: int, values: Mapping[str, float], *, attempt: str) -> None:
-        """Take in the signals of one step; steps fall back in a rollback. NaN is a value here."""
+        """Receive the signals of one step; steps fall back in a rollback. NaN is a value."""
 
     def event(self, event: Event) -> None:
-        """Take in an event of the journal."""
+        """Receive an event of the journal."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close: nothing more follows."""
 
 
 class Recorder:
     """The only writer of a run directory's journal and signals."""
 
     def __init__(self, directory: RunDirectory, *, writes: bool = True) -> None:
-        """Open the run directory for writing; it is made where it does not exist.
+        """Open the run directory for writing, and make it where it does not exist.
 
         Args:
-            directory: Where to.
+            directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
 
         Raises:
-            ChronicleError: It cannot be written.
+            ChronicleError: The directory cannot be written.
         """
         self.directory = directory
         self.journal = Journal(directory.journal) if writes else None
         self.attempt = ""
         self.closed = False
         self.num_actions = 0
-        """`action` events that this process wrote; on ranks that write nothing, those told of."""
+        """`action` events of this process; counted on all ranks, written on the first."""
         self.listeners: list[Listener] = []
+        self.live = LiveRecord(directory)
+        """What was recorded, in memory; it stays empty on ranks that write nothing."""
+        if writes:
+            self.live.fill()
+        self._settings_known: set[str] | None = None
+        """Keys in `run.toml`; None before `settings`."""
         self._file: BinaryIO | None = None
 
     def start_attempt(
@@ -74,9 +82,9 @@ class Recorder:
         parent_step: int | None,
         why: str,
         trial: bool,
-        **more: Any,
+        **more: object,
     ) -> None:
-        """Begin a new attempt: its own file of samples, and an event."""
+        """Begin a new attempt: its own file of samples, and an event with all of these fields."""
         self._close_file()
         self.attempt = number
         if self.journal is None:
@@ -89,6 +97,15 @@ class Recorder:
             raise ChronicleError(
                 f"{path}: cannot be opened for writing ({error.strerror})"
             ) from error
+        settings = more.get("settings")
+        self.live.start_attempt(
+            number,
+            parent=parent,
+            parent_step=parent_step,
+            why=why,
+            trial=trial,
+            settings=settings if isinstance(settings, Mapping) else None,
+        )
         self.event(
             "attempt",
             step=step,
@@ -101,21 +118,22 @@ class Recorder:
         )
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
-        """Append one step; NaN and Inf are written as strings, because JSON has none."""
+        """Append one step; NaN and Inf are written as strings, because JSON has neither."""
         if self.journal is None:
             return
-        row: dict[str, Any] = {"step": step}
+        row: dict[str, object] = {"step": step}
         for name, value in values.items():
             row[name] = value if math.isfinite(value) else _word(value)
         row.update(labels)
-        row["step"] = step  # whatever else is called so
+        row["step"] = step  # a signal or a label of that name must not hide it
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
+        self.live.add(step, values)  # after the write: memory holds no row that the file lacks
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
-        """Append what was measured block by block; a file of its own, one line per reading."""
+        """Append what was measured per layer, to a file of its own with one line per reading."""
         if self.journal is None:
             return
         folder = self.directory.signals / "layers"
@@ -127,7 +145,7 @@ class Recorder:
         with (folder / f"{self.attempt}.jsonl").open("ab") as file:
             file.write(orjson.dumps(row) + b"\n")
 
-    def event(self, event: str, *, step: int, **data: Any) -> None:
+    def event(self, event: str, *, step: int, **data: object) -> None:
         """Append one event to the journal.
 
         Raises:
@@ -137,22 +155,23 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.journal.append(event, attempt=self.attempt, step=step, **data)
+            self.live.note_event(event, self.attempt, step, data)
         self.num_actions += event == "action"
         if self.listeners:
-            told = Event(
+            passed = Event(
                 datetime.now(UTC).isoformat(timespec="milliseconds"),
                 event,
                 self.attempt,
                 step,
                 data,
             )
-            self._pass_on(lambda listener: listener.event(told), step)
+            self._pass_on(lambda listener: listener.event(passed), step)
 
-    def _pass_on(self, tell: Callable[[Listener], None], step: int) -> None:
-        """Tell each listener; one that fails is left out from then on."""
+    def _pass_on(self, pass_to: Callable[[Listener], None], step: int) -> None:
+        """Call each listener; one that raises is removed."""
         for listener in tuple(self.listeners):
             try:
-                tell(listener)
+                pass_to(listener)
             except Exception as error:  # noqa: BLE001 - somebody else's logger stops no run
                 self.listeners.remove(listener)
                 text = (
@@ -179,15 +198,18 @@ class Recorder:
             text=finding.text,
             closed=finding.closed,
         )
+        self.live.mark((finding.onset_row, finding.peak_row))
 
-    def settings(self, settings: Mapping[str, Any]) -> None:
-        """Write `run.toml` once; a later launch leaves the first one in place.
+    def settings(self, settings: Mapping[str, object]) -> None:
+        """Write `run.toml` at the first launch; a later launch leaves it as it is.
 
         Raises:
             ChronicleError: It cannot be written.
         """
         path = self.directory.settings
-        if self.journal is not None and not path.exists():
+        if self.journal is None:
+            return
+        if not path.exists():
             lines = [
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
@@ -198,19 +220,22 @@ class Recorder:
                     f"{path}: cannot be written ({error.strerror}); free space or choose another"
                     " run directory"
                 ) from error
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        self._settings_known = {line.partition(" = ")[0] for line in lines}
+        self.live.read_facts(path)
 
-    def add_setting(self, key: str, value: Any) -> None:
-        """Add to `run.toml` what is known only later; what is in it stays."""
-        path = self.directory.settings
-        if self.journal is None or not path.exists():
+    def add_setting(self, key: str, value: object) -> None:
+        """Add a setting to `run.toml` that is known only later; one of that name stays."""
+        known = self._settings_known
+        if known is None or key in known or not self.directory.settings.exists():
             return
-        if any(line.startswith(f"{key} = ") for line in path.read_text("utf-8").splitlines()):
-            return
-        with path.open("a", encoding="utf-8") as file:
+        known.add(key)
+        with self.directory.settings.open("a", encoding="utf-8") as file:
             file.write(f"{key} = {_toml(value)}\n")
+        self.live.note_fact(key, value)
 
     def close(self) -> None:
-        """Close both files; nothing can be written afterwards."""
+        """Close the journal and the file of samples; nothing can be written afterwards."""
         if not self.closed:
             self.closed = True
             self._close_file()
@@ -222,7 +247,7 @@ class Recorder:
 
     def _close_file(self) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk was told of when the row was written
+            with contextlib.suppress(OSError):  # a full disk has raised when the row was written
                 self._file.close()
             self._file = None
 
@@ -231,7 +256,7 @@ def _word(value: float) -> str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _toml(value: Any) -> str:
+def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

@@ -1,9 +1,10 @@
-"""One run directory, one writer: a lock that the system takes back when the process dies.
+"""One run directory, one writer: a lock that the system releases when the process dies.
 
-`.lock` in the run directory is held with `flock` for as long as a guard is open, and says who holds
-it. A killed process leaves the file behind but not the lock, and a process that was forked from it
-lets go at once, so that it cannot outlive the guard with it. Where a file system has no locks (some
-network ones), the run goes on without.
+`.lock` in the run directory is held with `flock` for as long as a guard is open, and names the
+process that holds it. A killed process leaves the file behind but not the lock. A process that is
+forked from the holder releases its copy at once, so that it cannot keep the lock after the guard
+has closed. Where a file system has no locks (some network file systems), the run goes on without
+one.
 """
 
 from __future__ import annotations
@@ -68,25 +69,23 @@ class RunLock:
         self._fd = descriptor
         _HELD.add(self)
         _watch_forks()
-        # an object that is gone must not hold the directory: a retry in the same process goes on
+        # a lock that was garbage-collected must not hold the directory: a retry in this process
+        # would be refused
         self._finalizer = weakref.finalize(self, _close, descriptor)
         holder = json.dumps({"pid": os.getpid(), "host": platform.node()})
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without saying for whom
+        with contextlib.suppress(OSError):  # a full disk: the lock holds, but names nobody
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, holder.encode() + b"\n", 0)
 
     def release(self) -> None:
-        """Give the lock back; the file stays."""
+        """Release the lock; the file stays."""
         if self._fd is not None:
             self._finalizer()
             self._fd = None
 
 
-def _let_go() -> None:
-    """In a forked process: close its copies.
-
-    Which leaves the lock with the process that took it.
-    """
+def _release_all() -> None:
+    """Close the copies of a forked process; the process that took the lock keeps it."""
     for lock in list(_HELD):
         lock.release()
 
@@ -94,7 +93,7 @@ def _let_go() -> None:
 @cache
 def _watch_forks() -> None:
     if hasattr(os, "register_at_fork"):  # not on Windows
-        os.register_at_fork(after_in_child=_let_go)
+        os.register_at_fork(after_in_child=_release_all)
 
 
 def _close(descriptor: int) -> None:

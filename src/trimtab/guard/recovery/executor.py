@@ -18,7 +18,6 @@ from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
 from trimtab.guard.step.actuators import read_setting
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -323,8 +322,8 @@ class Recovery:
     # -- answers ----------------------------------------------------------------------------
 
     def _record(self) -> RunRecord:
-        """Return the rows so far: the very ones that `trimtab inspect` will see."""
-        return read_run_directory(self.engine.directory.root)
+        """Return the rows so far, from memory: the same that `trimtab inspect` reads from files."""
+        return self.engine.recorder.live.record()
 
     def _find_incident(self, question: c.FindIncident) -> ev.IncidentFound:
         def find() -> ev.IncidentInRecord | None:

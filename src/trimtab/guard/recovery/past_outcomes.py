@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.chronicle.journal import read_journal
-from trimtab.chronicle.rundir import RunDirectory
-from trimtab.errors import TrimtabError
 from trimtab.plan.memory import what_worked
 
 if TYPE_CHECKING:
@@ -21,18 +17,14 @@ def arms_that_worked(engine: Engine, kind: str) -> tuple[str, ...]:
 
     This run's before others'.
 
-    The first rank reads the journals, and all go by it. A past run that cannot be read counts as
-    one without experience.
+    The first rank knows them, and all go by it.
     """
     return engine.ranks.agree(lambda: _read(engine, kind))
 
 
 def _read(engine: Engine, kind: str) -> tuple[str, ...]:
     found: list[str] = []
-    for root in (engine.directory.root, *map(Path, engine.policy.past_runs)):
-        try:
-            events, _ = read_journal(RunDirectory(root).journal)
-        except TrimtabError:
-            continue
+    live = engine.recorder.live
+    for events in (live.events(), *live.past_events()):
         found += what_worked((e.event, e.data) for e in events).get(kind, ())
     return tuple(dict.fromkeys(found))

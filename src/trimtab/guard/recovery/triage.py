@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.incidents import group_findings
+from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 
 if TYPE_CHECKING:
@@ -111,11 +111,8 @@ def find_incident(
 ) -> tuple[Incident, frozenset[Key]] | None:
     """Return the latest incident that is not yet handled, and the keys of its findings."""
     here = [f for f in findings if f.onset_row < record.num_rows]
-    for incident in reversed(group_findings(record, here)):
-        keys = frozenset(f.key for f in incident.findings if f.severity != "info")
-        if incident.severity != "info" and keys - handled:
-            return incident, keys
-    return None
+    found = newest_unhandled(record, here, handled)
+    return None if found is None else (found[0], frozenset(found[1]))
 
 
 def loss_level(record: RunRecord, step: int, *, window_rows: int = 64) -> tuple[float, float]:

@@ -23,11 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
+    FilesSeen,
     Grade,
+    files_seen,
     list_checkpoints,
     move_aside,
     newest_healthy,
-    set_grade,
+    read_checkpoint,
+    regrade,
     verify,
 )
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
@@ -103,6 +106,10 @@ class Store:
         self._beside: Ranks | None = None
         self._pending: Pending | None = None
         self._notes: list[str] = []
+        self._known: dict[Path, tuple[FilesSeen, CheckpointOnDisk | None]] = {}
+        """What was read of each folder, and how its files stood then."""
+        if ranks.chief:
+            self._listed()
         self.mirror: Mirror | None = None
         """Keeps up the second place; None without one, and on all ranks but the first."""
         if copy_to is not None and ranks.chief:
@@ -187,8 +194,11 @@ class Store:
         if not self._ranks.chief:
             return
         path = self._directory.checkpoint_of(pending.step)
-        if pending.doubt and not pending.suspect:
-            self._regrade(path, "suspect", pending.doubt, now=pending.step)
+        saved = read_checkpoint(path)  # looked at once more, as a restart would
+        if saved is not None:
+            self._know(saved)
+        if saved is not None and pending.doubt and not pending.suspect:
+            self._regrade(saved, "suspect", pending.doubt, now=pending.step)
         elif self.mirror is not None and not pending.suspect:
             self.mirror.copy(path)
         self._thin_out(pending.step)
@@ -275,19 +285,20 @@ class Store:
         before = [c for c in healthy if c.step < finding.onset]
         self.whole_step = max((c.step for c in healthy if c not in doubtful), default=-1)
         for checkpoint in doubtful:
-            self._regrade(checkpoint.path, "suspect", why, now=int(finding.step))
+            self._regrade(checkpoint, "suspect", why, now=int(finding.step))
         if doubtful and before and not before[-1].pinned:
             self._pin(before[-1])
 
-    def _regrade(self, path: Path, grade: Grade, why: str, *, now: int) -> None:
-        set_grade(path, grade, why)
+    def _regrade(self, checkpoint: CheckpointOnDisk, grade: Grade, why: str, *, now: int) -> None:
+        self._know(regrade(checkpoint, grade, why))
+        name = checkpoint.path.name
         if self.mirror is not None:
-            self.mirror.grade(path.name, grade, why)
-        self._recorder.event("checkpoint", step=now, path=path.name, grade=grade, why=why)
+            self.mirror.grade(name, grade, why)
+        self._recorder.event("checkpoint", step=now, path=name, grade=grade, why=why)
 
     def _pin(self, checkpoint: CheckpointOnDisk) -> None:
         why = "last one before trouble"
-        set_grade(checkpoint.path, checkpoint.grade, why, pinned=True)
+        self._know(regrade(checkpoint, checkpoint.grade, why, pinned=True))
         if self.mirror is not None:
             self.mirror.grade(checkpoint.path.name, checkpoint.grade, why, pinned=True)
 
@@ -405,7 +416,7 @@ class Store:
                 last = checkpoint
                 continue
             grade: Grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
-            set_grade(checkpoint.path, grade, why)
+            regrade(checkpoint, grade, why)
             if self.mirror is not None:
                 self.mirror.grade(checkpoint.path.name, grade, why)
             target = move_aside(checkpoint.path, self._directory.aside)
@@ -448,4 +459,21 @@ class Store:
         return standing
 
     def _listed(self) -> tuple[CheckpointOnDisk, ...]:
-        return list_checkpoints(self._directory.checkpoints)
+        """Return the whole checkpoints, oldest first.
+
+        A folder is read again only where its files are not those that were read: a step knows its
+        checkpoints without opening a file, and people may grade or remove one at any time.
+        """
+        folder, before = self._directory.checkpoints, self._known
+        self._known = {}
+        for path in folder.iterdir() if folder.is_dir() else ():
+            seen = files_seen(path)
+            known = before.get(path)
+            if known is None or known[0] != seen:
+                known = (seen, read_checkpoint(path))
+            self._known[path] = known
+        there = (c for _, c in self._known.values() if c is not None)
+        return tuple(sorted(there, key=lambda c: c.step))
+
+    def _know(self, checkpoint: CheckpointOnDisk) -> None:
+        self._known[checkpoint.path] = (files_seen(checkpoint.path), checkpoint)

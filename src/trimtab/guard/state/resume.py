@@ -9,11 +9,10 @@ from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.state.decisions import Counters, read_decisions, sample_range
 from trimtab.guard.state.optimizer_settings import enforce
 from trimtab.guard.state.training_state import capture_rng, restore_rng
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
-    from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.judgement import Judgement
     from trimtab.guard.state.restore_points import RestorePoints
     from trimtab.guard.state.run_state import RunState
@@ -46,7 +45,7 @@ class Resumption:
         *,
         judgement: Judgement,
         ranks: Ranks,
-        directory: RunDirectory,
+        recorder: Recorder,
     ) -> None:
         """Work on a run that has not begun.
 
@@ -55,13 +54,13 @@ class Resumption:
             points: Its checkpoints.
             judgement: Its judge.
             ranks: Those that train together.
-            directory: Its files.
+            recorder: It knows the rows and the files of the run.
         """
         self._state = state
         self._points = points
         self._judgement = judgement
         self._ranks = ranks
-        self._directory = directory
+        self._recorder = recorder
 
     def resume(self) -> Resumed:
         """Load the newest whole and healthy checkpoint, where there is one.
@@ -143,20 +142,14 @@ class Resumption:
             enforce(state)
         except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
             raise ActError(
-                f"{self._directory.journal}: what stood at the last action, or at the checkpoint,"
+                f"{self._recorder.directory.journal}: what stood at the last action, or at the checkpoint,"
                 f" cannot be put in force again ({error}); mend or remove that action's line"
             ) from error
         if unknown:
             notes.append(
                 f"decisions of another version of trimtab are not in force: {', '.join(unknown)}"
             )
-        decisions.row = self._ranks.agree(self._rows_on_disk)
+        decisions.row = self._ranks.agree(lambda: self._recorder.live.num_rows)
         if state.data is not None:
             for first, last in ranges:
                 state.data.skip(first, last)
-
-    def _rows_on_disk(self) -> int:
-        try:
-            return read_run_directory(self._directory.root).num_rows
-        except ReadError:  # no rows yet
-            return 0
