@@ -169,7 +169,7 @@ def _hf(place: Place, *, logs: bool = False) -> None:
 def _accelerate(place: Place, *, logs: bool = False) -> None:
     from accelerate import Accelerator
 
-    from trimtab.integrations.accelerate.adapter import guard_loop
+    from trimtab.integrations.accelerate import guard_loop
 
     trackers: dict[str, Any] = {}
     if logs:
@@ -222,7 +222,7 @@ def _lightning(place: Place, *, monitors: str = "") -> None:
     from lightning.pytorch.loggers import CSVLogger
     from lightning.pytorch.utilities import grad_norm
 
-    from trimtab.integrations.lightning.callback import GuardCallback
+    from trimtab.integrations.lightning import GuardCallback
 
     class Module(LightningModule):
         def __init__(self) -> None:
@@ -286,7 +286,7 @@ def _fabric(place: Place, *, spikes: bool = False) -> None:
     from lightning.fabric import Fabric
     from lightning.fabric.utilities.spike import SpikeDetection
 
-    from trimtab.integrations.fabric.adapter import FabricGuard
+    from trimtab.integrations.fabric import FabricGuard
 
     parts, limit = place.parts, place.parts.scenario.clip_norm
     with _quiet():

@@ -1,6 +1,4 @@
-"""A loop with Accelerate and the guard.
-
-A tiny GPT-2 on real text, a jump of the rate, the recovery.
+"""A loop with Accelerate and the guard: a tiny GPT-2, a jump of the learning rate, the recovery.
 
     python examples/accelerate_gpt2.py            with the guard: about half a minute on two cores
     python examples/accelerate_gpt2.py --off      the same loop without it
@@ -18,7 +16,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from trimtab.integrations.accelerate.adapter import guard_loop  # trimtab
+from trimtab.integrations.accelerate import guard_loop  # trimtab
 from trimtab.lab.data import TextWindows
 from trimtab.lab.text import load_text
 
@@ -72,7 +70,7 @@ def main() -> None:
             run=args.run,
             mode=args.mode,
             epochs=EPOCHS,
-        )  # # trimtab
+        )  # trimtab
 
     for _ in range(EPOCHS):
         for batch in loader:

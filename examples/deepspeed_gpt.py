@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard  # trimtab
+from trimtab.integrations.deepspeed import DeepSpeedGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss
@@ -74,7 +74,7 @@ def main() -> None:
     if not args.off:  # trimtab
         batches = DeepSpeedGuard(
             engine, data=loader, steps=STEPS, run=args.run, mode=args.mode
-        )  # # trimtab
+        )  # trimtab
     for batch in batches:
         loss = next_token_loss(engine, batch["tokens"])
         engine.backward(loss)

@@ -1,6 +1,4 @@
-"""A Lightning Fabric loop with the guard.
-
-A tiny GPT on real text, a jump of the rate, the recovery.
+"""A Lightning Fabric loop with the guard: a tiny GPT, a jump of the rate, the recovery.
 
     python examples/fabric_gpt.py            with the guard: about half a minute on two cores
     python examples/fabric_gpt.py --off      the same loop without it
@@ -18,7 +16,7 @@ import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 
-from trimtab.integrations.fabric.adapter import FabricGuard  # trimtab
+from trimtab.integrations.fabric import FabricGuard  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.data import TextWindows
 from trimtab.lab.model import Transformer, next_token_loss
@@ -68,7 +66,7 @@ def main() -> None:
             steps=STEPS,
             run=args.run,
             mode=args.mode,
-        )  # # trimtab
+        )  # trimtab
         for batch in guard:  # trimtab
             guard.backward(next_token_loss(model, batch["tokens"]))  # trimtab
             guard.step()  # trimtab

@@ -1,6 +1,4 @@
-"""Hugging Face's Trainer with the guard.
-
-A tiny GPT-2 on real text, a window of bad data, the recovery.
+"""Hugging Face's Trainer with the guard: a tiny GPT-2, a window of bad data, the recovery.
 
     python examples/hf_trainer_gpt2.py            with the guard: about half a minute on two cores
     python examples/hf_trainer_gpt2.py --off      the same script without it

@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 from torch.utils.data import DataLoader
 
-from trimtab.integrations.lightning.callback import GuardCallback  # trimtab
+from trimtab.integrations.lightning import GuardCallback  # trimtab
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
 from trimtab.lab.data import TextWindows

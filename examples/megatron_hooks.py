@@ -2,13 +2,13 @@
 
     import megatron_hooks            # before pretrain(...)
 
-Megatron's trainer hands every finished iteration to `training_log`, on all ranks. This wraps it:
-trimtab records and judges the iteration, and in `act` ends a run that does not come back, exit code
-3. The same job
-script then starts it again, in one line (the first launch finds no run, and prints no arguments):
+Megatron's trainer passes every finished iteration to `training_log`, on all ranks. This wraps it:
+trimtab records and judges the iteration, and in `act` ends a run that does not recover, with exit
+code 3. The same job script then restarts it (the first launch finds no run, and prints no
+arguments):
 
-    torchrun ... pretrain_gpt.py $ARGS $(python -m trimtab.integrations.megatron.watch $SAVE/trimtab
-    $SAVE)
+    RESTART=$(python -m trimtab.integrations.megatron.watch $SAVE/trimtab $SAVE)
+    torchrun ... pretrain_gpt.py $ARGS $RESTART
 
 `--no-check-for-nan-in-loss-and-grad` leaves a NaN to trimtab: Megatron ends a run at the first one.
 """
@@ -18,7 +18,7 @@ import sys
 
 from megatron.training import get_args, training
 
-from trimtab.integrations.megatron.watch import MegatronWatch
+from trimtab.integrations.megatron import MegatronWatch
 
 own, watch = training.training_log, None
 

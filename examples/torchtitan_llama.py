@@ -1,12 +1,10 @@
-"""torchtitan's Llama 3 debug model on the text of this Python, in torchtitan's own Trainer, guarded
-by trimtab.
+"""torchtitan's Llama 3 debug model in its own Trainer, guarded, on the text of this Python.
 
     torchrun --nproc-per-node 8 examples/torchtitan_llama.py runs/titan
 
 From step 120 on the learning rate is a hundred times too high, as after a wrong restart. The guard
-sees the loss climb, goes back to before, tries a lower rate on a short branch, and goes on with it.
-The lines that the guard needs are marked `# trimtab`: 2 of them. Needs `pip install
-'trimtab[torchtitan]'`.
+sees the loss climb, rolls back, tries a lower rate on a short branch, and keeps it. Lines that
+the guard needs end in `# trimtab`: 2 of them. Needs `pip install 'trimtab[torchtitan]'`.
 """
 
 import sys
@@ -25,7 +23,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import model_registry
 from torchtitan.trainer import Trainer
 
-from trimtab.integrations.torchtitan.trainer import guarded  # trimtab
+from trimtab.integrations.torchtitan import guarded  # trimtab
 
 STEPS, CONTEXT, BATCH = 200, 32, 8
 

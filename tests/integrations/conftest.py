@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from trimtab.integrations import packages
+
 torch = pytest.importorskip("torch")
 
 
@@ -13,3 +15,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(num_threads)
+
+
+@pytest.fixture
+def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No version was warned of yet in this process."""
+    monkeypatch.setattr(packages, "_WARNED", set())

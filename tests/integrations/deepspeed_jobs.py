@@ -81,7 +81,7 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         loaded, _ = engine.load_checkpoint(str(folder / "tags"), job.load_tag)
     batches: Any = loader
     if job.mode is not None:
-        from trimtab.integrations.deepspeed.adapter import DeepSpeedGuard
+        from trimtab.integrations.deepspeed import DeepSpeedGuard
 
         policy: dict[str, Any] = {
             "checkpoint_in_background": False,

@@ -18,7 +18,7 @@ from tests.guard.crowd import whole
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_jobs import BATCH, join
 from tests.integrations.lightning_lab import quiet
-from trimtab.integrations.fabric.adapter import FabricGuard
+from trimtab.integrations.fabric import FabricGuard
 from trimtab.plan.policy import Policy
 
 

@@ -20,7 +20,7 @@ from tests.integrations.lightning_lab import (
     validation_loss,
 )
 from trimtab.guard import Guard
-from trimtab.integrations.fabric.adapter import FabricGuard
+from trimtab.integrations.fabric import FabricGuard
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.train import Parts, build

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from tests.guard.crowd import whole
 from tests.guard.tiny import Sequences, Tiny
 from tests.integrations.lightning_lab import quiet, trainer
-from trimtab.integrations.lightning.callback import GuardCallback
+from trimtab.integrations.lightning import GuardCallback
 from trimtab.plan.policy import Mode, Policy
 
 BATCH = 4

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.guard.small_lab import SOUND, bad_data, bad_lr
-from trimtab.integrations.lightning.callback import GuardCallback
+from trimtab.integrations.lightning import GuardCallback
 from trimtab.lab.model import Transformer, next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text, load_text

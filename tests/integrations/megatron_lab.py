@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.data import DataLoader, Dataset
 
 from trimtab.lab.text import Text, load_text
-from trimtab.plan.policy import Policy
+from trimtab.plan.policy import Mode, Policy
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -215,7 +215,7 @@ def plain(fault: str = "", steps: int = STEPS) -> tuple[Parts, list[str], list[A
 
 def guarded(
     run: Path,
-    mode: str = "act",
+    mode: Mode = "act",
     fault: str = "",
     steps: int = STEPS,
     stop_at: int = 0,

@@ -35,8 +35,8 @@ from tests.integrations.hf_lab import (  # noqa: E402
     validation,
 )
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.accelerate.adapter import guard_loop  # noqa: E402
-from trimtab.plan.policy import Policy  # noqa: E402
+from trimtab.integrations.accelerate import guard_loop  # noqa: E402
+from trimtab.plan.policy import Mode, Policy  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +50,7 @@ class Loop:
         self,
         run: Path | None,
         *,
-        mode: str = "observe",
+        mode: Mode = "observe",
         fault: str = "",
         accumulate: int = 1,
         num_samples: int = 84,
@@ -189,7 +189,7 @@ def test_objects_that_are_not_prepared_or_guarded_already_are_refused(tmp_path: 
     for refused, given in (
         (r"an optimizer that Accelerate has not prepared \(AdamW\)", (optimizer, loop.loader)),
         (r"a loader that Accelerate has not prepared \(DataLoader\)", (loop.optimizer, plain)),
-        ("dataset is Stream, which does not say its length", (loop.optimizer, stream)),
+        ("Stream, which has no length", (loop.optimizer, stream)),
     ):
         with pytest.raises(ConfigError, match=refused):
             guard_loop(loop.accelerator, loop.model, *given, run=tmp_path, epochs=1)

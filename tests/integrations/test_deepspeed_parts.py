@@ -51,17 +51,17 @@ def test_the_hugging_face_trainer_refuses_a_deepspeed_config() -> None:
 
 def test_an_engine_that_cannot_be_rolled_back_is_refused() -> None:
     pytest.importorskip("deepspeed")
-    from trimtab.integrations.deepspeed.adapter import _check
+    from trimtab.integrations.deepspeed.engine_checks import check_engine
 
-    engine = SimpleNamespace(
+    engine: Any = SimpleNamespace(
         optimizer=SimpleNamespace(param_groups=[]),
         has_moe_layers=False,
         zero_nvme_offload_optimizer=lambda: False,
     )
-    _check(engine)
+    check_engine(engine)
     engine.has_moe_layers = True
     with pytest.raises(ConfigError, match=r"MoE"):
-        _check(engine)
+        check_engine(engine)
     engine.has_moe_layers, engine.mp_world_size = False, 2
     with pytest.raises(ConfigError, match="tensor parallel"):
-        _check(engine)
+        check_engine(engine)

@@ -1,7 +1,7 @@
 """The guard in a Lightning Fabric loop: the real package, a tiny GPT on real text."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,12 +23,12 @@ from tests.integrations.lightning_lab import (
     validation_loss,
 )
 from trimtab.errors import ConfigError
-from trimtab.integrations.fabric.adapter import FabricGuard
+from trimtab.integrations.fabric import FabricGuard
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
 from trimtab.lab.train import build
-from trimtab.plan.policy import Policy
+from trimtab.plan.policy import Mode, Policy
 
 pytestmark = pytest.mark.torch
 
@@ -44,7 +44,7 @@ def run(
     text: Text,
     folder: Path | None,
     *,
-    mode: str = "act",
+    mode: Mode = "act",
     nan_at: int | None = None,
     until: int | None = None,
     **settings: Any,
@@ -124,7 +124,7 @@ def sound(text: Text) -> float:
 @pytest.mark.parametrize("name", ["32-true", "bf16-mixed", "fp16"])
 @pytest.mark.parametrize("mode", ["observe", "act"])
 def test_a_healthy_loop_is_bit_for_bit_the_one_without_a_guard(
-    tmp_path: Path, text: Text, name: str, mode: str
+    tmp_path: Path, text: Text, name: str, mode: Mode
 ) -> None:
     short = Scenario(**{**vars(SOUND), "steps": 24})
     plain, validation, _ = run(short, text, None, **precision(name))
@@ -181,5 +181,11 @@ def test_what_was_not_set_up_by_fabric_is_refused(tmp_path: Path, text: Text) ->
         FabricGuard(fabric, parts.model, parts.optimizer, data=parts.loader, run=tmp_path / "run")
     model, optimizer = fabric.setup(parts.model, parts.optimizer)
     with pytest.raises(ConfigError, match="exactly one optimizer"):
-        FabricGuard(fabric, model, [optimizer, optimizer], data=parts.loader, run=tmp_path / "run")
+        FabricGuard(
+            fabric,
+            model,
+            cast("Any", [optimizer, optimizer]),
+            data=parts.loader,
+            run=tmp_path / "run",
+        )
     assert not (tmp_path / "run").exists()

@@ -16,6 +16,9 @@ from trimtab.integrations.huggingface import GuardCallback
 
 pytestmark = pytest.mark.torch
 
+NO_CONTROL: Any = None
+"""The callback sets nothing when a training begins."""
+
 
 def settings(folder: Path) -> Any:
     return SimpleNamespace(output_dir=str(folder), save_total_limit=3, fp16=False, max_steps=70)
@@ -27,7 +30,7 @@ def state(step: int) -> Any:
 
 def drive(callback: GuardCallback, args: Any, *, steps: int = 60, ends: bool = True) -> int:
     """Send the events of a training whose loss is NaN from step 50 on; return its last step."""
-    control = SimpleNamespace(should_training_stop=False, should_save=False)
+    control: Any = SimpleNamespace(should_training_stop=False, should_save=False)
     callback.on_train_begin(args, state(0), control)
     step = 0
     while step < steps and not control.should_training_stop:
@@ -72,7 +75,7 @@ def test_a_training_that_is_broken_off_is_let_go_of_at_the_next_begin_or_by_clos
 
 def test_two_callbacks_are_one_too_many(tmp_path: Path) -> None:
     callbacks, shared, args = (silent("act"), silent("act")), state(0), settings(tmp_path)
-    callbacks[0].on_train_begin(args, shared, None)
+    callbacks[0].on_train_begin(args, shared, NO_CONTROL)
     with pytest.raises(ConfigError, match="one is enough"):
-        callbacks[1].on_train_begin(args, shared, None)
+        callbacks[1].on_train_begin(args, shared, NO_CONTROL)
     drive(callbacks[0], args, steps=3)  # nothing is held any more

@@ -39,6 +39,12 @@ from trimtab.plan.policy import Policy  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+def grades(folder: Path) -> dict[str, str]:
+    """The grade beside each checkpoint of a folder."""
+    stamps = {p.name: read_stamp(p) for p in folder.glob("checkpoint-*") if p.is_dir()}
+    return {name: "none" if stamp is None else stamp.grade for name, stamp in stamps.items()}
+
+
 class Tuned(Trainer):
     """A Trainer with a loss of its own and figures beside it, as TRL's are made."""
 
@@ -152,7 +158,8 @@ class Folders(TrainerCallback):
             for path in Path(args.output_dir).glob("checkpoint-*")
             if path.is_dir()
         }
-        grades = {step: stamps[step].grade if stamps[step] else "" for step in sorted(stamps)}  # type: ignore[union-attr]
+        found = sorted(stamps.items())
+        grades = {step: "" if stamp is None else stamp.grade for step, stamp in found}
         self.saves.append((state.global_step, args.save_total_limit, grades))
 
 
@@ -352,12 +359,10 @@ def test_the_callback_alone_ends_a_run_that_its_checkpoints_can_go_on_from(tmp_p
         False,
         138,
     )
-    kept = {p.name: read_stamp(p).grade for p in tmp_path.glob("checkpoint-*") if p.is_dir()}  # type: ignore[union-attr]
+    kept = grades(tmp_path)
     assert kept["checkpoint-138"] == "healthy"
     assert set(kept.values()) == {"healthy"}
-    assert {
-        read_stamp(p).grade for p in (tmp_path / "aside").glob("checkpoint-*") if p.is_dir()
-    } == {"poisoned"}  # type: ignore[union-attr]
+    assert set(grades(tmp_path / "aside").values()) == {"poisoned"}
     assert found.trainer.args.save_total_limit == 2
     assert [r["loss"] for r in rows_of(tmp_path)] == list(found.log.by_step().values())
     assert events_of(tmp_path / "trimtab", "fault") == []
@@ -391,7 +396,7 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     def broken(_trainer: Any) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("trimtab.integrations.huggingface.trainer.Place", broken)
+    monkeypatch.setattr("trimtab.integrations.huggingface.trainer.TrainerProgress", broken)
     found = fit(tmp_path / "found", guard=guard_settings(), **shape)
     assert found.log.logs == plain.log.logs
     assert found.trainer.guard is None
@@ -420,7 +425,7 @@ def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
         companion.unlink()
     else:
         monkeypatch.setattr(
-            "trimtab.integrations.huggingface.trainer.Place", lambda _trainer: 1 // 0
+            "trimtab.integrations.huggingface.trainer.TrainerProgress", lambda _trainer: 1 // 0
         )
     lines: list[str] = []
     settings = replace(guard_settings("observe"), say=lines.append)

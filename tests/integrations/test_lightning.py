@@ -1,6 +1,7 @@
 """The guard in Lightning's Trainer, in one process: the real package, a tiny GPT on real text."""
 
 import csv
+import json
 import math
 import re
 import shutil
@@ -42,9 +43,9 @@ from tests.integrations.lightning_lab import (
 from trimtab.checkpoints.sidecar import read_stamp, sidecar_of, verify_stamped
 from trimtab.errors import ActError, ConfigError
 from trimtab.integrations import packages
-from trimtab.integrations.lightning.callback import GuardCallback
-from trimtab.integrations.lightning.trainer_parts import check_strategy
+from trimtab.integrations.lightning import GuardCallback, WatchCallback
 from trimtab.integrations.packages import Package
+from trimtab.integrations.strategies import check_strategy
 from trimtab.lab.text import Text
 
 pytestmark = pytest.mark.torch
@@ -481,7 +482,7 @@ def test_what_cannot_be_guarded_is_refused_with_what_to_do(tmp_path: Path) -> No
     assert "one DataLoader" in _refused(tmp_path, data=two)
     assert "set it to 0" in _refused(tmp_path, reload_dataloaders_every_n_epochs=1)
     assert "limit_train_batches" in _refused(tmp_path, overfit_batches=2)
-    assert "gives no optimizer" in _refused(tmp_path, NoOptimizer(Job(3)))
+    assert "NoOptimizer.configure_optimizers" in _refused(tmp_path, NoOptimizer(Job(3)))
     changes = GradientAccumulationScheduler({0: 1, 1: 2})
     assert "accumulate_grad_batches" in _refused(tmp_path, callbacks=[changes])
     assert not (tmp_path / "run").exists()
@@ -494,18 +495,18 @@ def test_a_strategy_that_was_not_tried_is_refused() -> None:
     class ModelParallelStrategy:
         _tensor_parallel_size = 2
 
-    with pytest.raises(ConfigError, match=r"DeepSpeedStrategy.*take ModelParallelStrategy"):
+    with pytest.raises(ConfigError, match=r"DeepSpeedStrategy.*ModelParallelStrategy"):
         check_strategy(DeepSpeedStrategy(), "GuardCallback")
     with pytest.raises(ConfigError, match=r"tensor_parallel_size=2"):
         check_strategy(ModelParallelStrategy(), "GuardCallback")
 
 
+@pytest.mark.usefixtures("unwarned")
 def test_another_version_of_lightning_is_one_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     theirs = Package(name="lightning", serves="a test", lowest=(1, 0), highest=(1, 1))
     monkeypatch.setattr(packages, "PACKAGES", (theirs,))
-    monkeypatch.setattr(packages, "_TOLD", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for name in ("a", "b"):
@@ -517,27 +518,24 @@ def test_another_version_of_lightning_is_one_warning(
 def test_a_loop_that_is_built_differently_runs_unguarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Renamed(GuardCallback):
-        def _attach(self, trainer: Trainer) -> None:
-            self._replace(trainer.strategy, "optimizer_step", None)
-            self._replace(trainer.fit_loop, "a_name_of_tomorrow", None)
-
     plain, _, rows = run_tiny(steps=5)
-    with pytest.warns(UserWarning, match="a_name_of_tomorrow.*not guarded"):
-        module, _, guarded_rows = run_tiny(Renamed(tmp_path / "run"), steps=5)
+    name = "_block_parallel_sync_behavior"  # taken last: what was replaced before is put back
+    monkeypatch.delattr(f"lightning.pytorch.loops.utilities.{name}")
+    with pytest.warns(UserWarning, match=f"{name}.*not guarded"):
+        module, _, guarded_rows = run_tiny(GuardCallback(tmp_path / "run"), steps=5)
     assert guarded_rows.rows == rows.rows
     assert same(plain, module)
 
 
 def test_a_fault_of_ours_does_not_stop_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     callback = guard_callback(tmp_path / "run", snapshot_every_steps=4)
     plain, _, _ = run_tiny(steps=12)
 
     class Breaks(Callback):
         def on_train_batch_end(self, *args: Any) -> None:
-            callback._counters.state_dict = lambda: 1 // 0  # type: ignore[method-assign,assignment,return-value]
+            monkeypatch.setattr(callback.counters, "state_dict", lambda: 1 // 0)
 
     module, used, _ = run_tiny(callback, Breaks(), steps=12)
     assert used.global_step == 12
@@ -546,3 +544,31 @@ def test_a_fault_of_ours_does_not_stop_the_run(
     assert faults
     assert "ZeroDivisionError" in faults[0]
     assert "a fault of its own" in capsys.readouterr().err
+
+
+def test_watch_callback_records_each_step_and_changes_nothing(tmp_path: Path) -> None:
+    plain, _, rows = run_tiny(steps=8)
+    watch = WatchCallback(tmp_path / "run", mode="observe", say=lambda _line: None)
+    module, _, watched = run_tiny(watch, steps=8)
+    assert watched.rows == rows.rows
+    assert same(plain, module)
+    kept = rows_of(tmp_path / "run")
+    assert [row["step"] for row in kept] == list(range(1, 9))
+    assert all(row["grad_norm"] > 0 and row["lr"] > 0 for row in kept)
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
+    assert (verdict["state"], verdict["step"]) == ("done", 8)
+
+
+def test_watch_callback_ends_a_run_that_does_not_recover(tmp_path: Path) -> None:
+    class Spoils(Callback):
+        def on_train_batch_start(self, trainer: Trainer, module: Any, *_: Any) -> None:
+            if trainer.global_step == 30:
+                for p in module.parameters():
+                    p.data.fill_(math.nan)
+
+    watch = WatchCallback(tmp_path / "run", mode="act", say=lambda _line: None)
+    _, used, _ = run_tiny(watch, Spoils(), steps=120)
+    assert 30 < used.global_step < 120
+    assert "loss" in watch.stopped
+    verdict = json.loads((tmp_path / "run" / "verdict.json").read_text("utf-8"))
+    assert verdict["state"] == "given-up"

@@ -129,7 +129,7 @@ def test_two_ranks_recover_from_bad_data_and_from_a_nan_on_one_of_them(
 def test_a_stream_goes_on_bit_for_bit_where_it_was_killed(tmp_path: Path, stream: str) -> None:
     if stream != "IterableDataset":
         pytest.importorskip(stream)
-    # it ends and begins anew; where that is the very step it goes on from, torchdata's draws another order
+    # it ends and begins anew; if that is the step it resumes from, torchdata's draws another order
     job = Job(STEPS, stream=stream, num_samples=4 * (44 if stream == "torchdata" else 40))
     alone = CROWDS["alone"]
     go(tmp_path, dataclasses.replace(job, tag="whole"), alone)

@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -167,7 +168,7 @@ def test_a_logger_that_fails_is_left_out_and_the_run_is_what_it_was(
 
 def test_signals_can_be_thinned(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="every_steps is 0"):
-        loggers.Trackio(None, every_steps=0)
+        loggers.Trackio(Mock(), every_steps=0)
     logged: list[int] = []
 
     class Run:

@@ -33,10 +33,10 @@ def test_a_version_against_the_tested_range(installed: str, word: str) -> None:
     assert package.tested == "2.1 to 2.3"
 
 
+@pytest.mark.usefixtures("unwarned")
 def test_outside_the_range_there_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = Package(name="pytest", serves="a test", lowest=(0, 1), highest=(0, 2))
     monkeypatch.setattr(packages, "PACKAGES", (theirs,))
-    monkeypatch.setattr(packages, "_TOLD", set())
     with pytest.warns(
         UserWarning,
         match=rf"pytest {version('pytest')} is newer than tested \(tested: 0\.1 to 0\.2\)",

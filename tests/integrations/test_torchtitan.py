@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="torchtitan 0.3 imports triton on any machi
 from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.titan_lab import BAD_STEPS, BATCH, STEPS, Fit, config, fit  # noqa: E402
 from trimtab.errors import ConfigError  # noqa: E402
-from trimtab.integrations.torchtitan.trainer import GuardConfig, guarded  # noqa: E402
+from trimtab.integrations.torchtitan import GuardConfig, guarded  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 

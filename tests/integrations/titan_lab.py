@@ -74,7 +74,7 @@ with warnings.catch_warnings():
     from torchtitan.protocols.model_spec import ModelSpec
     from torchtitan.trainer import Trainer
 
-from trimtab.integrations.torchtitan.trainer import guarded  # noqa: E402
+from trimtab.integrations.torchtitan import guarded  # noqa: E402
 
 CONTEXT = 32
 STEPS = 240

@@ -1,7 +1,7 @@
-"""Which versions of other people's packages the adapters were tested with; needs none of them.
+"""Versions of other packages that the adapters were tested with; none of them is needed here.
 
-Outside the tested range an adapter warns once and goes on: it rests on public hooks, and says so
-itself where one is missing.
+Outside the tested range an adapter warns once and goes on: it uses public hooks, and says so itself
+if one is missing.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ PACKAGES = (
 )
 """What `trimtab doctor --packages` lists."""
 
-_TOLD: set[str] = set()
+_WARNED: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class State:
 
     package: Package
     installed: str
-    """Its version; empty where it is not there."""
+    """Its version; empty if it is not installed."""
 
     @property
     def word(self) -> str:
@@ -169,15 +169,15 @@ def state_of(package: Package) -> State:
 
 
 def warn_of_version(name: str) -> None:
-    """Warn, once a process, where the installed version is outside the tested range."""
-    if name in _TOLD:
+    """Warn, once a process, if the installed version is outside the tested range."""
+    if name in _WARNED:
         return
-    _TOLD.add(name)
+    _WARNED.add(name)
     package = next(p for p in PACKAGES if p.name == name)
     state = state_of(package)
     if state.word not in ("tested", "not installed"):
         warnings.warn(
             f"trimtab: {name} {state.installed} is {state.word} (tested: {package.tested}); "
-            "the adapter goes on, and leaves the run unguarded where a hook is missing",
+            "the adapter goes on, and leaves the run unguarded if a hook is missing",
             stacklevel=3,
         )

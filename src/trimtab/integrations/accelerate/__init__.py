@@ -1,7 +1,4 @@
-"""The guard in a loop written with Accelerate.
-
-One call after `prepare`, the loop stays as it is.
-"""
+"""Accelerate: `guard_loop`, one call after `prepare`; the loop stays as it is."""
 
 from trimtab.integrations.accelerate.adapter import Guarded, GuardedLoader, guard_loop
 

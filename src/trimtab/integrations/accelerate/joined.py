@@ -1,12 +1,12 @@
-"""What Accelerate puts around a loop's objects, joined to the guard: backward, clipping, the step.
+"""What Accelerate wraps around a loop's objects, joined to the guard: backward, clipping, the step.
 
-Accelerate's own wrapper of the optimizer is left out of the step: the guard unscales, clips and
-updates the optimizer inside it, and tells the wrapper whether the update was skipped.
+Accelerate's wrapper of the optimizer takes no part in the step: the guard unscales, clips and
+updates the torch optimizer inside it, and sets on the wrapper whether the update was skipped.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -14,14 +14,44 @@ from trimtab.errors import ConfigError
 from trimtab.integrations.stepping import SteppedOptimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-    from trimtab.guard.guard import Guard
+    from accelerate import Accelerator
+    from accelerate.optimizer import AcceleratedOptimizer
 
-__all__ = ["AcceleratedSchedule", "Hooks", "PreparedOptimizer", "inner_optimizer"]
+    from trimtab.guard.port import TrainerPort
+
+__all__ = [
+    "AcceleratedSchedule",
+    "Hooks",
+    "LossScaler",
+    "PreparedOptimizer",
+    "Schedule",
+    "inner_optimizer",
+]
 
 
-def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+class LossScaler(Protocol):
+    """The part of torch's `GradScaler` that tells of skipped updates."""
+
+    def get_scale(self) -> float:
+        """Return the scale of the next step."""
+
+
+class Schedule(Protocol):
+    """A learning-rate scheduler that advances without a metric."""
+
+    def step(self) -> None:
+        """Advance by one step."""
+
+    def state_dict(self) -> dict[str, object]:
+        """Return the state."""
+
+    def load_state_dict(self, state_dict: dict[str, object], /) -> None:
+        """Restore a state."""
+
+
+def inner_optimizer(optimizer: object) -> torch.optim.Optimizer:
     """Return the torch optimizer within Accelerate's wrapper.
 
     Raises:
@@ -32,7 +62,7 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
         if inner is None:
             raise ConfigError(
                 f"optimizer is {type(optimizer).__name__}, which holds no torch optimizer; under "
-                "DeepSpeed its engine does the step: use the DeepSpeed adapter"
+                "DeepSpeed its engine does the step: use trimtab.integrations.deepspeed"
             )
         optimizer = inner
     return optimizer
@@ -41,13 +71,18 @@ def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 class AcceleratedSchedule:
     """A scheduler for the guard to step: not after an update that the loss scaler skipped."""
 
-    def __init__(self, scheduler: Any, optimizer: Any, scaler: Any | None) -> None:
+    def __init__(
+        self,
+        scheduler: Schedule | None,
+        optimizer: AcceleratedOptimizer,
+        scaler: LossScaler | None,
+    ) -> None:
         """Wrap a scheduler.
 
         Args:
-            scheduler: torch's, or Accelerate's wrapper of it.
-            optimizer: Accelerate's wrapper, which is told of skipped updates.
-            scaler: Loss scaler, where there is one.
+            scheduler: torch's, or Accelerate's wrapper of it; None: only skipped updates are noted.
+            optimizer: Accelerate's wrapper, which its users ask about skipped updates.
+            scaler: Loss scaler, if there is one.
         """
         self._scheduler = scheduler
         self._optimizer = optimizer
@@ -55,24 +90,24 @@ class AcceleratedSchedule:
         self._scale = 0.0
 
     def step_begins(self) -> None:
-        """Note the loss scale; it falls where the scaler skips an update."""
+        """Note the loss scale; it falls when the scaler skips an update."""
         self._scale = self._scaler.get_scale() if self._scaler is not None else 0.0
 
     def step(self) -> None:
         """Advance the schedule, unless the update was skipped."""
         skipped = self._scaler is not None and self._scaler.get_scale() < self._scale
+        # Accelerate's users read `optimizer.step_was_skipped`, which returns this attribute.
         self._optimizer._is_overflow = skipped
         if not skipped and self._scheduler is not None:
             self._optimizer._opt_called = True  # torch looks for an update through the wrapper
             self._scheduler.step()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the scheduler's state."""
-        state: dict[str, Any] = {} if self._scheduler is None else self._scheduler.state_dict()
-        return state
+        return {} if self._scheduler is None else self._scheduler.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put the scheduler's state back."""
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Restore the scheduler's state."""
         if self._scheduler is not None:
             self._scheduler.load_state_dict(state_dict)
 
@@ -80,20 +115,26 @@ class AcceleratedSchedule:
 class PreparedOptimizer(SteppedOptimizer):
     """Stands in for Accelerate's wrapper of an optimizer; its step is the guard's."""
 
-    def __init__(self, optimizer: Any, guard: Guard, schedule: AcceleratedSchedule) -> None:
+    def __init__(
+        self, optimizer: AcceleratedOptimizer, port: TrainerPort, schedule: AcceleratedSchedule
+    ) -> None:
         """Wrap Accelerate's wrapper."""
-        super().__init__(optimizer, guard)
+        super().__init__(optimizer, port)
+        self._gradient_state = optimizer.gradient_state
+        self._port = port
         self._schedule = schedule
         self.last_lr: float | None = None
-        """Rate of the first group in the last step, as it was in force."""
+        """Learning rate of the first group in the last step, as it was in force."""
 
-    def step(self, closure: Any = None) -> Any:
-        """Do the guard's step where Accelerate would do one: at the last of accumulated batches."""
-        if not self.optimizer.gradient_state.sync_gradients:  # type: ignore[attr-defined]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
+        """Do the guard's step at the last of accumulated batches, as Accelerate would."""
+        if not self._gradient_state.sync_gradients:
             return None
-        if not self._guard.probing:
+        if not self._port.probing:
             self._schedule.step_begins()
-            self.last_lr = self._guard.next_lr
+            self.last_lr = self._port.next_lr
         return super().step(closure)
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:  # noqa: FBT001 - torch's
@@ -103,16 +144,16 @@ class PreparedOptimizer(SteppedOptimizer):
 class Hooks:
     """Replaces what an Accelerator does in a step by what the guard does, until `remove`."""
 
-    def __init__(self, accelerator: Any, guard: Guard, *, note_losses: bool) -> None:
+    def __init__(self, accelerator: Accelerator, port: TrainerPort, *, note_losses: bool) -> None:
         """Put the hooks in place, on this accelerator only.
 
         Args:
-            accelerator: It.
-            guard: What does the step.
+            accelerator: The loop's.
+            port: Of the guard that does the step.
             note_losses: Whether `accelerator.backward` is where the guard learns of a loss.
         """
         self._accelerator = accelerator
-        self._guard = guard
+        self._port = port
         self._note_losses = note_losses
         self._backward = accelerator.backward
         self._clip = accelerator.clip_grad_norm_
@@ -122,13 +163,13 @@ class Hooks:
     def remove(self) -> None:
         """Give the accelerator its own methods back."""
         for name in ("backward", "clip_grad_norm_"):
-            self._accelerator.__dict__.pop(name, None)
+            vars(self._accelerator).pop(name, None)
 
-    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
-        """Go backward as Accelerate does; in a probe only the loss is wanted."""
+    def backward(self, loss: torch.Tensor, **kwargs: object) -> None:
+        """Run Accelerate's backward pass; in a probe only the loss is wanted."""
         if self._note_losses:
-            self._guard.note_loss(loss)
-        if not self._guard.probing:
+            self._port.note_loss(loss)
+        if not self._port.probing:
             self._backward(loss, **kwargs)
 
     def clip_grad_norm(
@@ -136,15 +177,16 @@ class Hooks:
         parameters: Iterable[torch.Tensor] | torch.Tensor,
         max_norm: float,
         norm_type: float = 2,
-    ) -> Any:
+    ) -> torch.Tensor:
         """Clip as the guard does; return the norm, a scalar.
 
         Clipping part of the parameters, or by another norm, is left to Accelerate.
         """
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        if self._guard.probing:
+        if self._port.probing:
             return torch.zeros((), dtype=torch.float64)
-        if norm_type != 2 or not self._guard.covers(given):
-            return self._clip(given, max_norm, norm_type)
+        if norm_type != 2 or not self._port.covers(given):
+            own: torch.Tensor = self._clip(given, max_norm, norm_type)
+            return own
         limit = None if max_norm == float("inf") else max_norm
-        return torch.tensor(self._guard.clip_gradients(limit), dtype=torch.float64)
+        return torch.tensor(self._port.clip_gradients(limit), dtype=torch.float64)

@@ -1,8 +1,8 @@
 """The guard around a DeepSpeed engine, ZeRO stages 0 to 3.
 
     engine, _, _, _ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=scheduler,
-    config=config) guard = DeepSpeedGuard(engine, data=loader, steps=10_000, run="runs/tiny",
-    mode="act")
+                                           config=config)
+    guard = DeepSpeedGuard(engine, data=loader, steps=10_000, run="runs/tiny", mode="act")
     for batch in guard:
         loss = engine(batch)
         engine.backward(loss)
@@ -18,22 +18,23 @@ import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from trimtab.errors import ConfigError, MissingExtraError
+from trimtab.errors import MissingExtraError
 from trimtab.guard import Guard
-from trimtab.guard.distributed.process_group import Ranks
-from trimtab.guard.probes.gradients import clip_gradients
-from trimtab.guard.step.schedules import apply_weight_decay
-from trimtab.integrations.deepspeed.checkpoints import TagFiles, healthy_tag, read_companion
+from trimtab.guard.port import Ranks, TrainerPort
+from trimtab.integrations.companion_file import load_companion
+from trimtab.integrations.deepspeed.checkpoints import TagFiles, healthy_tag
+from trimtab.integrations.deepspeed.engine_checks import check_engine
 from trimtab.integrations.deepspeed.engine_state import (
+    EngineCounters,
     EngineOptimizer,
     EngineSchedule,
     LossScale,
-    Place,
 )
+from trimtab.integrations.graded_checkpoints import GradedCheckpoints
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
 from trimtab.plan.policy import Policy
@@ -42,6 +43,15 @@ try:
     from deepspeed.runtime.base_optimizer import ZeROOptimizer
 except ImportError as error:
     raise MissingExtraError("The adapter for DeepSpeed", "deepspeed") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Unpack
+
+    from deepspeed import DeepSpeedEngine
+    from torch.utils.data import DataLoader
+
+    from trimtab.guard.port import GuardOptions
 
 __all__ = ["DeepSpeedGuard", "healthy_tag"]
 
@@ -55,176 +65,149 @@ class DeepSpeedGuard(Guard):
 
     def __init__(
         self,
-        engine: Any,
+        engine: DeepSpeedEngine,
         *,
-        data: Any = None,
+        data: DataLoader[object] | None = None,
         loaded: str | Path | None = None,
-        **settings: Any,
+        **settings: Unpack[GuardOptions],
     ) -> None:
         """Take over a run.
 
         Args:
             engine: From `deepspeed.initialize`, with an optimizer.
             data: A DataLoader, or None for the engine's own (`training_data`).
-            loaded: What `engine.load_checkpoint` gave as path, where it was called: the run goes on
-                from there and not from a checkpoint of the guard's.
+            loaded: The path that `engine.load_checkpoint` returned, if it was called: the run
+                resumes from there and not from a checkpoint of the guard's.
             settings: As of `Guard`; clip, accumulate, scheduler and scaler are the engine's.
 
         Raises:
-            ConfigError: The engine does what cannot be guarded, or what `Guard` refuses.
+            ConfigError: The engine does what cannot be guarded, or as for `Guard`.
         """
         warn_of_version("deepspeed")
-        _check(engine)
-        self._trained = engine
-        self._own_backward, self._own_step = engine.backward, engine.step
-        self._stand_in = EngineOptimizer(
+        check_engine(engine)
+        self._engine_backward, self._engine_step = engine.backward, engine.step
+        stand_in = EngineOptimizer(
             engine, Ranks(), sharded=isinstance(engine.optimizer, ZeROOptimizer)
         )
-        self._stand_in.zero_grad()
+        stand_in.zero_grad()
         scheduler = engine.lr_scheduler
-        policy = settings.pop("policy", None) or Policy()
-        off = (*policy.probes_off, "gradients")  # none are left once the engine has stepped
+        policy = settings.get("policy") or Policy()
+        # No gradients are left to look at once the engine has stepped.
+        off = (*policy.probes_off, "gradients")
+        settings["policy"] = replace(policy, probes_off=off)
+        settings["extra"] = {**(settings.get("extra") or {}), "deepspeed": EngineCounters(engine)}
+        _resume_from(engine, loaded, settings)
         super().__init__(
             engine.module,
-            self._stand_in,
+            stand_in,
             data=_loader(engine, data),
             scheduler=None if scheduler is None else EngineSchedule(engine, scheduler),
             scaler=LossScale(engine) if engine.fp16_enabled() else None,
             clip=float(engine.gradient_clipping()) or None,
             accumulate=engine.gradient_accumulation_steps(),
-            extra={**settings.pop("extra", {}), "deepspeed": Place(engine)},
-            policy=replace(policy, probes_off=off),
-            **_place_of(engine, loaded),
             **settings,
         )
-        core, training = self._engine, self._training
-        core.late = False  # the engine has read the values before it updates
-        self._own_state = training.state
-        training.state = self._state  # type: ignore[method-assign]
-        self._own_apply = core._apply
-        core._clip = self._update  # type: ignore[method-assign]
-        core._apply = self._applied  # type: ignore[method-assign]
+        port = TrainerPort(self)
+        port.let_engine_update(_EngineStep(engine, stand_in, port, self._engine_step))
         if self.policy.mode == "act" and hasattr(engine.optimizer, "check_grad_overflow"):
-            engine.optimizer.check_grad_overflow = True  # ZeRO 1 and 2 in bf16 look only if told to
+            # Without it ZeRO 1 and 2 in bf16 apply gradients that are not finite.
+            engine.optimizer.check_grad_overflow = True
         if scheduler is not None:
             engine.lr_scheduler = SteppedScheduler(scheduler)
-        files = TagFiles(self, engine)
+        files = TagFiles(port, GradedCheckpoints(port), engine)
         self.on_restore(files.rolled_back)
-        engine.backward, engine.step, engine.save_checkpoint = self.backward, self.step, files.save
+        engine.backward, engine.step = self.backward, self.step
+        engine.save_checkpoint = files.save
 
-    def backward(
-        self, loss: torch.Tensor, *args: Any, samples: torch.Tensor | None = None, **more: Any
-    ) -> Any:
-        """Run the engine's backward pass; nothing but noting the loss in a probe."""
-        if not self._fed:  # not a batch of ours
-            return self._own_backward(loss, *args, **more)
-        self.note_loss(loss, samples=samples)
-        return loss if self.probing else self._own_backward(loss, *args, **more)
+    def backward(  # type: ignore[override]
+        self,
+        loss: torch.Tensor,
+        *args: object,
+        samples: torch.Tensor | None = None,
+        **more: object,
+    ) -> torch.Tensor:
+        """Run the engine's backward pass; in a probe only note the loss."""
+        if TrainerPort(self).has_batch:  # else it is the loss of data that the guard did not give
+            self.note_loss(loss, samples=samples)
+            if self.probing:
+                return loss
+        returned: torch.Tensor = self._engine_backward(loss, *args, **more)
+        return returned
 
-    def step(self, *args: Any, **more: Any) -> None:
-        """Run the engine's step as a step of the guard; call it after every batch, as ever."""
-        if len(self._fed) >= self._accumulate:
+    def step(self, *args: object, **more: object) -> None:
+        """Run the engine's step as a step of the guard; call it after every batch, as before."""
+        if self.step_is_due:
             super().step()
         elif not self.probing:
-            self._own_step(*args, **more)
+            self._engine_step(*args, **more)
 
-    def _update(self, *, look: bool = True) -> tuple[torch.Tensor, float | None]:  # noqa: ARG002 - the engine's own looks
-        """Run the engine's step at the rate asked for.
 
-        Return norm and limit, where others only clip.
+class _EngineStep:
+    """The engine's step as the update within the guard's step.
 
-        The engine measures while it updates, and leaves out what is not finite. Without a wrapper
-        of its own around the optimizer it does neither: then both are done here.
-        """
-        core, groups = self._engine, self._stand_in.param_groups
-        limit = None if core.clip is None else core.clip * core.decisions.clip_factor
-        if core.decisions.clip_factor != 1.0:
+    The engine measures the norm while it updates, and leaves out what is not finite. Without a
+    wrapper of its own around the optimizer it does neither: then both are done here.
+    """
+
+    def __init__(
+        self,
+        engine: DeepSpeedEngine,
+        stand_in: EngineOptimizer,
+        port: TrainerPort,
+        step: Callable[[], None],
+    ) -> None:
+        """Take the engine's own step, which `engine.step` no longer is."""
+        self._engine, self._stand_in, self._port, self._step = engine, stand_in, port, step
+
+    def update(self) -> tuple[torch.Tensor, float | None]:
+        """Run the engine's step at the rates in force; return norm and limit."""
+        port, limit = self._port, self._port.clip_limit
+        if port.clip_factor != 1.0:
             self._set_clip(limit)
         bare = not self._stand_in.has_masters
-        norm = math.nan
-        if bare:
-            norm = float(clip_gradients(core.parameters, None, self._ranks))
-        hold = bare and self._acting and not math.isfinite(norm)
-        planned = [g["lr"] for g in groups]
-        apply_weight_decay(core)
-        for group, rate in zip(groups, core.rates(planned), strict=True):
-            group["lr"] = rate
-        with self._stand_in.held_back() if hold else contextlib.nullcontext():
-            self._own_step()
-        for group, rate in zip(groups, planned, strict=True):
-            group["lr"] = rate
+        norm = port.measure_norm() if bare else math.nan
+        hold = bare and port.acting and not math.isfinite(norm)
+        with (
+            port.rates_in_force(self._stand_in.param_groups),
+            self._stand_in.held_back() if hold else contextlib.nullcontext(),
+        ):
+            self._step()
         if not bare:
-            norm = float(self._trained.get_global_grad_norm())
+            norm = float(self._engine.get_global_grad_norm())
         return torch.tensor(norm, dtype=torch.float64), limit
 
-    def _state(self) -> dict[str, Any]:
-        """Return live states, with no weights gathered.
+    def was_applied(self) -> bool:
+        """Whether the engine made the last update."""
+        return bool(self._engine.was_step_applied())
 
-        An evaluation between two steps leaves them so.
-        """
+    def before_state(self) -> None:
+        """Release gathered weights: an evaluation between two steps leaves them gathered."""
         self._stand_in.zero_grad()
-        return self._own_state()
-
-    def _applied(self, scale: float | None, *, skip: bool, **more: Any) -> tuple[float, bool]:
-        rate, skipped = self._own_apply(scale, skip=skip, **more)
-        return rate, skipped or not self._trained.was_step_applied()
 
     def _set_clip(self, limit: float | None) -> None:
-        if hasattr(self._trained.optimizer, "clip_grad"):
-            self._trained.optimizer.clip_grad = limit
+        if hasattr(self._engine.optimizer, "clip_grad"):
+            self._engine.optimizer.clip_grad = limit
         else:
-            self._trained._config.gradient_clipping = limit
+            self._engine._config.gradient_clipping = limit
 
 
-def _check(engine: Any) -> None:
-    """Refuse what cannot be guarded.
-
-    Raises:
-        ConfigError: The message says what, and what to do.
-    """
-    odd = {
-        "has no optimizer": not hasattr(engine.optimizer, "param_groups"),
-        "is a pipeline": type(engine).__name__ == "PipelineEngine",
-        "has tensor parallel ranks": getattr(engine, "mp_world_size", 1) > 1,
-        "has sequence parallel ranks": getattr(engine, "sequence_parallel_size", 1) > 1,
-        "has experts (MoE)": bool(engine.has_moe_layers),
-        "offloads to NVMe": bool(engine.zero_nvme_offload_optimizer()),
-        "uses ZenFlow": bool(getattr(engine, "zenflow", False)),
-        "scales losses by torch_autocast": (
-            getattr(engine, "torch_autocast_z0_gradscaler", None) is not None
-        ),
-        "does not compute the gradient norm": not getattr(
-            engine, "zero_compute_grad_norm", lambda: True
-        )(),
-        "leaves the accumulation boundary to the loop": not getattr(
-            engine, "managed_gradient_accumulation", lambda: True
-        )(),
-    }
-    for what, is_so in odd.items():
-        if is_so:
-            raise ConfigError(
-                f"the DeepSpeed engine {what}, which DeepSpeedGuard cannot roll back; run without"
-                " that, or judge its log with `trimtab inspect`"
-            )
+def _loader(engine: DeepSpeedEngine, data: DataLoader[object] | None) -> DataLoader[object]:
+    """Return the DataLoader to read from."""
+    found: DataLoader[object] = engine.training_dataloader if data is None else data
+    if type(found).__name__ == "DeepSpeedDataLoader":
+        iter(found)  # the engine's own makes its DataLoader when it is first iterated
+        inner: DataLoader[object] = getattr(found, "dataloader")  # noqa: B009 - its private class
+        return inner
+    return found
 
 
-def _loader(engine: Any, data: Any) -> Any:
-    """Return the DataLoader to read from; the engine's own makes it when it is first iterated."""
-    data = engine.training_dataloader if data is None else data
-    if type(data).__name__ == "DeepSpeedDataLoader":
-        iter(data)
-        return data.dataloader
-    return data
-
-
-def _place_of(engine: Any, loaded: str | Path | None) -> dict[str, Any]:
-    """Return the settings that make a guard go on from a tag the engine has loaded."""
+def _resume_from(
+    engine: DeepSpeedEngine, loaded: str | Path | None, settings: GuardOptions
+) -> None:
+    """Set what makes a guard resume from a tag that the engine has loaded."""
     if loaded is None and engine.global_steps == 0:
-        return {}
-    if loaded is None:
-        return {"loaded_step": engine.global_steps}
-    path = Path(loaded)
-    return {
-        "loaded_step": engine.global_steps,
-        "companion": read_companion(path if path.is_dir() else path.parent),
-    }
+        return
+    settings["loaded_step"] = engine.global_steps
+    if loaded is not None:
+        path = Path(loaded)
+        settings["companion"] = load_companion(path if path.is_dir() else path.parent)

@@ -1,78 +1,79 @@
-"""The tags that an engine's `save_checkpoint` writes: graded, completed, and `latest` kept true.
+"""The tags that an engine's `save_checkpoint` writes: graded, completed, and `latest` kept healthy.
 
-Beside each tag stands `TAG.trimtab.json`, manifest and grade; within it `trimtab.pt`, what the
-guard needs to go on from it bit for bit, tensors and text only.
+Beside each tag is `TAG.trimtab.json`, manifest and grade; within it the companion that the
+guard needs to resume from it bit for bit.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from trimtab.checkpoints.sidecar import SUFFIX, read_stamp, verify_stamped
-from trimtab.integrations.lightning.checkpoints import LightningFiles
+from trimtab.integrations.companion_file import save_companion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from trimtab.guard import Guard
+    from deepspeed import DeepSpeedEngine
 
-__all__ = ["TagFiles", "healthy_tag", "read_companion"]
+    from trimtab.guard.port import TrainerPort
+    from trimtab.integrations.graded_checkpoints import GradedCheckpoints
 
-_COMPANION = "trimtab.pt"
+__all__ = ["TagFiles", "healthy_tag"]
 
 
-class TagFiles(LightningFiles):
+class TagFiles:
     """The tags that are saved while an engine is guarded; all ranks call alike."""
 
-    def __init__(self, guard: Guard, engine: Any) -> None:
-        """Watch for a guard; only its first rank writes."""
-        super().__init__(guard, ())
+    def __init__(
+        self, port: TrainerPort, graded: GradedCheckpoints, engine: DeepSpeedEngine
+    ) -> None:
+        """Watch what an engine saves for a guard; only its first rank writes beside it."""
+        self._port = port
+        self._graded = graded
         self._engine = engine
-        self._save: Callable[..., Any] = engine.save_checkpoint
+        self._save: Callable[..., bool] = engine.save_checkpoint
         self._folders: set[Path] = set()
 
     def save(
         self,
         save_dir: str,
-        tag: Any = None,
-        client_state: Any = None,
-        *args: Any,
+        tag: object = None,
+        client_state: Mapping[str, object] | None = None,
+        *args: object,
         save_latest: bool = True,
-        **more: Any,
-    ) -> Any:
-        """Save as the engine does; `latest` goes only to what is saved while calm."""
-        guard = self._guard
-        if guard.probing:  # the state that is there was saved, or will be gone back from
+        **more: object,
+    ) -> bool:
+        """Save as the engine does; `latest` is set only to what is saved while calm."""
+        port = self._port
+        if port.probing:  # this state was saved already, or is about to be rolled back
             return True
-        calm = not guard._recovery.busy and not guard._recovery.alarmed
+        calm = not port.busy and not port.alarmed
         name = f"global_step{self._engine.global_steps}" if tag is None else str(tag)
-        if args:
+        if args:  # save_latest by position
             save_latest, args = bool(args[0]), args[1:]
         done = self._save(save_dir, name, client_state or {}, save_latest and calm, *args, **more)
-        self.settle()
+        self._graded.settle()
         folder = Path(save_dir) / name
         self._folders.add(Path(save_dir))
-        companion: dict[str, Any] = {}
-        guard._edge.run("checkpoint", lambda: companion.update(guard.companion()))
-        guard._edge.run("checkpoint", lambda: self._complete(folder, companion))
+        companion: dict[str, object] = {}
+        port.contain("checkpoint", lambda: companion.update(port.companion()))
+        port.contain("checkpoint", lambda: self._complete(folder, companion))
         return done
 
     def rolled_back(self, step: int) -> None:
         """Grade what was saved after `step`, and point `latest` to the newest that is healthy."""
-        super().rolled_back(step)
-        self._guard._edge.run("checkpoint", self._point_back)
+        self._graded.after_rollback(step)
+        self._port.contain("checkpoint", self._point_back)
 
-    def _complete(self, folder: Path, companion: dict[str, Any]) -> None:
-        if self._guard._ranks.chief:
-            if companion:
-                torch.save(companion, folder / _COMPANION)
-            self._stamp(folder)
+    def _complete(self, folder: Path, companion: dict[str, object]) -> None:
+        if self._port.is_chief and companion:
+            save_companion(folder, companion)
+        self._graded.add(folder)
 
     def _point_back(self) -> None:
-        for folder in self._folders if self._guard._ranks.chief else ():
+        for folder in self._folders if self._port.is_chief else ():
             latest = folder / "latest"
             if not latest.exists():
                 continue
@@ -89,9 +90,7 @@ class TagFiles(LightningFiles):
 def healthy_tag(save_dir: str | Path) -> str | None:
     """Return the newest tag that is whole and healthy, for `load_checkpoint(save_dir, tag)`.
 
-    None without.
-
-    One that was saved without trimtab has no grade and is not found. Reads every byte of it.
+    None if there is none: a tag saved without trimtab has no grade. Reads every byte of it.
     """
     graded = []
     for beside in Path(save_dir).glob(f"*{SUFFIX}"):
@@ -103,12 +102,3 @@ def healthy_tag(save_dir: str | Path) -> str | None:
         if not verify_stamped(folder):
             return folder.name
     return None
-
-
-def read_companion(folder: Path) -> dict[str, Any] | None:
-    """Return what the guard added to a tag; None where it was saved without one."""
-    path = folder / _COMPANION
-    if not path.is_file():
-        return None
-    found: dict[str, Any] = torch.load(path, weights_only=True)
-    return found

@@ -1,4 +1,4 @@
-"""The guard in a Lightning Fabric loop."""
+"""Lightning Fabric: `FabricGuard` in a loop that a user writes."""
 
 from trimtab.integrations.fabric.adapter import FabricGuard
 

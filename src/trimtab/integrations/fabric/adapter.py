@@ -4,22 +4,24 @@
                         steps=10_000, run="runs/tiny", mode="act")
     for batch in guard:
         loss = model(batch)
-        guard.backward(loss)      # was fabric.backward(loss)
-        guard.step()              # was fabric.clip_gradients, optimizer.step, scheduler.step,
-        zero_grad
+        guard.backward(loss)      # instead of fabric.backward(loss)
+        guard.step()              # instead of clip_gradients, optimizer.step, scheduler.step and
+                                  # zero_grad
 
-What `fabric.setup` and `fabric.setup_dataloaders` gave back goes in as it is. Precision (its loss
-scaler included), device and DDP stay Fabric's.
+Pass what `fabric.setup` and `fabric.setup_dataloaders` returned. Precision (its loss scaler
+included), device and DDP stay Fabric's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, cast
 
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
-from trimtab.integrations.lightning.trainer_parts import check_strategy, clip_in_lightnings_order
+from trimtab.guard.port import TrainerPort
 from trimtab.integrations.packages import warn_of_version
+from trimtab.integrations.strategies import check_strategy
 
 try:
     from lightning.fabric import is_wrapped
@@ -28,9 +30,13 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     import torch
     from lightning.fabric import Fabric
+    from torch.utils.data import DataLoader
+
+    from trimtab.guard.port import LoopOptions
 
 __all__ = ["FabricGuard"]
 
@@ -39,12 +45,18 @@ class FabricGuard(Guard):
     """A `Guard` over what Fabric has set up; see the module, and `Guard` for its settings."""
 
     def __init__(
-        self, fabric: Fabric, model: Any, optimizer: Any, *, data: Any, **settings: Any
+        self,
+        fabric: Fabric,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        data: DataLoader[object] | list[DataLoader[object]],
+        **settings: Unpack[LoopOptions],
     ) -> None:
         """Take over a run.
 
         Args:
-            fabric: Launched, where it has several processes.
+            fabric: Launched, if it has several processes.
             model: From `fabric.setup`.
             optimizer: From `fabric.setup`.
             data: From `fabric.setup_dataloaders`, or a plain DataLoader.
@@ -52,42 +64,42 @@ class FabricGuard(Guard):
 
         Raises:
             ConfigError: The strategy cannot be guarded, an object is not from `fabric.setup`, or
-                what `Guard` refuses.
+                as for `Guard`.
         """
         warn_of_version("lightning")
         check_strategy(fabric.strategy, "FabricGuard")
         if not (is_wrapped(model) and is_wrapped(optimizer)):
             raise ConfigError(
                 f"model is {type(model).__name__} and optimizer is {type(optimizer).__name__}: pass"
-                " both as fabric.setup(model, optimizer) gave them back; it takes exactly one"
+                " both as fabric.setup(model, optimizer) returned them; it takes exactly one"
                 " optimizer"
             )
-        self._fabric = fabric
+        self.fabric = fabric
+        single = cast("DataLoader[object]", getattr(data, "_dataloader", data))
         super().__init__(
-            model._forward_module,
-            optimizer.optimizer,
-            data=getattr(data, "_dataloader", data),
+            # Fabric's wrapper moves batches and casts outputs; gradients and names are within it.
+            getattr(model, "_forward_module"),  # noqa: B009 - not of torch's Module
+            getattr(optimizer, "optimizer"),  # noqa: B009 - not of torch's Optimizer
+            data=single,
             scaler=getattr(fabric.strategy.precision, "scaler", None),
             **settings,
         )
-        clip_in_lightnings_order(self)
+        TrainerPort(self).clip_in_group_order()  # as Fabric does
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches as `Guard` does, on Fabric's device."""
         batches = super().__iter__()
         try:
             for batch in batches:
-                yield self._fabric.to_device(batch)
+                yield self.fabric.to_device(batch)
         finally:
-            batches.close()  # type: ignore[attr-defined]
+            if isinstance(batches, Generator):  # closed, it writes an interrupt down
+                batches.close()
 
     def backward(
         self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None
     ) -> None:
-        """Run Fabric's backward pass, as `Guard.backward` does.
-
-        Nothing but noting the loss in a probe.
-        """
+        """Run Fabric's backward pass, as `Guard.backward` does; in a probe only note the loss."""
         self.note_loss(loss, parts=parts, samples=samples)
         if not self.probing:
-            self._fabric.backward(loss if parts == 1 else loss / parts)
+            self.fabric.backward(loss if parts == 1 else loss / parts)

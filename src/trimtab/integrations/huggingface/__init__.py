@@ -1,4 +1,4 @@
-"""Hugging Face: `GuardedTrainer` recovers within the process, `GuardCallback` watches and stops.
+"""Hugging Face: `GuardedTrainer` recovers within the process, `WatchCallback` watches and stops.
 
 from trimtab.integrations.huggingface import GuardedTrainer
 
@@ -14,7 +14,10 @@ try:
 except ImportError:
     raise MissingExtraError("The adapter for Hugging Face's Trainer", "hf") from None
 
-from trimtab.integrations.huggingface.callback import GuardCallback
+from trimtab.integrations.huggingface.callback import WatchCallback
 from trimtab.integrations.huggingface.trainer import GuardedTrainer, GuardMixin, GuardSettings
 
-__all__ = ["GuardCallback", "GuardMixin", "GuardSettings", "GuardedTrainer"]
+GuardCallback = WatchCallback
+"""The older name of `WatchCallback`."""
+
+__all__ = ["GuardCallback", "GuardMixin", "GuardSettings", "GuardedTrainer", "WatchCallback"]

@@ -1,9 +1,9 @@
-"""The guard as a plain TrainerCallback: it sees what the Trainer logs, and can stop the run.
+"""A TrainerCallback that watches: it judges what the Trainer logs, and can end the run.
 
 A callback has neither the batches nor the gradients, so it cannot go back within the process. It
 records and judges what is logged, grades the Trainer's checkpoints, keeps the healthy ones while
 something is wrong, and in `act` ends the run with a verdict, the poisoned checkpoints moved aside:
-the same script with `resume_from_checkpoint=True` then goes on from a healthy one.
+the same script with `resume_from_checkpoint=True` then resumes from a healthy one.
 """
 
 from __future__ import annotations
@@ -12,34 +12,29 @@ import math
 import weakref
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback
 
-from trimtab.chronicle.rundir import RunDirectory
-from trimtab.detectors.judge import Judge
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.errors import ConfigError, ReadError
-from trimtab.guard.loop.exit_status import write_verdict
-from trimtab.guard.recording.fault_barrier import Edge, to_stderr
-from trimtab.guard.recording.recorder import Recorder
-from trimtab.guard.recording.run_lock import RunLock
-from trimtab.guard.recovery.triage import is_trouble, speaks_of_state
+from trimtab.errors import ConfigError
+from trimtab.guard.port import to_stderr
 from trimtab.incidents import group_findings
 from trimtab.integrations.huggingface.checkpoints import complete, newest_before, set_aside_after
 from trimtab.integrations.packages import warn_of_version
+from trimtab.integrations.watching import RowWatch, first_sign
 from trimtab.plan.policy import Policy
-from trimtab.readers.rundir import read_run_directory
 from trimtab.vocabulary import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
     from trimtab.detectors.contract import Finding
-    from trimtab.incidents import Incident
     from trimtab.plan.policy import Mode
 
-__all__ = ["GuardCallback"]
+__all__ = ["WatchCallback"]
 
 _OTHER = ("eval_", "train_", "test_")
 _PLACES = frozenset({"epoch", "step", "total_flos"})
@@ -48,16 +43,16 @@ _WATCHED_BY = "_trimtab_callback"
 callback."""
 
 
-class GuardCallback(TrainerCallback):
+class WatchCallback(TrainerCallback):
     """Watches a Trainer by its log; for recovery within the process see `GuardedTrainer`.
 
     One row for each time the Trainer logs a loss: with `logging_steps=1` for each step. Its losses
     are means over that interval, and with `logging_nan_inf_filter=True` (the Trainer's default) a
-    NaN loss is not among them; the gradient's norm then tells.
+    NaN loss is not among them; the gradient's norm then shows it.
 
     Example::
 
-        trainer.add_callback(GuardCallback(mode="act"))
+        trainer.add_callback(WatchCallback(mode="act"))
     """
 
     def __init__(
@@ -72,7 +67,7 @@ class GuardCallback(TrainerCallback):
 
         Args:
             run: Run directory; None: `trimtab` in the Trainer's output directory.
-            mode: observe: record and judge; advise: also say causes; act: also end the run.
+            mode: observe: record and judge; advise: also print causes; act: also end the run.
             policy: Settings; of them count `mode` and `patience_steps`, here rows of the log.
             say: Shows one line to the user; default: standard error.
         """
@@ -81,232 +76,193 @@ class GuardCallback(TrainerCallback):
         self.policy = policy if mode is None else replace(policy, mode=mode)
         self._run = run
         self._say = say or to_stderr
-        self._recorder: Recorder | None = None
-        self._lock: RunLock | None = None
-        self._judge = Judge()
-        self._held: tuple[Any, int | None] | None = None
-        self._forget()
+        self._held: tuple[TrainingArguments, int | None] | None = None
+        self._watch = self._new_watch()
+        self._reported: set[tuple[str, str, int]] = set()
+
+    @property
+    def findings(self) -> Mapping[tuple[str, str, int], Finding]:
+        """What is open or was found in the last training, by key."""
+        return self._watch.findings
 
     # -- the Trainer's events -----------------------------------------------------------------
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Open the run directory, letting go of a training before that was broken off.
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
+        """Open the run directory; release that of an earlier training that was broken off.
 
         Raises:
-            ConfigError: Another `GuardCallback` watches this training already.
+            ConfigError: Another `WatchCallback` watches this training already.
         """
         self.close()
-        self._forget()
+        self._watch = self._new_watch()
+        self._reported.clear()
         other = getattr(state, _WATCHED_BY, _nobody)()
         if other is not None and other is not self:
             other.close()
             raise ConfigError(
-                "two GuardCallbacks watch this training, and one is enough; take one of them out"
+                "two WatchCallbacks (GuardCallback is its older name) watch this training, and one"
+                " is enough; remove one of them"
             )
         setattr(state, _WATCHED_BY, weakref.ref(self))
-        if not self._edge.run("journal", lambda: self._open(args, state)):
+        if not self._watch.edge.run("journal", lambda: self._open(args, state)):
             self.close()
 
     def on_log(
-        self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object] | None = None,
+        **_: object,
     ) -> None:
-        """Record and judge what was logged; end the run where that is called for."""
-        if self._recorder is None or logs is None or "loss" not in logs:
+        """Record and judge what was logged; end the run if that is called for."""
+        watch = self._watch
+        if not watch.is_open or logs is None or "loss" not in logs:
             return
         values = _values(logs)
         found: list[Finding] = []
         step = int(state.global_step)
-        if not self._edge.run("record", lambda: self._record(step, values)):
+        if not watch.edge.run("record", lambda: watch.record(step, values)):
             return
-        self._edge.run("judge", lambda: found.extend(self._judge_row(step, values)))
+        watch.edge.run("judge", lambda: found.extend(watch.judge(step, values)))
         for finding in found:
-            self.findings[finding.key] = finding
-            self._edge.run("journal", lambda f=finding: self._tell(f, step))  # type: ignore[misc]
-        self._edge.run("checkpoint", lambda: self._hold(args))
-        if self.policy.mode == "act" and not self._edge.stood_down and not self._stopped:
-            self._edge.run("recovery", lambda: self._stop(args, step, control))
+            watch.edge.run("journal", lambda f=finding: self._report(f, step))  # type: ignore[misc]
+        watch.edge.run("checkpoint", lambda: self._hold(args))
+        if watch.may_stop:
+            watch.edge.run("recovery", lambda: self._stop(args, step, control))
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
         """Give the checkpoint just saved a manifest and a grade."""
-        if self._recorder is not None and state.is_world_process_zero:
-            step, attempt = int(state.global_step), self._recorder.attempt
-            self._edge.run(
+        watch = self._watch
+        if watch.is_open and state.is_world_process_zero:
+            root, step, attempt = _output(args), int(state.global_step), watch.recorder.attempt
+            watch.edge.run(
                 "checkpoint",
-                lambda: complete(
-                    Path(args.output_dir), step, attempt=attempt, alarmed=bool(self._alarms())
-                ),
+                lambda: complete(root, step, attempt=attempt, alarmed=bool(watch.alarms)),
             )
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
-        """Write down how it ended."""
-        if self._recorder is not None:
-            self._edge.run("journal", lambda: self._close(args, int(state.global_step)))
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
+        """Write down how the training ended."""
+        if self._watch.is_open:
+            self._watch.edge.run("journal", lambda: self._end(args, int(state.global_step)))
 
     def close(self) -> None:
-        """Let go of the run directory, and put the Trainer's settings back.
+        """Release the run directory, and restore the Trainer's settings; twice is the same as once.
 
-        Done twice, nothing changes.
-
-        Done at the end of a training. One that an exception or Ctrl-C breaks off has no such event:
-        call it then, or let the next training do so at its begin.
+        It is done at the end of a training. One that an exception or Ctrl-C breaks off has no such
+        event: call it then, or the next training with this callback does so when it begins.
         """
         if self._held is not None:
             (args, limit), self._held = self._held, None
             args.save_total_limit = limit
-        if self._recorder is not None:
-            self._recorder.close()
-            self._recorder = None
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._watch.close()
 
     # -- inside -----------------------------------------------------------------------------
 
-    def _forget(self) -> None:
-        """Know nothing of a training before."""
-        self._edge = Edge(journal=self._journal_fault, stand_down=lambda: None, note=lambda: True)
-        self.findings: dict[tuple[str, str, int], Finding] = {}
-        """What is open or was found in the last training, by key."""
-        self._told: set[tuple[str, str, int]] = set()
-        self._stopped = ""
-        self._row = 0
+    def _new_watch(self) -> RowWatch:
+        """Return a watch that knows nothing of an earlier training."""
+        return RowWatch(policy=self.policy, source="the Trainer's log")
 
-    def _open(self, args: Any, state: Any) -> None:
-        root = Path(self._run) if self._run is not None else Path(args.output_dir) / "trimtab"
-        chief, directory = bool(state.is_world_process_zero), RunDirectory(root)
-        number, parent = 0, None
-        try:
-            record = read_run_directory(root)
-            self._row, number = record.num_rows, len(record.attempts)
-            parent = record.attempts[-1].number if record.attempts else None
-        except ReadError:  # nothing is there yet
-            self._row = 0
-        self._state = self._judge.start()
-        self._lock = RunLock(root) if chief else None
-        self._recorder = Recorder(directory, writes=chief)
-        step = int(state.global_step)
-        self._recorder.settings({"mode": self.policy.mode, "source": "the Trainer's log"})
-        self._recorder.start_attempt(
-            f"1.{number}",
-            step=step,
-            parent=parent,
-            parent_step=step if parent else None,
-            why="resumed after a stop" if parent else "start",
-            trial=False,
-        )
+    def _open(self, args: TrainingArguments, state: TrainerState) -> None:
+        root = Path(self._run) if self._run is not None else _output(args) / "trimtab"
+        self._watch.open(root, writes=bool(state.is_world_process_zero))
+        self._watch.start(int(state.global_step))
 
-    def _record(self, step: int, values: dict[str, float]) -> None:
-        assert self._recorder is not None
-        self._recorder.sample(step, values, {})
-        self._row += 1
-
-    def _judge_row(self, step: int, values: dict[str, float]) -> tuple[Finding, ...]:
-        self._state, found = self._judge.update(self._state, self._row - 1, float(step), values)
-        return found
-
-    def _tell(self, finding: Finding, step: int) -> None:
-        assert self._recorder is not None
-        self._recorder.finding(finding, step=step)
-        if (
-            finding.severity == "info"
-            or finding.key in self._told
-            or self._recorder.journal is None
-        ):
+    def _report(self, finding: Finding, step: int) -> None:
+        """Journal a finding; show the incident of a new alarm."""
+        watch = self._watch
+        watch.note(finding, step=step)
+        if finding.severity == "info" or finding.key in self._reported or not watch.writes:
             return
-        self._told.add(finding.key)
-        incident = self._incident()
+        self._reported.add(finding.key)
+        record = watch.read()
+        incidents = group_findings(record, watch.findings.values())
+        incident = next((i for i in reversed(incidents) if i.severity != "info"), None)
         if incident is None:
             return
         self._say(f"step {step:>6,}  {incident.headline}")
         if self.policy.mode != "observe":
-            record = read_run_directory(self._recorder.directory.root)
             top = diagnose(record, incident).top
             self._say(f"             cause: {top.title} ({top.confidence:.2f})")
 
-    def _incident(self) -> Incident | None:
-        """Return the newest incident that is more than information, from the record on disk."""
-        assert self._recorder is not None
-        record = read_run_directory(self._recorder.directory.root)
-        incidents = group_findings(record, self.findings.values())
-        return next((i for i in reversed(incidents) if i.severity != "info"), None)
-
-    def _alarms(self) -> list[Finding]:
-        return [
-            f
-            for f in self.findings.values()
-            if f.severity != "info" and not f.closed and f.end_row is None and speaks_of_state(f)
-        ]
-
-    def _hold(self, args: Any) -> None:
+    def _hold(self, args: TrainingArguments) -> None:
         """Rotate no checkpoint away while an alarm is open: the newer ones may be of no use."""
-        if self._alarms() and self._held is None:
+        alarmed = bool(self._watch.alarms)
+        if alarmed and self._held is None:
             self._held, args.save_total_limit = (args, args.save_total_limit), None
-        elif not self._alarms() and self._held is not None:
+        elif not alarmed and self._held is not None:
             (_, args.save_total_limit), self._held = self._held, None
 
-    def _stop(self, args: Any, step: int, control: Any) -> None:
-        row, patience = self._row - 1, self.policy.patience_steps
-        trouble = [
-            f
-            for f in self._alarms()
-            if is_trouble(f, row - f.onset_row, patience, last=False, scaled=bool(args.fp16))
-        ]
+    def _stop(self, args: TrainingArguments, step: int, control: TrainerControl) -> None:
+        watch = self._watch
+        trouble = watch.trouble(scaled=bool(args.fp16))
         if not trouble:
             return
-        first_sign = min(f.onset for f in trouble)
-        self._stopped = trouble[0].text
         control.should_training_stop, control.should_save = True, False
-        assert self._recorder is not None
-        if self._recorder.journal is None:
+        watch.stop(step, trouble)
+        if not watch.writes:
             return
-        root = Path(args.output_dir)
-        healthy = newest_before(root, first_sign)
-        set_aside_after(root, math.ceil(first_sign) - 1, first_sign=first_sign, why=self._stopped)
-        self._recorder.event(
-            "decision", step=step, what="end the run", why=self._stopped, evidence=[]
-        )
+        root, began = _output(args), first_sign(trouble)
+        healthy = newest_before(root, began)
+        set_aside_after(root, math.ceil(began) - 1, first_sign=began, why=watch.stopped)
         on = (
-            f"goes on from checkpoint-{healthy}"
+            f"resumes from checkpoint-{healthy}"
             if healthy
-            else "begins anew: no checkpoint is healthy"
+            else "starts from the beginning: no checkpoint is healthy"
         )
         self._say(
             f"step {step:>6,}  ending the run; with resume_from_checkpoint=True the script {on}"
         )
-        self._verdict(args, step, healthy or 0)
+        self._write_verdict(args, step, healthy or 0)
 
-    def _verdict(self, args: Any, step: int, resume_step: int) -> None:
-        assert self._recorder is not None
-        if self._recorder.journal is not None:
-            write_verdict(
-                self._recorder.directory.root,
-                state="given-up" if self._stopped else "done",
-                reason=self._stopped or "the Trainer has ended",
+    def _write_verdict(self, args: TrainingArguments, step: int, resume_step: int) -> None:
+        watch = self._watch
+        if watch.writes:
+            watch.verdict(
+                "given-up" if watch.stopped else "done",
+                watch.stopped or "the Trainer has ended",
                 step=step,
                 steps=args.max_steps if args.max_steps > 0 else None,
                 saved_step=resume_step,
-                attempt=self._recorder.attempt,
             )
 
-    def _close(self, args: Any, step: int) -> None:
-        assert self._recorder is not None
-        reason = self._stopped or "the Trainer has ended"
-        self._recorder.event("end", step=step, final_step=step, reason=reason, wasted_steps=0.0)
-        if not self._stopped:
-            self._verdict(args, step, newest_before(Path(args.output_dir), math.inf) or 0)
+    def _end(self, args: TrainingArguments, step: int) -> None:
+        watch = self._watch
+        reason = watch.stopped or "the Trainer has ended"
+        watch.recorder.event("end", step=step, final_step=step, reason=reason, wasted_steps=0.0)
+        if not watch.stopped:
+            self._write_verdict(args, step, newest_before(_output(args), math.inf) or 0)
         self.close()
 
-    def _journal_fault(self, error: str, part: str) -> None:
-        if self._recorder is not None:
-            self._recorder.event("fault", step=self._row, error=error, where=part)
 
-
-def _nobody() -> GuardCallback | None:
+def _nobody() -> WatchCallback | None:
     return None
 
 
-def _values(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return what was logged by canonical name; a name that nobody knows stays as it is."""
+def _output(args: TrainingArguments) -> Path:
+    return Path(str(args.output_dir))
+
+
+def _values(logs: Mapping[str, object]) -> dict[str, float]:
+    """Return what was logged by canonical name; a name that is not known stays as it is."""
     return {
         canonical(name) or name: float(value)
         for name, value in logs.items()

@@ -1,16 +1,14 @@
-"""A Hugging Face Trainer's own checkpoints: graded, kept while in doubt, moved aside, gone on from.
+"""A Hugging Face Trainer's own checkpoints: graded, kept while in doubt, moved aside, resumed from.
 
-Each gets a manifest and a grade beside it, and within it `trimtab.pt`: what the guard needs to go
-on from it bit for bit, tensors and text only.
+Each gets a manifest and a grade beside it, and within it the companion that the guard needs to
+resume from it bit for bit.
 """
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import torch
+from typing import TYPE_CHECKING
 
 from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.checkpoints.manifest import move_aside, newest_healthy
@@ -24,13 +22,14 @@ from trimtab.checkpoints.sidecar import (
 )
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ReadError
-from trimtab.guard.state.external_checkpoint import legible
+from trimtab.guard.port import check_companion
+from trimtab.integrations.companion_file import has_companion, load_companion, save_companion
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trimtab.checkpoints.manifest import Grade
-    from trimtab.guard import Guard
+    from trimtab.guard.port import TrainerPort
 
 __all__ = [
     "TrainerFiles",
@@ -41,47 +40,50 @@ __all__ = [
     "set_aside_after",
 ]
 
-_COMPANION = "trimtab.pt"
-
 
 class TrainerFiles:
     """The checkpoint folders that a Trainer writes while it is guarded."""
 
-    def __init__(self, output_dir: str | Path, guard: Guard) -> None:
-        """Watch over a folder for a guard; only the first rank writes there."""
+    def __init__(self, output_dir: str | Path, port: TrainerPort) -> None:
+        """Watch a folder for a guard; only the first rank writes there."""
         self._root = Path(output_dir)
-        self._guard = guard
+        self._port = port
         self._num_actions = 0
 
     def saved(self, step: int) -> None:
-        """Complete the checkpoint of a step, which all ranks have written; all must call."""
-        guard = self._guard
-        companion = guard.companion() if step == guard.step_number else None
-        guard._ranks.on_chief(
+        """Complete the checkpoint of a step, once all ranks have written it; all must call."""
+        port = self._port
+        # The Trainer may save a step that the guard has gone back from: it gets no companion.
+        companion = port.companion() if step == port.step_number else None
+        port.on_chief(
             lambda: complete(
                 self._root,
                 step,
-                attempt=guard._recorder.attempt,
-                alarmed=guard._recovery.alarmed,
+                attempt=port.attempt,
+                alarmed=port.alarmed,
                 companion=companion,
             )
         )
 
     def follow_rollback(self) -> None:
         """Move aside what was saved after the step that the guard went back to for good."""
-        actions = self._guard.actions
-        if len(actions) == self._num_actions:
+        port = self._port
+        if port.num_actions == self._num_actions:
             return
-        self._num_actions = len(actions)
-        values = actions[-1].get("values")
-        if isinstance(values, dict) and "to_step" in values and self._guard._ranks.chief:
-            step, first_sign = int(values["to_step"]), self._guard.incidents[-1].first_step
+        self._num_actions = port.num_actions
+        step, first_sign = port.last_rollback, port.first_sign
+        if step is not None and first_sign is not None and port.is_chief:
             why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
             set_aside_after(self._root, step, first_sign=first_sign, why=why)
 
 
 def complete(
-    root: Path, step: int, *, attempt: str, alarmed: bool, companion: dict[str, Any] | None = None
+    root: Path,
+    step: int,
+    *,
+    attempt: str,
+    alarmed: bool,
+    companion: Mapping[str, object] | None = None,
 ) -> None:
     """Add to the checkpoint of a step what the guard needs, then manifest and grade beside it.
 
@@ -92,7 +94,7 @@ def complete(
     if not folder.is_dir():
         return
     if companion is not None:
-        torch.save(companion, folder / _COMPANION)
+        save_companion(folder, companion)
     stamp(
         folder,
         step=step,
@@ -121,9 +123,7 @@ def set_aside_after(root: Path, step: int, *, first_sign: float, why: str) -> No
 
 
 def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
-    """Return the Trainer's newest checkpoint that is whole and healthy.
-
-    None to go on from the guard's.
+    """Return the Trainer's newest checkpoint that is whole and healthy; None to use the guard's.
 
     One that was saved without a guard has no grade: it is taken as it is.
     """
@@ -132,7 +132,7 @@ def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
         if own is not None and own.step >= step:
             return None
         known = read_stamp(path)
-        if known is None and not (path / _COMPANION).exists():
+        if known is None and not has_companion(path):
             return path
         if known is not None and known.grade == "healthy" and not verify_stamped(path):
             return path
@@ -144,22 +144,20 @@ def newest_before(root: Path, step: float) -> int | None:
     return max((found for found, _ in _folders(root) if found < step), default=None)
 
 
-def read_companion(folder: str | Path, *, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return what the guard added to a checkpoint; None where it was saved without one.
+def read_companion(folder: str | Path, *, say: Callable[[str], None]) -> dict[str, object] | None:
+    """Return what the guard added to a checkpoint; None if it was saved without one.
 
-    A damaged one counts as none, and one line says so: the trainer's own part is whole.
+    A damaged one counts as none, and one line says so: the Trainer's own part is whole.
     """
-    path = Path(folder) / _COMPANION
-    if not path.is_file():
-        return None
     try:
-        found: dict[str, Any] = torch.load(path, weights_only=True)
-        legible(found)
-    except Exception as error:  # noqa: BLE001 - torch.load raises what the bytes happen to lead to
+        found = load_companion(Path(folder))
+        if found is not None:
+            check_companion(found)
+    except Exception as error:  # noqa: BLE001 - which error depends on the damaged bytes
         reason = str(error).partition("\n")[0].partition(". ")[0]
         say(
-            f"{path}: damaged ({type(error).__name__}: {reason}); the run goes on from the"
-            " Trainer's own part"
+            f"{folder}: its trimtab.pt is damaged ({type(error).__name__}: {reason}); the run"
+            " resumes from the Trainer's own part"
         )
         return None
     return found

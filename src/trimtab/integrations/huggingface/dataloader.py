@@ -1,41 +1,58 @@
-"""A Trainer's training data, handed out by the guard.
-
-And the end of an epoch where batches are accumulated.
-"""
+"""A Trainer's training data, handed out by the guard; and the end of an accumulated epoch."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, cast
 
 from trimtab.errors import ConfigError
-from trimtab.guard.data.streams import StreamOrder, is_stream
+from trimtab.guard.port import StreamOrder, is_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
 
+    from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
-    from trimtab.integrations.huggingface.trainer import GuardMixin
+    from trimtab.guard.port import TrainerPort
 
-__all__ = ["EpochLength", "Feed"]
+__all__ = ["EpochLength", "FedTrainer", "Feed"]
+
+
+class FedTrainer(Protocol):
+    """What the feed asks of the Trainer it feeds."""
+
+    @property
+    def port(self) -> TrainerPort | None:
+        """Port of the guard; None while there is none."""
+
+    @property
+    def accelerator(self) -> Accelerator:
+        """The Trainer's accelerator."""
+
+    @property
+    def group_size(self) -> int:
+        """Batches of the step under way."""
+
+    @property
+    def group_done(self) -> int:
+        """Of these, how many were trained on."""
 
 
 class Feed:
     """Stands in for the Trainer's data loader; each pass over it is what is left of one epoch."""
 
-    def __init__(self, trainer: GuardMixin, loader: DataLoader[Any]) -> None:
+    def __init__(self, trainer: FedTrainer, loader: DataLoader[object]) -> None:
         """Take the loader that the Trainer made; it has no guard yet."""
         self._trainer = trainer
         self.loader = loader
         self.dataset = loader.dataset
         self.batch_size = loader.batch_size
         self.num_workers = loader.num_workers
-        self._pass: Generator[Any] | None = None
+        self._pass: Generator[object] | None = None
         self._skip = 0
         self._skipped: Callable[[], None] = lambda: None
-        self._batches: Iterator[Any] = iter(())
+        self._batches: Generator[object] | None = None
 
     def __len__(self) -> int:
         """Return the batches of one epoch."""
@@ -43,24 +60,24 @@ class Feed:
 
     @property
     def num_batches(self) -> int | None:
-        """Batches of one epoch; None where a stream does not say it beforehand."""
+        """Batches of one epoch; None for a stream without a length."""
         try:
             return len(self)
         except (TypeError, NotImplementedError):
             return None
 
-    def source(self, *, total_batches: int) -> Any:
-        """Return what the guard reads from: of a stream the loader within Accelerate's.
+    def source(self, *, total_batches: int) -> DataLoader[object]:
+        """Return what the guard reads from: for a stream the loader within Accelerate's.
 
-        Accelerate's own fetches a batch ahead, so that the stream's place would be one too far.
+        Accelerate's own fetches a batch ahead, so that the stream's position would be one too far.
 
         Args:
-            total_batches: Of the whole run: the Trainer's epoch where a stream has no length.
+            total_batches: Of the whole run: the Trainer's epoch if a stream has no length.
 
         Raises:
             ConfigError: The first rank deals a stream's batches out to the others.
         """
-        loader: Any = self.loader
+        loader = self.loader
         if not is_stream(loader):
             return loader
         num_ranks = self._trainer.accelerator.num_processes
@@ -71,29 +88,30 @@ class Feed:
                 ' accelerator_config={"dispatch_batches": False}: each rank reads its own part'
             )
         within = getattr(loader, "base_dataloader", loader)
-        return StreamOrder(within, replicas=num_ranks, epoch_batches=total_batches)
+        order = StreamOrder(within, replicas=num_ranks, epoch_batches=total_batches)
+        return cast("DataLoader[object]", order)  # the guard takes an order as it is
 
     def skip(self, batches: int, then: Callable[[], None]) -> None:
-        """Leave out so many batches of the run, through epochs: where the guard does not feed.
+        """Leave out so many batches of the run, through epochs, for a run without a guard.
 
         Args:
             batches: Of this rank, that a checkpoint has seen.
             then: Called before the first batch that is handed out: fetching draws random numbers.
         """
         epochs, self._skip = divmod(batches, self.num_batches or sys.maxsize)
-        loader: Any = self.loader
-        loader.iteration = epochs  # by which Accelerate's loader orders an epoch
+        # Accelerate's loader orders an epoch by this attribute, which plain loaders lack.
+        self.loader.iteration = epochs
         self._skipped = then
 
-    def __iter__(self) -> Generator[Any]:
-        """Begin, or go on with, an epoch."""
+    def __iter__(self) -> Generator[object]:
+        """Begin an epoch, or go on with it."""
         self.close()
         self._pass = self._epoch()
         return self._pass
 
-    def _epoch(self) -> Generator[Any]:
-        guard = self._trainer.guard
-        if guard is None:
+    def _epoch(self) -> Generator[object]:
+        port = self._trainer.port
+        if port is None:
             skip, self._skip = self._skip, 0
             for number, batch in enumerate(self.loader):
                 if number == skip > 0:
@@ -101,23 +119,25 @@ class Feed:
                 if number >= skip:
                     yield batch
             return
-        for _ in range(2):  # an epoch left at its end by the Trainer is left by the guard only now
-            self._batches = guard.epoch()  # kept: it watches for interrupts until the next one
+        # Twice: the Trainer leaves an epoch at its last batch, the guard only when asked for more,
+        # so the first pass may be the empty end of the epoch before.
+        for _ in range(2):
+            self._batches = port.epoch()  # kept: it watches for interrupts until the next one
             handed_out = False
             for batch in self._batches:
                 handed_out = True
                 yield batch
-                if guard.epoch_is_over:  # the next epoch is drawn when it begins, as by a loader
+                if port.epoch_is_over:  # the next epoch is drawn when it begins, as by a loader
                     return
             if handed_out:
                 return
 
     def close(self) -> None:
-        """Leave the epoch: an interrupt that is on its way is taken note of."""
+        """Leave the epoch; an interrupt that came meanwhile is written down."""
         for batches in (self._pass, self._batches):
-            if isinstance(batches, Generator):
+            if batches is not None:
                 batches.close()
-        self._pass, self._batches = None, iter(())
+        self._pass = self._batches = None
 
 
 class EpochLength(int):
@@ -128,9 +148,9 @@ class EpochLength(int):
     the question is answered from the batches that were handed out.
     """
 
-    _trainer: GuardMixin
+    _trainer: FedTrainer
 
-    def __new__(cls, length: int, trainer: GuardMixin) -> EpochLength:
+    def __new__(cls, length: int, trainer: FedTrainer) -> EpochLength:
         """Return the length, which knows its trainer."""
         self = super().__new__(cls, length)
         self._trainer = trainer

@@ -1,6 +1,4 @@
-"""The guard inside Hugging Face's Trainer, whole.
-
-Data rewound and skipped, steps rolled back, in one process.
+"""The guard inside Hugging Face's Trainer: rollbacks and skipped data within one process.
 
 The Trainer keeps its loop. What changes: its training data come from the guard, `optimizer.step()`
 is the guard's step, and `accelerator.clip_grad_norm_` is the guard's clipping. The Trainer counts
@@ -13,7 +11,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -21,30 +19,39 @@ from transformers import Trainer, TrainerCallback
 
 from trimtab.errors import ConfigError, TrimtabError
 from trimtab.guard import Guard
-from trimtab.guard.recording.fault_barrier import to_stderr
-from trimtab.guard.state.external_checkpoint import check_launch
-from trimtab.guard.state.training_state import Training
+from trimtab.guard.port import LaunchSettings, TrainerPort, to_stderr
 from trimtab.integrations.accelerate.joined import (
     AcceleratedSchedule,
     Hooks,
     PreparedOptimizer,
     inner_optimizer,
 )
-from trimtab.integrations.huggingface.callback import GuardCallback
+from trimtab.integrations.huggingface.callback import WatchCallback
 from trimtab.integrations.huggingface.checkpoints import (
     TrainerFiles,
     choose_checkpoint,
     read_companion,
 )
 from trimtab.integrations.huggingface.dataloader import EpochLength, Feed
-from trimtab.integrations.huggingface.trainer_state import Place
+from trimtab.integrations.huggingface.trainer_state import TrainerProgress
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Any
 
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_utils import TrainOutput
+
+    from trimtab.guard.port import Stateful
     from trimtab.plan.policy import Mode, Policy
+
+    _TrainerBase = Trainer
+else:
+    _TrainerBase = object  # a mixin: the Trainer class comes after it
 
 __all__ = ["GuardMixin", "GuardSettings", "GuardedTrainer"]
 
@@ -54,7 +61,7 @@ _NOT_SIGNALS = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step",
 
 @dataclass(frozen=True, kw_only=True)
 class GuardSettings:
-    """How a Trainer is guarded; what the Trainer knows itself is not asked again."""
+    """How a Trainer is guarded; what the Trainer is set to itself is taken from it."""
 
     mode: Mode | None = None
     """observe, advise or act; None: the policy's."""
@@ -72,7 +79,7 @@ class GuardSettings:
     """Shows one line to the user; None: standard error."""
 
 
-class GuardMixin:
+class GuardMixin(_TrainerBase):
     """Put before a Trainer class, guards its `train()`: `class G(GuardMixin, SFTTrainer): ...`.
 
     `guard` is the guard while training runs. What a loss function knows besides its loss goes into
@@ -81,15 +88,6 @@ class GuardMixin:
     """
 
     guard: Guard | None = None
-    args: Any
-    state: Any
-    control: Any
-    accelerator: Any
-    model_wrapped: Any
-    optimizer: Any
-    lr_scheduler: Any
-    callback_handler: Any
-    add_callback: Any
 
     def __init__(self, *args: Any, guard: GuardSettings | Mode = "observe", **kwargs: Any) -> None:
         """Take what the Trainer takes.
@@ -114,7 +112,7 @@ class GuardMixin:
         self._feed: Feed | None = None
         self._hooks: Hooks | None = None
         self._loaded: Path | None = None
-        self._launched: Training | None = None
+        self._launched: LaunchSettings | None = None
         self._skips_data = False
         self._held_limit: int | None = None
         self.group_size = 1
@@ -122,95 +120,105 @@ class GuardMixin:
         self.group_done = 0
         self._step_before = -1
         self._misaligned = False
-        self.add_callback(_Watch(self))
+        self.add_callback(_Relay(self))
+
+    @property
+    def port(self) -> TrainerPort | None:
+        """Port of the guard; None while there is none."""
+        return None if self.guard is None else TrainerPort(self.guard)
 
     # -- what the Trainer calls -------------------------------------------------------------
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> Feed:  # type: ignore[override]
         """Return the Trainer's data in the guard's order."""
-        self._feed = Feed(self, super().get_train_dataloader())  # type: ignore[misc]
+        self._feed = Feed(self, super().get_train_dataloader())
         return self._feed
 
-    def set_initial_training_values(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the Trainer's figures, with epochs that end where the data do, not by passes."""
-        epochs, updates, *rest, length, steps = super().set_initial_training_values(*args, **kwargs)  # type: ignore[misc]
-        del updates
-        self._num_epochs = epochs
-        return (sys.maxsize, sys.maxsize, *rest, EpochLength(length, self), steps)
+    def set_initial_training_values(
+        self, args: TrainingArguments, dataloader: DataLoader[object]
+    ) -> tuple[int, int, int, int, int, int | None, int]:
+        """Return the Trainer's figures, with epochs that end with the data, not after passes."""
+        figures = super().set_initial_training_values(args, dataloader)
+        self._num_epochs, _, examples, samples, batch, length, steps = figures
+        counted = None if length is None else EpochLength(length, self)
+        return sys.maxsize, sys.maxsize, examples, samples, batch, counted, steps
 
-    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[object], num_batches: int, device: torch.device
+    ) -> tuple[list[object], torch.Tensor | int | None]:
         """Return the batches of the next step: fewer at the end of an epoch, none after it."""
-        samples, *rest = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        samples, num_items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self.group_size, self.group_done = len(samples), 0
         if not samples:
             self.control.should_epoch_stop = True
-        return (samples, *rest)
+        return samples, num_items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Do the Trainer's, and tell the guard of the loss."""
-        guard = self.guard
-        if guard is not None and self.group_done == 0:
-            self._step_before = guard.step_number
-        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        """Do the Trainer's, and note the loss in the guard."""
+        port = self.port
+        if port is not None and self.group_done == 0:
+            self._step_before = port.step_number
+        loss = super().training_step(*args, **kwargs)
         self.group_done += 1
-        if guard is None:
+        if port is None:
             return loss
-        guard.note_loss(loss * self.group_size if self.group_size > 1 else loss)
-        return torch.zeros_like(loss) if guard.probing else loss
+        # The Trainer divides by the batches of a step; the guard expects each batch's own mean.
+        port.note_loss(loss * self.group_size if self.group_size > 1 else loss)
+        return torch.zeros_like(loss) if port.probing else loss
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Note the optimizer's settings as launched: loading a checkpoint undoes them silently."""
-        self._launched = Training(self.model_wrapped, inner_optimizer(self.optimizer))
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        """Note the optimizer's settings as launched: loading a checkpoint overwrites them."""
+        self._launched = LaunchSettings(self.model_wrapped, inner_optimizer(self.optimizer))
+        super()._load_optimizer_and_scheduler(checkpoint)
 
-    def _clip_grad_norm(self, model: torch.nn.Module) -> Any:
-        """Clip through the accelerator, also where gradients lie on several meshes."""
+    def _clip_grad_norm(self, model: torch.nn.Module) -> torch.Tensor | float | None:
+        """Clip through the accelerator, also if gradients lie on several meshes."""
+        norm: torch.Tensor | float | None
         if self.guard is None:
-            return super()._clip_grad_norm(model)  # type: ignore[misc]
-        return self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+            norm = super()._clip_grad_norm(model)  # type: ignore[no-untyped-call]
+        else:
+            norm = self.accelerator.clip_grad_norm_(model.parameters(), self.args.max_grad_norm)
+        return norm
 
     def _get_learning_rate(self) -> float:
         """Return the rate of the step just done, as it was in force."""
         optimizer = getattr(self, "optimizer", None)
-        rate_in_force: float | None = getattr(optimizer, "last_lr", None)
-        if rate_in_force is not None:
-            return rate_in_force
-        rate: float = super()._get_learning_rate()  # type: ignore[misc]
-        return rate
+        in_force = optimizer.last_lr if isinstance(optimizer, PreparedOptimizer) else None
+        return super()._get_learning_rate() if in_force is None else in_force
 
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - the Trainer's signature
         *args: Any,
         **kwargs: Any,
-    ) -> Any:
-        """Train as the Trainer does; a run that is in the run directory goes on from there.
+    ) -> TrainOutput:
+        """Train as the Trainer does; a run found in the run directory is resumed.
 
         Args:
-            resume_from_checkpoint: A checkpoint of the Trainer's own to go on from; True: the
-                newest healthy state there is, its own or the guard's; None: the guard's, where
-                there is one.
+            resume_from_checkpoint: A checkpoint of the Trainer's own to resume from; True: the
+                newest healthy state there is, its own or the guard's; None: the guard's, if there
+                is one.
             *args: For the Trainer.
             **kwargs: For the Trainer.
 
         Raises:
-            ConfigError: A `GuardCallback` is there as well, or as for `Guard`.
+            ConfigError: A `WatchCallback` is added as well, or as for `Guard`.
         """
-        if any(isinstance(callback, GuardCallback) for callback in self.callback_handler.callbacks):
+        if any(isinstance(callback, WatchCallback) for callback in self.callback_handler.callbacks):
             raise ConfigError(
-                f"{type(self).__name__} is guarded whole, and a GuardCallback is redundant; take"
-                " it out"
+                f"{type(self).__name__} records and judges itself; a WatchCallback or GuardCallback"
+                " is redundant: remove it"
             )
         arguments = self.args
         chosen: str | Path | bool | None = resume_from_checkpoint
         if chosen is True:
-            chosen = choose_checkpoint(arguments.output_dir, self._run_directory())
+            chosen = choose_checkpoint(self._output_dir(), self._run_directory())
         self._loaded = Path(chosen) if isinstance(chosen, str | Path) else None
         self._launched = None
         self._skips_data = skips_data = arguments.ignore_data_skip
-        arguments.ignore_data_skip = True  # the guard knows the place in the data
+        arguments.ignore_data_skip = True  # the guard knows the position in the data
         try:
-            return super().train(  # type: ignore[misc]
+            return super().train(
                 None if self._loaded is None else str(self._loaded), *args, **kwargs
             )
         finally:
@@ -223,38 +231,28 @@ class GuardMixin:
         """Make the guard of the objects that the Trainer has prepared, and join the two."""
         optimizer, scheduler = self.optimizer, self.lr_scheduler
         accelerator, args, state = self.accelerator, self.args, self.state
-        assert self._feed is not None
-        if str(accelerator.distributed_type).endswith("FSDP") and not accelerator.is_fsdp2:
-            raise ConfigError(
-                "FSDP version 1 keeps parameters in flat buffers that cannot be measured by name; "
-                'set fsdp_config={"fsdp_version": 2}'
-            )
-        if str(accelerator.distributed_type).endswith("DEEPSPEED"):
-            raise ConfigError(
-                "TrainingArguments(deepspeed=...) hands backward and update to an engine; take"
-                " GuardCallback(mode='observe'), or a loop with"
-                " trimtab.integrations.deepspeed.adapter"
-            )
+        _check_distributed(accelerator)
+        feed, chosen, loaded = self._feed, self.guard_settings, self._loaded
+        assert feed is not None
         state.num_train_epochs = self._num_epochs
-        by_metric = isinstance(
-            scheduler, ReduceLROnPlateau
-        )  # stepped at evaluations, by the Trainer
+        # A scheduler that waits for a metric is stepped by the Trainer, at evaluations.
+        by_metric = isinstance(scheduler, ReduceLROnPlateau)
         schedule = AcceleratedSchedule(
             None if by_metric else scheduler, optimizer, accelerator.scaler
         )
-        place = Place(self)
-        extra = {"trainer": place} | ({"plateau": scheduler} if by_metric else {})
-        chosen = self.guard_settings
-        tell = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
-        companion = None if self._loaded is None else read_companion(self._loaded, say=tell)
+        progress = TrainerProgress(self)
+        extra: dict[str, Stateful] = {"trainer": progress}
+        if by_metric and scheduler is not None:
+            extra["plateau"] = scheduler
+        show = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
+        companion = None if loaded is None else read_companion(loaded, say=show)
         if companion is not None and self._launched is not None:
-            check_launch(self._launched, companion)
+            self._launched.check(companion)
+        accumulate = args.gradient_accumulation_steps
         self.guard = guard = Guard(
             self.model_wrapped,
             inner_optimizer(optimizer),
-            data=self._feed.source(
-                total_batches=state.max_steps * args.gradient_accumulation_steps
-            ),
+            data=feed.source(total_batches=state.max_steps * accumulate),
             run=self._run_directory(),
             mode=chosen.mode,
             policy=chosen.policy,
@@ -265,110 +263,123 @@ class GuardMixin:
             check_resume=chosen.check_resume,
             output_layer=chosen.output_layer,
             count_tokens=chosen.count_tokens,
-            accumulate=args.gradient_accumulation_steps,
+            accumulate=accumulate,
             extra=extra,
-            loaded_step=None if self._loaded is None else state.global_step,
+            loaded_step=None if loaded is None else state.global_step,
             companion=companion,
             say=chosen.say,
         )
-        if self._loaded is not None and companion is None:
-            guard.go_on_after(self._batches_done())
+        port = TrainerPort(guard)
+        if loaded is not None and companion is None:
+            port.begin_after(self._batches_done())
         if self._launched is not None:
-            guard._training.settings = self._launched.settings
-        if guard.step_number:
-            state.global_step = self._initial_global_step = guard.step_number
-            state.epoch = guard.data_epoch
-            place.count_from_here()
-        guard._engine.keeps_gradients = (
-            True  # for `on_optimizer_step`; the Trainer drops them after it
+            port.launched_with(self._launched)
+        if port.step_number:
+            state.global_step = self._initial_global_step = port.step_number
+            state.epoch = port.data_epoch
+            progress.count_from_here()
+        port.keep_gradients()  # for `on_optimizer_step`; the Trainer drops them after it
+        self._files = TrainerFiles(self._output_dir(), port)
+        self._hooks = Hooks(accelerator, port, note_losses=False)
+        self._set_stepped(
+            PreparedOptimizer(optimizer, port, schedule),
+            scheduler if by_metric else SteppedScheduler(scheduler),
         )
-        self._files = TrainerFiles(args.output_dir, guard)
-        self._hooks = Hooks(accelerator, guard, note_losses=False)
-        self.optimizer = PreparedOptimizer(optimizer, guard, schedule)
-        self.lr_scheduler = scheduler if by_metric else SteppedScheduler(scheduler)
-        for name in ("optimizer", "lr_scheduler"):
-            setattr(self.callback_handler, name, getattr(self, name))
 
     def go_unguarded(self, error: Exception) -> None:
-        """Leave the Trainer as it is, for a fault of ours before the first step."""
+        """Leave the Trainer as it is, after an internal error before the first step."""
         to_stderr(
-            f"trimtab: a fault of its own; the run is not guarded: {type(error).__name__}: {error}"
+            f"trimtab: internal error; the run is not guarded: {type(error).__name__}: {error}"
         )
         self._release()
         self.guard = None
-        for name in ("optimizer", "lr_scheduler"):
-            setattr(self.callback_handler, name, getattr(self, name))
+        self._set_stepped(self.optimizer, self.lr_scheduler)
         self.args.ignore_data_skip = self._skips_data
         loaded = self._loaded
         if loaded is not None and self._feed is not None and not self._skips_data:
-            trainer: Any = self
-            self._feed.skip(self._batches_done(), lambda: trainer._load_rng_state(str(loaded)))
+            self._feed.skip(self._batches_done(), lambda: self._load_rng_state(str(loaded)))
 
     def after_step(self) -> None:
         """Set the Trainer's count so that its own increment gives the guard's."""
-        if self.guard is not None:
-            self.state.global_step = self.guard.step_number - 1
+        port = self.port
+        if port is not None:
+            self.state.global_step = port.step_number - 1
             short = self.group_size < self.args.gradient_accumulation_steps
-            self._misaligned = short and not self.guard.epoch_is_over  # it went back from there
+            # A short step belongs to the end of an epoch: elsewhere the guard went back from there,
+            # and the Trainer's count of batches no longer matches the epoch.
+            self._misaligned = short and not port.epoch_is_over
 
-    def after_pass(self, control: Any) -> None:
-        """Let the Trainer end its epoch with the data; nothing else in a probe or trial, or after a
-        pass that did not lead one step on.
-        """  # noqa: D205
-        guard, state = self.guard, self.state
-        if guard is None:
+    def after_pass(self, control: TrainerControl) -> None:
+        """Follow a pass of the Trainer's loop.
+
+        The Trainer ends its epoch with the data. In a probe or trial, and after a pass that was not
+        one step forward, nothing is logged, evaluated or saved.
+        """
+        port, state = self.port, self.state
+        if port is None:
             return
-        state.epoch = guard.data_epoch
-        if guard.phase != "calm" or guard.step_number != self._step_before + 1:
+        state.epoch = port.data_epoch
+        if not port.is_calm or port.step_number != self._step_before + 1:
             control.should_log = control.should_evaluate = control.should_save = False
-        if guard.phase != "calm":
+        if not port.is_calm:
             if state.global_step >= state.max_steps:
                 control.should_training_stop = False
         else:
-            guard._edge.run("checkpoint", self._files.follow_rollback)
-        self._hold_checkpoints(doubt=guard._recovery.unsettled)
-        if guard.epoch_is_over or self._misaligned:
+            port.contain("checkpoint", self._files.follow_rollback)
+        self._hold_checkpoints(doubt=port.unsettled)
+        if port.epoch_is_over or self._misaligned:
             control.should_epoch_stop = True
 
-    def after_log(self, logs: Mapping[str, Any]) -> None:
+    def after_log(self, logs: Mapping[str, object]) -> None:
         """Record with the next step what else was logged with a loss."""
-        if self.guard is not None and "loss" in logs:
+        port = self.port
+        if port is not None and "loss" in logs:
             further = {
                 name: float(value)
                 for name, value in logs.items()
                 if isinstance(value, int | float) and name not in _NOT_SIGNALS
             }
-            self.guard.note_signals(**further)
+            port.note_signals(**further)
 
     def after_save(self) -> None:
         """Complete a checkpoint of the Trainer's own, once all ranks have written their part."""
-        if self.guard is not None:
+        port = self.port
+        if port is not None:
             self.accelerator.wait_for_everyone()
             step = self.state.global_step
-            self.guard._edge.run("checkpoint", lambda: self._files.saved(step))
+            port.contain("checkpoint", lambda: self._files.saved(step))
 
-    def after_epoch(self, control: Any) -> None:
-        """Keep quiet about an epoch that was ended for us; end the guard where training ends."""
-        guard = self.guard
-        if guard is None:
+    def after_epoch(self, control: TrainerControl) -> None:
+        """Report nothing for an epoch that was cut short; end the guard when training ends."""
+        port = self.port
+        if port is None:
             return
-        if self._misaligned or guard.phase != "calm":
+        if self._misaligned or not port.is_calm:
             self._misaligned = False
             control.should_log = control.should_evaluate = control.should_save = False
         if control.should_training_stop:
-            guard.finish()
+            port.finish()
 
     # -- inside -----------------------------------------------------------------------------
 
+    def _output_dir(self) -> Path:
+        return Path(str(self.args.output_dir))
+
     def _run_directory(self) -> Path:
         chosen = self.guard_settings.run
-        return Path(chosen) if chosen is not None else Path(self.args.output_dir) / "trimtab"
+        return Path(chosen) if chosen is not None else self._output_dir() / "trimtab"
 
     def _batches_done(self) -> int:
         """Return how many batches of this rank the steps of the Trainer's checkpoint took."""
         assert self._feed is not None
         accumulate = self.args.gradient_accumulation_steps
         return _batches(self.state.global_step, self._feed.num_batches, accumulate)
+
+    def _set_stepped(self, optimizer: torch.optim.Optimizer | None, scheduler: object) -> None:
+        """Set what the Trainer steps, in the callback handler too: callbacks get it from there."""
+        for owner in (self, self.callback_handler):
+            owner.optimizer = optimizer
+            owner.lr_scheduler = scheduler
 
     def _hold_checkpoints(self, *, doubt: bool) -> None:
         """Rotate no checkpoint away while the newer ones may be of no use."""
@@ -388,14 +399,34 @@ class GuardMixin:
         self._hold_checkpoints(doubt=False)
         if isinstance(self.optimizer, PreparedOptimizer):
             self.optimizer = self.optimizer.optimizer
-        if isinstance(self.lr_scheduler, SteppedScheduler):
-            self.lr_scheduler = self.lr_scheduler.scheduler
+        scheduler: object = self.lr_scheduler
+        if isinstance(scheduler, SteppedScheduler):
+            self.lr_scheduler = scheduler.scheduler  # type: ignore[assignment]
         if self.guard is not None:
             self.guard.close()
 
 
+def _check_distributed(accelerator: Accelerator) -> None:
+    """Refuse what cannot be guarded.
+
+    Raises:
+        ConfigError: The message says what to use instead.
+    """
+    kind = str(accelerator.distributed_type)
+    if kind.endswith("FSDP") and not accelerator.is_fsdp2:
+        raise ConfigError(
+            "FSDP version 1 keeps parameters in flat buffers that cannot be measured by name; "
+            'set fsdp_config={"fsdp_version": 2}'
+        )
+    if kind.endswith("DEEPSPEED"):
+        raise ConfigError(
+            "TrainingArguments(deepspeed=...) hands backward and update to an engine; use"
+            " WatchCallback(mode='observe'), or a loop with trimtab.integrations.deepspeed"
+        )
+
+
 def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:
-    """Return how many batches so many steps took, where an epoch may end in a shorter one."""
+    """Return how many batches so many steps took; the last step of an epoch may be shorter."""
     if per_epoch is None:
         return steps * accumulate
     per_epoch_steps = -(-per_epoch // accumulate)
@@ -404,7 +435,7 @@ def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:
 
 
 def _say_nothing(_line: str) -> None:
-    """The first rank speaks for all."""
+    """Print nothing: the first rank does."""
 
 
 class GuardedTrainer(GuardMixin, Trainer):
@@ -417,33 +448,73 @@ class GuardedTrainer(GuardMixin, Trainer):
     """
 
 
-class _Watch(TrainerCallback):
-    """Stands last among a Trainer's callbacks, and hands its moments on."""
+class _Relay(TrainerCallback):
+    """Comes last among a Trainer's callbacks, and passes their events to the mixin.
+
+    Last, so that the other callbacks see each event as the Trainer meant it.
+    """
 
     def __init__(self, trainer: GuardMixin) -> None:
         self._trainer = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_train_begin(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
         handler = self._trainer.callback_handler
         handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
         try:
             self._trainer.begin_guard()
-        except TrimtabError:  # what the user asked for cannot be: said before anything is trained
+        except TrimtabError:  # the settings are impossible: say so before anything is trained
             raise
-        except Exception as error:  # noqa: BLE001 - a fault of ours never stops a run
+        except Exception as error:  # noqa: BLE001 - an internal error never stops a run
             self._trainer.go_unguarded(error)
 
-    def on_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
         self._trainer.after_step()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,
+        **_: object,
+    ) -> None:
         self._trainer.after_pass(control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,
+        **_: object,
+    ) -> None:
         self._trainer.after_epoch(control)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ARG002
+    def on_log(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        logs: Mapping[str, object] | None = None,
+        **_: object,
+    ) -> None:
         self._trainer.after_log(logs or {})
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_save(
+        self,
+        args: TrainingArguments,  # noqa: ARG002
+        state: TrainerState,  # noqa: ARG002
+        control: TrainerControl,  # noqa: ARG002
+        **_: object,
+    ) -> None:
         self._trainer.after_save()

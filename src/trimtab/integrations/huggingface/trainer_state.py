@@ -1,20 +1,17 @@
-"""Where a Trainer is, as the guard saves it and rolls it back.
-
-Its counters, its running loss, its callbacks.
-"""
+"""A Trainer's counters, running loss and callbacks, as the guard saves and rolls them back."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 import torch
 from transformers.trainer_callback import ExportableState
 
 if TYPE_CHECKING:
-    from trimtab.integrations.huggingface.trainer import GuardMixin
+    from transformers import Trainer
 
-__all__ = ["Place"]
+__all__ = ["TrainerProgress"]
 
 _OF_STATE = (
     "total_flos",
@@ -28,32 +25,46 @@ _OF_TRL = ("_step", "_buffered_inputs", "_total_train_tokens")
 """Of TRL's trainers: batches seen, the completions that they are still made of, tokens counted."""
 
 
-class Place:
+class _Saved(TypedDict):
+    """The state as it is saved."""
+
+    state: dict[str, object]
+    """Attributes of the `TrainerState`."""
+    trainer: dict[str, object]
+    running_loss: float | None
+    """Sum of the losses that are not logged yet."""
+    callbacks: dict[str, dict[str, object]]
+    trl: NotRequired[dict[str, object]]
+    metrics: NotRequired[dict[str, dict[str, list[float]]]]
+    """TRL's means under way, by mode and name."""
+
+
+class TrainerProgress:
     """State of a Trainer besides model, optimizer and schedule."""
 
-    def __init__(self, trainer: GuardMixin) -> None:
-        """Look at a trainer; nothing is read yet."""
-        self._trainer: Any = trainer
+    def __init__(self, trainer: Trainer) -> None:
+        """Keep a trainer; nothing is read yet."""
+        self._trainer = trainer
         self._loss_before = 0.0
         """Sum of the losses of the steps before this call of `train`."""
 
     def count_from_here(self) -> None:
-        """Let the mean loss that the Trainer tells at its end be that of this call's steps.
+        """Count the mean loss that the Trainer reports at its end from this call's steps only.
 
-        As its own.
+        The Trainer does so itself when it resumes from a checkpoint of its own.
         """
         trainer = self._trainer
         carried = float(trainer._tr_loss)  # not logged yet, and counted when it is
         self._loss_before += trainer._total_loss_scalar + carried
         trainer._total_loss_scalar = -carried
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return it as plain data."""
         trainer = self._trainer
         loss = getattr(trainer, "_tr_loss", None)
-        counters: dict[str, Any] = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
-        counters["_total_loss_scalar"] = counters["_total_loss_scalar"] + self._loss_before
-        return {
+        counters: dict[str, object] = {name: getattr(trainer, name, None) for name in _OF_TRAINER}
+        counters["_total_loss_scalar"] = trainer._total_loss_scalar + self._loss_before
+        saved: _Saved = {
             "state": {name: getattr(trainer.state, name, None) for name in _OF_STATE},
             "trainer": counters,
             "running_loss": None if loss is None else float(loss),
@@ -64,28 +75,30 @@ class Place:
                 for mode, kept in getattr(trainer, "_metrics", {}).items()
             },
         }
+        return dict(saved)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Put it back; what was logged after that step leaves the history."""
-        trainer = self._trainer
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
+        """Restore it; what was logged after that step leaves the history."""
+        trainer, saved = self._trainer, cast("_Saved", state_dict)
         for owner, values in (
-            (trainer.state, state_dict["state"]),
-            (trainer, state_dict["trainer"]),
-            (trainer, state_dict.get("trl", {})),
+            (trainer.state, saved["state"]),
+            (trainer, saved["trainer"]),
+            (trainer, saved.get("trl", {})),
         ):
             for name, value in values.items():
                 setattr(owner, name, value)
         trainer._total_loss_scalar -= self._loss_before
-        for mode, kept in state_dict.get("metrics", {}).items():
-            trainer._metrics[mode].clear()
-            trainer._metrics[mode].update(kept)
-        if state_dict["running_loss"] is not None:
-            trainer._tr_loss = torch.full_like(trainer._tr_loss, state_dict["running_loss"])
+        for mode, kept in saved.get("metrics", {}).items():
+            metrics = getattr(trainer, "_metrics")[mode]  # noqa: B009 - of TRL's trainers only
+            metrics.clear()
+            metrics.update(kept)
+        if saved["running_loss"] is not None:
+            trainer._tr_loss = torch.full_like(trainer._tr_loss, saved["running_loss"])
         for callback in trainer.callback_handler.callbacks:
-            for name, value in state_dict["callbacks"].get(type(callback).__name__, {}).items():
+            for name, value in saved["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)
 
-    def _callbacks(self) -> dict[str, dict[str, Any]]:
+    def _callbacks(self) -> dict[str, dict[str, object]]:
         """Return the attributes that callbacks export, where they are plain."""
         found = {}
         for callback in self._trainer.callback_handler.callbacks:

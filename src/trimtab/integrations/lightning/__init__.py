@@ -1,5 +1,9 @@
-"""The guard in Lightning's Trainer: one callback."""
+"""Lightning's Trainer: `GuardCallback` recovers within the process, `WatchCallback` watches."""
 
 from trimtab.integrations.lightning.callback import GuardCallback
+from trimtab.integrations.lightning.watch import LightningWatch
 
-__all__ = ["GuardCallback"]
+WatchCallback = LightningWatch
+"""The name that every trainer's watching callback has."""
+
+__all__ = ["GuardCallback", "WatchCallback"]

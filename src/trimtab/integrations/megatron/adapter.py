@@ -1,25 +1,26 @@
 """The guard in a loop written with megatron-core: data parallel, fp32, its optimizer and scheduler.
 
     guard = MegatronGuard(model, optimizer, scheduler, data=loader, steps=10_000, run="runs/tiny",
-    mode="act")
+                          mode="act")
     for batch in guard:
         guard.backward(loss_of(model, batch))
-        guard.step()          # was finish_grad_sync, optimizer.step, scheduler.step, zero_grad,
-        zero_grad_buffer
+        guard.step()    # instead of finish_grad_sync, optimizer.step, scheduler.step, zero_grad
+                        # and zero_grad_buffer
 
 `model` is megatron-core's DistributedDataParallel. Norm and clipping are megatron-core's own, with
-the guard's factor on the limit. For Megatron-LM's own trainer see `megatron_watch`: it stops a run,
-and says with which arguments to start it again.
+the guard's factor on the limit. For Megatron-LM's own trainer see `MegatronWatch`: it stops a run,
+and prints the arguments to restart it with.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from trimtab.errors import ConfigError, MissingExtraError
 from trimtab.guard import Guard
+from trimtab.guard.port import TrainerPort
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedOptimizer
 
@@ -27,6 +28,17 @@ try:
     from megatron.core import parallel_state
 except ImportError as error:
     raise MissingExtraError("The adapter for megatron-core", "megatron") from error
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from megatron.core.distributed import DistributedDataParallel
+    from megatron.core.optimizer import MegatronOptimizer
+    from megatron.core.optimizer.optimizer import FP32Optimizer
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+    from torch.utils.data import DataLoader
+
+    from trimtab.guard.port import GuardOptions
 
 __all__ = ["CoreOptimizer", "CoreScheduler", "MegatronGuard"]
 
@@ -36,13 +48,14 @@ class MegatronGuard(Guard):
 
     def __init__(
         self,
-        model: Any,
-        optimizer: Any,
-        scheduler: Any = None,
+        model: DistributedDataParallel,
+        optimizer: MegatronOptimizer,
+        scheduler: OptimizerParamScheduler | None = None,
         *,
-        data: Any,
+        data: DataLoader[object],
         increment: int = 1,
-        **settings: Any,
+        accumulate: int = 1,
+        **settings: Unpack[GuardOptions],
     ) -> None:
         """Take over a run.
 
@@ -52,6 +65,7 @@ class MegatronGuard(Guard):
             scheduler: `OptimizerParamScheduler`.
             data: As for `Guard`.
             increment: By how much a step advances the scheduler; Megatron-LM counts samples.
+            accumulate: As for `Guard`.
             settings: As of `Guard`, without `clip`.
 
         Raises:
@@ -59,34 +73,43 @@ class MegatronGuard(Guard):
                 or what `Guard` refuses.
         """
         warn_of_version("megatron-core")
-        self._core = _one_optimizer(optimizer)
-        self._wrapped = model
+        core = _one_optimizer(optimizer)
         _check_layout()
+        self._gradients = _CoreGradients(core, model)
         super().__init__(
             model.module,
-            CoreOptimizer(self._core, model),
+            CoreOptimizer(core, model),
             data=data,
             scheduler=None if scheduler is None else CoreScheduler(scheduler, increment),
+            accumulate=accumulate,
             **settings,
         )
 
     def step(self) -> None:
         """Reduce and clip gradients as megatron-core does, then do the guard's step."""
         if not self.probing:
-            self._wrapped.finish_grad_sync()
-            self._core.prepare_grads()
-            self._clip()
+            self._gradients.prepare(TrainerPort(self))
         super().step()
 
-    def _clip(self) -> None:
-        engine, own = self._engine, self._core.config.clip_grad or None
-        limit = None if own is None else own * engine.decisions.clip_factor
+
+class _CoreGradients:
+    """The gradients of a step: reduced, measured and clipped by megatron-core."""
+
+    def __init__(self, core: FP32Optimizer, model: DistributedDataParallel) -> None:
+        self._core, self._model = core, model
+
+    def prepare(self, port: TrainerPort) -> None:
+        """Reduce and clip; hand the norm to the guard."""
+        self._model.finish_grad_sync()
+        self._core.prepare_grads()
+        own = self._core.config.clip_grad or None
+        limit = None if own is None else own * port.clip_factor
         norm = self._core.get_grad_norm() if limit is None else self._core.clip_grad_norm(limit)
-        engine.clip = own
-        engine._clipped = (torch.as_tensor(norm, dtype=torch.float64), limit)
+        measured = torch.as_tensor(norm, dtype=torch.float64)
+        port.note_clipped(measured, own_limit=own, limit=limit)
 
 
-def _one_optimizer(optimizer: Any) -> Any:
+def _one_optimizer(optimizer: MegatronOptimizer) -> FP32Optimizer:
     """Return the one fp32 optimizer, out of the chain that megatron-core puts it into.
 
     Raises:
@@ -96,9 +119,8 @@ def _one_optimizer(optimizer: Any) -> Any:
     kinds = [type(o).__name__ for o in chain]
     if kinds != ["FP32Optimizer"]:
         raise ConfigError(
-            f"optimizer is {' and '.join(kinds)}: MegatronGuard was tried with one FP32Optimizer"
-            " only; for bf16, fp16 and the distributed optimizer use"
-            " trimtab.integrations.megatron.watch"
+            f"optimizer is {' and '.join(kinds)}: MegatronGuard was tested with one FP32Optimizer"
+            " only; for bf16, fp16 and the distributed optimizer use MegatronWatch"
         )
     return chain[0]
 
@@ -109,8 +131,7 @@ def _check_layout() -> None:
     if tensor > 1 or pipeline > 1:
         raise ConfigError(
             f"tensor parallel {tensor}, pipeline parallel {pipeline}: MegatronGuard is for data"
-            " parallel only; use trimtab.integrations.megatron.watch, which stops the run and says"
-            " how to start it again"
+            " parallel only; use MegatronWatch, which stops the run and prints how to restart it"
         )
 
 
@@ -120,28 +141,25 @@ class CoreOptimizer(SteppedOptimizer):
     Groups, state and `state_dict` are those of the torch optimizer within.
     """
 
-    def __init__(self, core: Any, model: Any) -> None:
+    def __init__(self, core: FP32Optimizer, model: DistributedDataParallel) -> None:
         """Wrap an FP32Optimizer and the model whose gradient buffers go with it."""
         self.optimizer = core.optimizer
         self._core, self._model = core, model
 
-    def step(self, closure: Any = None) -> Any:  # noqa: ARG002 - torch's signature
-        """Update; return whether it was done."""
-        return self._core.step_with_ready_grads()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]  # noqa: ARG002
+        """Update; the gradients are ready."""
+        self._core.step_with_ready_grads()
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Drop the gradients, and those in the buffers."""
         self._core.zero_grad(set_to_none)
         self._model.zero_grad_buffer()
 
 
 class CoreScheduler:
-    """megatron-core's scheduler of rate and weight decay.
+    """megatron-core's scheduler of rate and weight decay, as the guard steps and restores it."""
 
-    As the guard steps it and puts it back.
-    """
-
-    def __init__(self, scheduler: Any, increment: int) -> None:
+    def __init__(self, scheduler: OptimizerParamScheduler, increment: int) -> None:
         """Wrap an OptimizerParamScheduler."""
         self.scheduler, self._increment = scheduler, increment
 
@@ -149,12 +167,12 @@ class CoreScheduler:
         """Advance by one step's worth."""
         self.scheduler.step(increment=self._increment)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the scheduler's state."""
-        state: dict[str, Any] = self.scheduler.state_dict()
+        state: dict[str, object] = self.scheduler.state_dict()
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put it back; its own loading adds the saved count to the one that it has."""
-        self.scheduler.num_steps = 0
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Restore it."""
+        self.scheduler.num_steps = 0  # its own loading adds the saved count to the one it has
         self.scheduler.load_state_dict(state)

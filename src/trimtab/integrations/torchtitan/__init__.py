@@ -1,5 +1,13 @@
-"""The guard in torchtitan's Trainer, as a subclass with its own Config."""
+"""torchtitan: `guarded(config)` returns the config of a guarded Trainer."""
 
-from trimtab.integrations.torchtitan.trainer import GuardConfig, GuardedTrainer, GuardMixin, guarded
+from trimtab.integrations.torchtitan.trainer import (
+    GuardConfig,
+    TitanGuardedTrainer,
+    TitanGuardMixin,
+    guarded,
+)
+
+GuardMixin = TitanGuardMixin
+GuardedTrainer = TitanGuardedTrainer
 
 __all__ = ["GuardConfig", "GuardMixin", "GuardedTrainer", "guarded"]

@@ -1,13 +1,12 @@
-"""What stands between torchtitan's Trainer and the guard: its data, optimizer, rates and files.
+"""What joins torchtitan's Trainer to the guard: its data, optimizer, rates and checkpoints.
 
-Needs torchtitan only where the Trainer brings it: nothing of it is imported here but its loader
-class, when a loader is wrapped.
+Nothing of torchtitan is imported here but its loader class, when a loader is wrapped.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.integrations.stepping import SteppedOptimizer, SteppedScheduler
@@ -15,12 +14,17 @@ from trimtab.integrations.stepping import SteppedOptimizer, SteppedScheduler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from trimtab.guard import Guard
+    from torchtitan.components.checkpoint import CheckpointManager
+    from torchtitan.components.dataloader import BaseDataLoader
+    from torchtitan.components.optimizer import LRSchedulersContainer, OptimizersContainer
+    from torchtitan.trainer import Trainer
+
+    from trimtab.guard.port import Stateful, TrainerPort
 
 __all__ = ["ContainedOptimizer", "RatesInForce", "Stream", "TitanFiles", "check_trainer"]
 
 
-def check_trainer(trainer: Any) -> None:
+def check_trainer(trainer: Trainer) -> None:
     """Refuse what cannot be guarded.
 
     Raises:
@@ -47,102 +51,98 @@ def check_trainer(trainer: Any) -> None:
 
 
 class Stream:
-    """torchtitan's loader as the guard reads it.
+    """torchtitan's loader as the guard reads it: one mapping a batch, its state as plain data."""
 
-    Batches as one mapping, its place as plain data.
-    """
-
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: BaseDataLoader) -> None:
         """Wrap a `BaseDataLoader`."""
         self._loader = loader
         self.batch_size = getattr(loader, "batch_size", None)
         self.sampler = self.batch_sampler = None
         self._place = _place_of(loader)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, object]]:
         """Yield `{"input": the model's inputs, "labels": the labels}`."""
         for given, labels in self._loader:
             yield {"input": given, "labels": labels}
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's place."""
-        state: dict[str, Any] = self._place[0]()
-        return state
+    def state_dict(self) -> dict[str, object]:
+        """Return this rank's position."""
+        return self._place[0]()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a place."""
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go to a position."""
         self._place[1](state)
 
 
-def _place_of(loader: Any) -> tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], None]]:
-    """Return how a loader tells and takes its place.
+def _place_of(
+    loader: BaseDataLoader,
+) -> tuple[Callable[[], dict[str, object]], Callable[[dict[str, object]], None]]:
+    """Return how to get and set a loader's position.
 
-    torchtitan's own wraps torchdata's state into a pickle; torchdata's is taken, so that nothing
+    torchtitan's own wraps torchdata's state into a pickle; torchdata's is used, so that nothing
     that the guard saved is ever unpickled.
     """
     from torchtitan.components.dataloader import ParallelAwareDataloader
 
     if isinstance(loader, ParallelAwareDataloader):
-        inner: Any = super(ParallelAwareDataloader, loader)
+        inner: Stateful = super(ParallelAwareDataloader, loader)  # type: ignore[assignment]
         return inner.state_dict, inner.load_state_dict
     return loader.state_dict, loader.load_state_dict
 
 
 class ContainedOptimizer(SteppedOptimizer):
-    """The one optimizer of a container, stepped through the container.
+    """The one optimizer of a container, stepped through it, so that hooks on it are called."""
 
-    Hooks on that keep their place.
-    """
-
-    def __init__(self, container: Any) -> None:
+    def __init__(self, container: OptimizersContainer) -> None:
         """Wrap an `OptimizersContainer` that holds one optimizer."""
         (self.optimizer,) = container.optimizers
         self._container = container
 
-    def step(self, closure: Any = None) -> Any:
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None
+    ) -> float | None:
         """Do the container's step."""
-        return self._container.step(closure)
+        done: float | None = self._container.step(closure)
+        return done
 
-    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002
         """Drop the gradients."""
         self._container.zero_grad(set_to_none=set_to_none)
 
 
 class RatesInForce(SteppedScheduler):
-    """A container of schedulers that only the guard advances, and that tells the rates in force."""
+    """A container of schedulers that only the guard advances; it reports rates in force."""
 
-    def __init__(self, schedulers: Any, guard: Guard) -> None:
+    _schedulers: LRSchedulersContainer
+    _port: TrainerPort
+
+    def __init__(self, schedulers: LRSchedulersContainer, port: TrainerPort) -> None:
         """Wrap an `LRSchedulersContainer`."""
         super().__init__(schedulers)
-        self._guard = guard
+        # Not by plain assignment, which SteppedScheduler passes on to what it wraps.
+        self.__dict__.update(_schedulers=schedulers, _port=port)
 
     def get_metrics(self) -> dict[str, float]:
-        """Return the rate of each group in the next step.
-
-        The schedule's, with the guard's factor.
-        """
-        planned = self.scheduler.get_metrics()
-        return dict(zip(planned, self._guard._engine.rates(list(planned.values())), strict=True))
+        """Return the rate of each group in the next step, with the guard's factor."""
+        planned: dict[str, float] = self._schedulers.get_metrics()
+        return dict(zip(planned, self._port.rates(list(planned.values())), strict=True))
 
 
 class TitanFiles:
-    """torchtitan's own checkpoints.
+    """torchtitan's own checkpoints: those that a rollback discards are moved aside."""
 
-    What a rollback gives up is moved aside, so that nothing loads it.
-    """
-
-    def __init__(self, checkpointer: Any, aside: Path, guard: Guard) -> None:
+    def __init__(self, checkpointer: CheckpointManager, aside: Path, port: TrainerPort) -> None:
         """Watch the checkpoints that are saved from here on.
 
         Args:
             checkpointer: The Trainer's.
-            aside: Folder for those of steps that are given up.
-            guard: Its first rank moves them.
+            aside: Folder for those of discarded steps.
+            port: Of the guard, whose first rank moves them.
         """
-        self._checkpointer, self._aside, self._guard = checkpointer, aside, guard
+        self._checkpointer, self._aside, self._port = checkpointer, aside, port
         self._steps: list[int] = []
         self._back_to: int | None = None
-        guard.on_restore(self._went_back)
+        port.on_restore(self._went_back)
 
     def _went_back(self, step: int) -> None:
         self._back_to = step  # of several trials the last decides: it was kept, or all were undone
@@ -154,21 +154,20 @@ class TitanFiles:
         return done
 
     def follow(self) -> None:
-        """Move aside what was saved after the step that the run went back to, once nothing is
-        tried.
+        """Move aside what was saved after the step that the run went back to, after all trials.
 
         Raises:
             OSError: It cannot be moved.
         """
         back_to, self._back_to = self._back_to, None
-        given_up = [s for s in self._steps if back_to is not None and s > back_to]
-        if not given_up:
+        discarded = [s for s in self._steps if back_to is not None and s > back_to]
+        if not discarded:
             return
-        self._steps = [s for s in self._steps if s not in given_up]
+        self._steps = [s for s in self._steps if s not in discarded]
         self._checkpointer.maybe_wait_for_saving()
-        if not self._guard._ranks.chief:
+        if not self._port.is_chief:
             return
-        for number in given_up:
+        for number in discarded:
             path = Path(self._checkpointer.folder) / f"step-{number}"
             if path.is_dir():  # not a remote one
                 self._aside.mkdir(parents=True, exist_ok=True)
