@@ -305,10 +305,9 @@ class Store:
     # -- found again ------------------------------------------------------------------------
 
     def newest(self) -> CheckpointOnDisk | None:
-        """Return the newest whole and healthy checkpoint, a later copy in the second place
-        included.
+        """Return the newest whole and healthy checkpoint; None where there is none.
 
-        None where there is none.
+        A later copy in the second place is brought back and counts.
         """
         self.finish(wait=True)
         found = self._ranks.agree(self._newest)

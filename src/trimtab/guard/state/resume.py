@@ -142,8 +142,8 @@ class Resumption:
             enforce(state)
         except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
             raise ActError(
-                f"{self._recorder.directory.journal}: what stood at the last action, or at the checkpoint,"
-                f" cannot be put in force again ({error}); mend or remove that action's line"
+                f"{self._recorder.directory.journal}: what stood at the last action, or at the"
+                f" checkpoint, cannot be put in force again ({error}); mend or remove that action's line"
             ) from error
         if unknown:
             notes.append(
