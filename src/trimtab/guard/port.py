@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 
 from trimtab.guard.data.streams import StreamOrder, is_stream
 from trimtab.guard.distributed.process_group import Ranks
-from trimtab.guard.loop.fault_barrier import to_stderr
 from trimtab.guard.loop.setup_checks import count_tokens
 from trimtab.guard.probes.gradients import clip_gradients
+from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import check_launch
 from trimtab.guard.state.external_checkpoint import legible as check_companion
 from trimtab.guard.state.training_state import Stateful, Training
-from trimtab.guard.step.schedules import apply_weight_decay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from trimtab.guard.guard import Guard
-    from trimtab.guard.loop.fault_barrier import Part
+    from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recording.recorder import Listener
     from trimtab.plan.policy import Mode, Policy
 
@@ -174,7 +173,7 @@ class TrainerPort:
     @property
     def last_loss(self) -> float:
         """Mean loss of the last step over all ranks; NaN before the first."""
-        return self._guard._engine.step_sum.loss
+        return self._guard._parts.pool.whole.loss
 
     def note_loss(self, loss: torch.Tensor, *, samples: torch.Tensor | None = None) -> None:
         """Note the mean loss of a batch, neither scaled nor divided for accumulation."""
@@ -190,15 +189,15 @@ class TrainerPort:
 
     def restart_clock(self) -> None:
         """Begin the time of the next step now: what the trainer did since is not part of it."""
-        self._guard._engine.start_clock()
+        self._guard._parts.clock.start()
 
     def read_every_step(self) -> None:
         """Read the values of each step at once, for trainers that save between two steps."""
-        self._guard._engine.late = False
+        self._guard._parts.reads_late.switch_off()
 
     def keep_gradients(self) -> None:
         """Leave it to the trainer to drop the gradients after a step."""
-        self._guard._engine.keeps_gradients = True
+        self._guard._parts.optimizer_step.keep_gradients()
 
     # -- clipping and rates -------------------------------------------------------------------
 
@@ -209,7 +208,7 @@ class TrainerPort:
 
     def rates(self, planned: Sequence[float]) -> list[float]:
         """Return the rates of the next step, by group, from what the schedule plans."""
-        return self._guard._engine.rates(list(planned))
+        return self._guard._parts.rates.next_rates(planned)
 
     @contextlib.contextmanager
     def rates_in_force(self, groups: Sequence[dict[str, Any]]) -> Iterator[None]:
@@ -217,10 +216,10 @@ class TrainerPort:
 
         A scheduler computes its next value from the one it left: it must not see the guard's.
         """
-        engine = self._guard._engine
+        rates = self._guard._parts.rates
         planned = [group["lr"] for group in groups]
-        apply_weight_decay(engine)
-        for group, rate in zip(groups, engine.rates(planned), strict=True):
+        rates.apply_weight_decay()
+        for group, rate in zip(groups, rates.next_rates(planned), strict=True):
             group["lr"] = rate
         try:
             yield
@@ -239,12 +238,12 @@ class TrainerPort:
     @property
     def clip_factor(self) -> float:
         """Factor of the guard on the trainer's clipping limit; at most 1."""
-        return self._guard._engine.decisions.clip_factor
+        return self._guard._parts.state.decisions.clip_factor
 
     @property
     def clip_limit(self) -> float | None:
         """Limit on the gradient norm in force; None without clipping."""
-        limit = self._guard._engine.clip
+        limit = self._guard._parts.optimizer_step.clip
         return None if limit is None else limit * self.clip_factor
 
     def note_clipped(
@@ -257,42 +256,25 @@ class TrainerPort:
             own_limit: The trainer's limit; None without clipping.
             limit: That limit with the guard's factor, to which the gradients were clipped.
         """
-        engine = self._guard._engine
-        engine.clip = own_limit
-        engine._clipped = (norm, limit)
+        update = self._guard._parts.optimizer_step
+        update.set_clip(own_limit)
+        update.note_clipped(norm, limit)
 
     def measure_norm(self) -> float:
         """Return the gradient norm of all ranks without clipping; all ranks must call it."""
-        engine = self._guard._engine
-        return float(clip_gradients(engine.parameters, None, engine.ranks))
+        parts = self._guard._parts
+        return float(clip_gradients(parts.optimizer_step.parameters, None, parts.ranks))
 
     def clip_in_group_order(self) -> None:
         """Sum the norm in the order of the optimizer's groups: its last bits depend on it."""
-        self._guard._engine.parameters = self._guard._training.parameters
+        self._guard._parts.optimizer_step.clip_in_order(self._guard._training.parameters)
 
     def let_engine_update(self, engine: EngineUpdate) -> None:
         """Have a trainer's engine clip and update within the guard's step."""
-        core, training = self._guard._engine, self._guard._training
-        own_apply, own_state = core._apply, training.state
-
-        def clip(*, look: bool) -> tuple[torch.Tensor, float | None]:
-            del look  # the engine looks for values that are not finite by itself
-            return engine.update()
-
-        def apply(
-            scale: float | None, *, skip: bool, broken: torch.Tensor | None = None
-        ) -> tuple[float, bool]:
-            rate, skipped = own_apply(scale, skip=skip, broken=broken)
-            return rate, skipped or not engine.was_applied()
-
-        def state() -> dict[str, object]:
-            engine.before_state()
-            return own_state()
-
-        core.late = False  # the engine reads the values before it updates
-        core._clip = clip  # type: ignore[method-assign]
-        core._apply = apply  # type: ignore[method-assign]
-        training.state = state  # type: ignore[method-assign]
+        parts = self._guard._parts
+        parts.reads_late.switch_off()  # the engine reads the values before it updates
+        parts.optimizer_step.hand_over(engine)
+        parts.training.before_state(engine.before_state)
 
     # -- state ----------------------------------------------------------------------------------
 

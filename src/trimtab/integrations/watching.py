@@ -13,7 +13,7 @@ from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ReadError
 from trimtab.guard.loop.exit_status import write_verdict
-from trimtab.guard.loop.fault_barrier import Edge
+from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.recovery.triage import is_trouble, speaks_of_state

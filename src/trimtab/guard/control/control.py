@@ -76,10 +76,9 @@ class Control:
         self._log.note("lower-lr", {"lr_factor": self._parts.rates.factor, "factor": factor}, why)
 
     def limit_lr(self, limit: float, *, why: str) -> None:
-        """Hold the learning rate at `limit` at most from the next step on, whatever the schedule
-        asks.
+        """Hold the learning rate at `limit` at most from the next step on.
 
-        For the first group; the others keep their ratio to it. Factors apply on top.
+        Whatever the schedule asks for. For the first group; the others keep their ratio to it. Factors apply on top.
 
         Raises:
             ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
@@ -141,8 +140,8 @@ class Control:
 
         A new epoch begins with it; sample ids, the step and everything else go on. After a rollback
         to before that id the old data is fed up to it, and the new from there. A loader cannot be
-        saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says so where
-        the order is not the saved one. On several ranks all must call it.
+        saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says so
+        where the order is not the saved one. On several ranks all must call it.
 
         Raises:
             ConfigError: The loader cannot be rewound, does not fit a skip list in force, no reason

@@ -105,8 +105,10 @@ class DataOrder:
         """In words, where a saved position was found in another order than it was saved in."""
 
     def steps_per_epoch(self, accumulate: int) -> int | None:
-        """Return the steps of one epoch, the last perhaps of fewer batches; None where the loader
-        cannot say how many batches it has before it is asked for them."""  # noqa: D205, D209
+        """Return the steps of one epoch; the last may have fewer batches.
+
+        None where the loader does not know its number of batches in advance.
+        """
         length = _length(self._loader.batch_sampler)
         return None if length is None else -(-length // accumulate)
 

@@ -293,8 +293,9 @@ class StreamOrder:
     def _own_state(self) -> Any:
         """Return the stream's own state.
 
-        None before the first batch of a loader that keeps its place,
-        which would begin to iterate if it were asked."""  # noqa: D205, D209
+        None before the first batch of a loader that keeps its place: reading its state would start
+        its iteration.
+        """
         if self._owner is None or (self._epoch < 0 and self._owner is self._loader):
             return None
         return clone(self._owner.state_dict())
@@ -310,8 +311,7 @@ class StreamOrder:
             tell(max(self._epoch, 0))
 
     def _read_again(self) -> None:
-        """Read the epoch from its beginning up to the place, under the random state it began
-        with."""
+        """Read the epoch from its beginning up to the place, under its first random state."""
         number, position, last = self._cursor, self._position, self._last
         if self._epoch_rng is not None:
             restore_rng(self._epoch_rng)

@@ -1,4 +1,4 @@
-"""What the guard tells the user besides incidents: notes of its own, on screen and in the journal."""
+"""Notes of the guard's own, besides incidents: on screen and in the journal."""
 
 from __future__ import annotations
 

@@ -66,8 +66,10 @@ def check_objects(model: object, optimizer: object, scheduler: object, policy: o
 
 
 def safe_say(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Return what shows a line and stops no run: what would steer a terminal is written out, and a
-    line that `say` fails on goes to standard error."""  # noqa: D205, D209
+    """Return a `say` that cannot stop a run.
+
+    Control characters are written out, and a line on which `say` fails goes to standard error.
+    """
 
     def said(line: str) -> None:
         line = visible(line)

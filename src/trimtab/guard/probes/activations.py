@@ -17,8 +17,10 @@ __all__ = ["BlockProbe", "HiddenProbe", "find_blocks", "find_output_layer"]
 
 
 def find_output_layer(model: nn.Module) -> nn.Module | None:
-    """Return the layer whose input is the last hidden state: `get_output_embeddings()` where the
-    model has it, else the last Linear; None where there is neither."""  # noqa: D205, D209
+    """Return the layer whose input is the last hidden state.
+
+    `get_output_embeddings()` where the model has it, else the last Linear; None without either.
+    """
     getter = getattr(model, "get_output_embeddings", None)
     if callable(getter):
         layer = getter()

@@ -125,8 +125,10 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 def _of_queries(
     query: torch.Tensor, key: torch.Tensor, mask: Any, causal: Any, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (largest logit, mean entropy) of sampled rows, query [B, H, T, K], key [B, G, S,
-    K]."""
+    """Return (largest logit, mean entropy) of sampled rows.
+
+    Shapes: query [B, H, T, K], key [B, G, S, K].
+    """
     q, k = local(query.detach()), local(key.detach())
     if q.dim() > 3:
         q, k = q[:MAX_BATCH], k[:MAX_BATCH]
@@ -153,8 +155,10 @@ def _sampled(logits: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=8)
 def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return up to `MAX_ROWS` row numbers, evenly spread, the last among them; and [rows, keys]:
-    whether a key lies after a row."""  # noqa: D205, D209
+    """Return up to `MAX_ROWS` row numbers, and [rows, keys]: whether a key lies after a row.
+
+    The rows are evenly spread, and the last one is among them.
+    """
     rows = torch.linspace(0, count - 1, min(count, MAX_ROWS), device=device).round().long()
     return rows, torch.arange(num_keys, device=device)[None] > rows[:, None]
 

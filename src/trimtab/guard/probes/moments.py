@@ -262,12 +262,11 @@ class UpdateProbe:
         return pack([local(p) for p in self._parameters], shares)
 
     def after(self) -> tuple[float, float, float] | None:
-        """Return the squared norms of the change since `before` and of the weights before it, and
-        the largest absolute weight now.
+        """Return the squared norms of the update and of the weights before it, and the top weight.
 
-        None when that was not called. Of several ranks: this rank's shares, which add up, and the
-        largest that it holds.
-        """  # noqa: D205
+        The update is the change since `before`; None when that was not called. Of several ranks:
+        this rank's shares, which add up, and the largest absolute weight that it holds.
+        """
         packs, self._before = self._before, None
         if not packs:
             return None

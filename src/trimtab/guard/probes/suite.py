@@ -230,8 +230,11 @@ class Probes:
         self.due = self.signs_due = False
 
     def note_loss(self, loss: float) -> None:
-        """Take in the loss of the step just done: after one that is not finite, the next forward
-        pass is watched for the module where that begins."""  # noqa: D205, D209
+        """Take in the loss of the step just done.
+
+        After a loss that is not finite, the next forward pass is watched for the first module whose
+        output is not finite.
+        """
         self._broken = not math.isfinite(loss)
 
     def at_gradients(self, norm: float, limit: float | None) -> None:

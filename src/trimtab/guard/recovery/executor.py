@@ -322,7 +322,7 @@ class Recovery:
     # -- answers ----------------------------------------------------------------------------
 
     def _record(self) -> RunRecord:
-        """Return the rows so far: the very ones that `trimtab inspect` will see."""
+        """Return the rows so far, from memory: the same that `trimtab inspect` reads from files."""
         return self.engine.recorder.live.record()
 
     def _find_incident(self, question: c.FindIncident) -> ev.IncidentFound:

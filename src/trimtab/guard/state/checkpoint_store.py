@@ -105,11 +105,11 @@ class Store:
         what a restart would go on from, as far as the first rank knows."""
         self._beside: Ranks | None = None
         self._pending: Pending | None = None
+        self._notes: list[str] = []
         self._known: dict[Path, tuple[FilesSeen, CheckpointOnDisk | None]] = {}
         """What was read of each folder, and how its files stood then."""
         if ranks.chief:
             self._listed()
-        self._notes: list[str] = []
         self.mirror: Mirror | None = None
         """Keeps up the second place; None without one, and on all ranks but the first."""
         if copy_to is not None and ranks.chief:
@@ -305,10 +305,9 @@ class Store:
     # -- found again ------------------------------------------------------------------------
 
     def newest(self) -> CheckpointOnDisk | None:
-        """Return the newest whole and healthy checkpoint, a later copy in the second place
-        included.
+        """Return the newest whole and healthy checkpoint; None where there is none.
 
-        None where there is none.
+        A later copy in the second place is brought back and counts.
         """
         self.finish(wait=True)
         found = self._ranks.agree(self._newest)

@@ -188,7 +188,8 @@ def lr_limit(limits: Sequence[tuple[int, float]], step: float) -> float:
     """Return the lowest of the limits that hold at `step`; Inf where none does.
 
     Example:
-        >>> lr_limit([(0, 0.5), (300, 0.1)], 299), lr_limit([(0, 0.5), (300, 0.1)], 300), lr_limit([], 1)
+        >>> limits = [(0, 0.5), (300, 0.1)]
+        >>> lr_limit(limits, 299), lr_limit(limits, 300), lr_limit([], 1)
         (0.5, 0.1, inf)
     """
     return min((limit for since, limit in limits if step >= since), default=math.inf)

@@ -54,7 +54,7 @@ class Resumption:
             points: Its checkpoints.
             judgement: Its judge.
             ranks: Those that train together.
-            recorder: Its files, and the rows that are in them.
+            recorder: It knows the rows and the files of the run.
         """
         self._state = state
         self._points = points
@@ -142,8 +142,8 @@ class Resumption:
             enforce(state)
         except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
             raise ActError(
-                f"{self._recorder.directory.journal}: what stood at the last action, or at the checkpoint,"
-                f" cannot be put in force again ({error}); mend or remove that action's line"
+                f"{self._recorder.directory.journal}: what stood at the last action, or at the"
+                f" checkpoint, cannot be put in force again ({error}); mend or remove that action's line"
             ) from error
         if unknown:
             notes.append(

@@ -93,8 +93,10 @@ class Training:
 
     @property
     def bare_model(self) -> torch.nn.Module:
-        """The model without what only wraps it (DDP, torch.compile): its names are the same
-        on any number of ranks, compiled or not."""  # noqa: D205, D209
+        """The model without wrappers such as DDP and torch.compile.
+
+        Its names are the same on any number of ranks, compiled or not.
+        """
         model = self.model
         while True:
             inner = getattr(model, "_orig_mod", None)

@@ -117,7 +117,7 @@ class Engine:
 
     @property
     def low_precision(self) -> str:
-        """fp16 or bf16 where the forward pass was seen in it and can be run in another; or empty."""
+        """fp16 or bf16 where the forward pass runs in it and can run in another; or empty."""
         return self._parts.precision.low
 
     def standing(self) -> StateDict:
@@ -191,5 +191,5 @@ class Engine:
         self._parts.points.save(why, background=background, doubt=doubt)
 
     def set_precision(self, precision: str) -> None:
-        """Run the forward pass in fp32 or bf16, without the loss scaler; empty: as the run's own."""
+        """Run the forward pass in fp32 or bf16, without the loss scaler; empty: its own format."""
         self._parts.precision.set(precision)

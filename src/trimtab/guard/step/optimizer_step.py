@@ -16,7 +16,7 @@ from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.step.deferred_read import update_unless
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
 
@@ -106,6 +106,10 @@ class OptimizerStep:
     def set_clip(self, limit: float | None) -> None:
         """Clip to another norm from the next step on."""
         self._clip = limit
+
+    def clip_in_order(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Sum the norm in this order: its last bits depend on it."""
+        self.parameters[:] = parameters
 
     def keep_gradients(self) -> None:
         """Leave the gradients of a step in place: the trainer drops them itself, after it."""
