@@ -1,6 +1,6 @@
 """From an alarm that outlasted the patience to an incident that is dealt with, or advised about.
 
-The incident is looked up, a state before its first sign is searched, and what is known then decides:
+The incident is looked up, then a state from before its first sign. What is known then decides:
 wait, advise, give up, or go back and look at the data ahead.
 """
 

@@ -1,11 +1,11 @@
-"""One case worked through: look at the data, try remedies on short branches, keep one or none.
+"""The probe and the trials of one case: look at the data, try remedies, keep one or none.
 
 start_probe -> probe --all batches seen--> trial ... trial --one held--> kept
                  ^                           | none held
                  +------- further back ------+----------> left as it was
 
-What the trials of one restore point say together, the unchanged run among them, is journalled when
-one is kept or all have failed.
+The table of the trials from one restore point, with the unchanged run as control, is journalled
+when one is kept or all have failed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _MEASURED_STEPS = 12
 def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
     """Go back to the base of the case, and begin to look at the data ahead."""
     base, incident = case.base, case.incident
-    # said once: further back, the rate was lowered by the same hand
+    # going further back undoes the same lowering again: it is said once
     raised = (NoteRaisedRate(base),) if case.depth == 0 else ()
     return replace(state, case=case, pending=StartingProbe()), (
         decision(
@@ -232,18 +232,15 @@ def trial_step(
 
 
 def _passes(case: Case, finding: Finding, length: int) -> bool:
-    """Whether a spike early in a trial may heal.
-
-    Where spikes return, the state is at the edge.
-    """
+    """Whether a spike is no failure yet: early in a trial of a run whose spikes return and heal."""
     early = 2 * len(case.losses) <= length
     return case.returning and early and finding.kind == "spike"
 
 
 def _measures_on(state: RecoveryState, case: Case, loss: float) -> bool:
-    """Whether a branch that failed goes on for some steps, so that its effect can be told.
+    """Whether a failed branch goes on for some steps, so that its effect can be measured.
 
-    Only where the policy asks for the whole table; else a failed branch ends at its alarm.
+    It does where the policy asks for the whole table; else a failed branch ends at its alarm.
     """
     since = case.from_step + len(case.losses) - case.incident.onset
     asked = state.policy.bisect == "always" and math.isfinite(loss)
@@ -322,7 +319,7 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
 def _within_budget(
     state: RecoveryState, case: Case, step: NextStep, standing: Standing
 ) -> NextStep:
-    """Return the step, or where it would pass the budget of steps, what is left to do."""
+    """Return the step; or, where its trial would exceed the budget, what to do instead."""
     if not isinstance(step, Trial) or not (case.trials or case.depth):
         return step
     allowed = state.policy.max_wasted_share
@@ -476,7 +473,7 @@ def trial_ready(state: RecoveryState, case: Case, start: StartingTrial, e: Confi
 
 
 def forget_findings(state: RecoveryState) -> RecoveryState:
-    """Begin a branch: what was found before is not about it."""
+    """Forget what was found before: it is not about the branch that begins."""
     return replace(
         state,
         open={},
