@@ -300,6 +300,9 @@ class World:
         found = [x for x in self.commands if isinstance(x, c.JournalEvent) and x.event == event]
         return [dict(x.data) for x in found]
 
+    def said(self) -> list[str]:
+        return [x.line for x in self.commands if isinstance(x, c.Say)]
+
     def decided(self) -> list[str]:
         return [str(d["what"]) for d in self.journalled("decision")]
 
@@ -432,6 +435,7 @@ def test_update_only_advises_once_it_has_given_up() -> None:
     world = World(bad_from_100, bad_batch=never, max_rollbacks=0)
     world.train(140)
     assert world.decided()[-1] == "stop acting"
+    assert any("automatic recovery disabled" in line for line in world.said())
     assert (world.state.phase, len(world.state.incidents)) == ("calm", 1)
     world.spiking = False
     world.train(30)
@@ -451,9 +455,9 @@ def test_update_in_advise_mode_says_what_it_would_do_and_again_while_it_lasts() 
     world = World(bad_from_100, bad_batch=never, mode="advise").train(340)
     assert world.phases == []
     assert world.decided() == ["advise"]
-    lines = [x.line for x in world.commands if isinstance(x, c.Say)]
+    lines = world.said()
     assert any("advice: " in line for line in lines)
-    assert any("still so: " in line for line in lines)
+    assert any("still open: " in line for line in lines)
 
 
 def test_update_in_observe_mode_only_reports() -> None:

@@ -1,4 +1,4 @@
-"""A remedy that was kept: written down, watched, and judged worked, did not, or unclear."""
+"""A remedy that was kept: journalled, watched, and judged as worked, did not, or unclear."""
 
 from __future__ import annotations
 
@@ -182,10 +182,10 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
 
 
 def give_up(state: RecoveryState, reason: str, step: int) -> Result:
-    """Act on nothing any more: only advise from here on."""
+    """Disable automatic recovery: from here on the guard only advises."""
     stops = state.policy.on_give_up == "stop"
-    what = "the run is stopped" if stops else "the run goes on, advice follows"
+    what = "the run is stopped" if stops else "training continues, advice only"
     return replace(state, advising_only=True, given_up=reason), (
         decision(step, "stop acting", reason),
-        at_step(step, f"no longer acting: {reason}; {what}"),
+        at_step(step, f"automatic recovery disabled: {reason}; {what}"),
     )

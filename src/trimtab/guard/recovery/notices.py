@@ -165,7 +165,7 @@ class Notices:
         if not any(k in known and not known[k].closed for k in advised.keys):
             return replace(self, advised=None), ()
         again = replace(advised, due=step + _REPEAT_STEPS)
-        return replace(self, advised=again), (at_step(step, f"still so: {advised.text}"),)
+        return replace(self, advised=again), (at_step(step, f"still open: {advised.text}"),)
 
     # -- faults of the machine --------------------------------------------------------------
 
@@ -195,8 +195,8 @@ class Notices:
             )
             return state, (note(e.step, text),)
         text = (
-            f"Adam's state makes no sense (step {e.step}): {where}; a hardware fault or a bad load;"
-            " go back to a checkpoint before it"
+            f"Adam's state holds impossible values (step {e.step}): {where}; a hardware fault or a"
+            " bad load; go back to a checkpoint before it"
         )
         return state, (note(e.step, text), at_step(e.step, text))
 
