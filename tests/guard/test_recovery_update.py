@@ -1,5 +1,6 @@
 """Recovery as a function: replayed from recordings of real runs, and driven without a model."""
 
+import ast
 import copy
 import dataclasses
 import math
@@ -134,6 +135,25 @@ def test_update_keeps_a_state_that_holds_no_tensors_and_stays_bounded(calls: lis
         assert len(state.grace.losses) <= 64
         assert len(state.open) <= 1024
         assert state.case is None or len(state.case.ends) <= 2
+
+
+def test_update_and_its_rules_import_neither_torch_nor_the_run() -> None:
+    folder = Path(executor.__file__).parent
+    beside = ("executor.py", "branch.py", "past_outcomes.py")
+    allowed = ("trimtab.guard.recovery", "trimtab.guard.state.decisions")
+    for path in sorted(folder.glob("*.py")):
+        if path.name in beside:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            else:
+                continue
+            for name in names:
+                assert not name.startswith("trimtab.guard") or name.startswith(allowed), path
+                assert name.split(".")[0] not in ("torch", "time", "os", "pathlib", "random"), path
 
 
 # -- driven without a model -----------------------------------------------------------------

@@ -234,6 +234,7 @@ class Recovery:
             self.state, commands = update(self.state, (next_event,))
             self._release_snapshots()
             next_event = None
+            # questions come last, so an answer is handed back after all that precedes it is done
             for command in commands:
                 if isinstance(command, c.Question):
                     next_event = self._answer(command)
@@ -348,6 +349,7 @@ class Recovery:
             return ev.Surveyed(
                 step=step, standing=self._standing(), oldest_step=engine.oldest_step()
             )
+        # `misfit` and `oldest_step` are collectives: all ranks must ask in this order
         return ev.Surveyed(
             step=step,
             standing=self._standing(),

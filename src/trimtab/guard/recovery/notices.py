@@ -134,6 +134,7 @@ class Notices:
         """Report that an incident has opened, unless it was reported; return whether it is now."""
         known = bool(keys & self.reported)
         state = replace(self, reported=self.reported | keys, waiting=self.waiting - keys)
+        # it was reported at its opening, and is acted on or advised about now
         if known:
             return state, (), False
         state = replace(state, num_reported=state.num_reported + 1)
