@@ -19,8 +19,8 @@ from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.timeline import timeline_bars
 from trimtab.chronicle.journal import Event
-from trimtab.lab.demo import ScenarioOutcome
 from trimtab.lab.demo_page import render_demo
+from trimtab.lab.outcome import ScenarioOutcome
 from trimtab.lab.run import LabResult
 from trimtab.lab.scenarios import get_scenario
 from trimtab.lab.text import Text

@@ -10,7 +10,6 @@ import statistics
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -19,7 +18,8 @@ from trimtab.analysis.assemble import events_of, make_account
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.lab.demo_page import render_demo
-from trimtab.lab.run import LabResult, run_scenario, run_unguarded
+from trimtab.lab.outcome import ScenarioOutcome
+from trimtab.lab.run import run_scenario, run_unguarded
 from trimtab.lab.scenarios import SCENARIOS, get_scenario, healthy_twin, training_settings
 from trimtab.lab.text import load_text
 from trimtab.readers import read_run
@@ -37,30 +37,9 @@ if TYPE_CHECKING:
     from trimtab.lab.scenarios import Scenario
     from trimtab.lab.text import Text
 
-__all__ = ["ScenarioOutcome", "run_demo"]
+__all__ = ["run_demo"]
 
 _MARK = ".trimtab-demo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScenarioOutcome:
-    """The three runs of one scenario."""
-
-    scenario: Scenario
-    twin_losses: tuple[float, ...]
-    """Train loss per step of the healthy reference."""
-    off: LabResult
-    act: LabResult
-    account: RunAccount
-    """Of the guarded run."""
-    run: str
-    """Run directory of the guarded run, relative to the demo's."""
-
-    @property
-    def gap_closed(self) -> float | None:
-        """(off - act) / (off - twin), of the validation losses; None where nothing was lost."""
-        lost = self.off.final_loss - self.off.reference_loss
-        return None if lost == 0 else (self.off.final_loss - self.act.final_loss) / lost
 
 
 def run_demo(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from trimtab.analysis.account import RunAccount
-    from trimtab.lab.demo import ScenarioOutcome
+    from trimtab.lab.outcome import ScenarioOutcome
     from trimtab.lab.run import LabResult
     from trimtab.lab.text import Text
 
