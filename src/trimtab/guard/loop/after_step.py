@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
-    from trimtab.guard.step.step_recorder import Row
+    from trimtab.guard.step.step_recorder import StepRow
 
 __all__ = ["AfterStep"]
 
@@ -86,7 +86,7 @@ class AfterStep:
 
     # -- record and judge -------------------------------------------------------------------
 
-    def record_and_judge(self, row: Row) -> tuple[Finding, ...]:
+    def record_and_judge(self, row: StepRow) -> tuple[Finding, ...]:
         """Write a step down and judge it; return what was found."""
         parts, edge, recovery = self._parts, self._edge, self._recovery
         step = parts.state.counters.step
@@ -112,7 +112,7 @@ class AfterStep:
             edge.run("checkpoint", lambda: self._grade_checkpoints(found))
         return tuple(found)
 
-    def _judge(self, row: Row) -> tuple[Finding, ...]:
+    def _judge(self, row: StepRow) -> tuple[Finding, ...]:
         state = self._parts.state
         return self._parts.judgement.judge_row(
             state.decisions.row - 1, state.counters.step, row.values
@@ -121,7 +121,7 @@ class AfterStep:
     def _grade_checkpoints(self, found: list[Finding]) -> None:
         self._parts.points.store.doubt([f for f in found if puts_in_doubt(f)])
 
-    def _tell_of_skip(self, row: Row) -> None:
+    def _tell_of_skip(self, row: StepRow) -> None:
         self._recovery.after_update(
             row.values,
             row.labels,

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
-from trimtab.guard.step.step_recorder import Row
+from trimtab.guard.step.step_recorder import StepRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -262,7 +262,7 @@ class TrainingLoop:
             )
         self._interrupts.step_ends(together=whole.stop)
 
-    def _update(self, loss: float, fed: Fed) -> Row:
+    def _update(self, loss: float, fed: Fed) -> StepRow:
         """Clip, pool over ranks, apply or skip; return the row of the step."""
         update, pool, rows = self._parts.optimizer_step, self._parts.pool, self._parts.rows
         # before_optimizer_step
@@ -283,9 +283,9 @@ class TrainingLoop:
             skipped=applied.skipped,
             scale=applied.scale,
         )
-        return Row(fed, values, labels)
+        return StepRow(fed, values, labels)
 
-    def after_step(self, row: Row) -> None:
+    def after_step(self, row: StepRow) -> None:
         """Record and judge the step, then recover, snapshot and checkpoint as it asks for."""
         found = self._after.record_and_judge(row)
         self._after.recover_and_save(row.loss, found)

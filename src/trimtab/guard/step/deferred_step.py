@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.step_reduction import StepShare
-from trimtab.guard.step.deferred_read import LateRow, Reading, skips_on_device
-from trimtab.guard.step.step_recorder import Row
+from trimtab.guard.step.deferred_read import DeviceReading, LateRow, skips_on_device
+from trimtab.guard.step.step_recorder import StepRow
 
 if TYPE_CHECKING:
     from trimtab.guard.data.order import Fed
@@ -87,7 +87,9 @@ class DeferredStep:
         self._state.count_step()
         parts = [table.flatten(), flags, *held.numbers]
         return LateRow(
-            reading=Reading(torch.cat([x.to(self._pool.device, torch.float64) for x in parts])),
+            reading=DeviceReading(
+                torch.cat([x.to(self._pool.device, torch.float64) for x in parts])
+            ),
             lr=applied.lr,
             scheduled=applied.scheduled,
             limit=limit,
@@ -99,7 +101,7 @@ class DeferredStep:
             held=held,
         )
 
-    def read(self, late: LateRow) -> Row:
+    def read(self, late: LateRow) -> StepRow:
         """Wait for a late step, and return its row."""
         numbers = late.reading.read()
         self._clock.note_done(late.reading.done_at)
@@ -121,7 +123,7 @@ class DeferredStep:
             noted=late.noted,
             skipped=late.may_skip and not finite,
         )
-        return Row(late.fed, values, labels, seen=self._probes.read(late.held, rest))
+        return StepRow(late.fed, values, labels, seen=self._probes.read(late.held, rest))
 
     def drop(self) -> None:
         """Throw away the step under way: its gradients, and what was measured of it."""

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from trimtab.guard.step.optimizer_step import OptimizerStep
     from trimtab.guard.step.step_pool import StepPool
 
-__all__ = ["Row", "StepRecorder"]
+__all__ = ["StepRecorder", "StepRow"]
 
 
 @dataclass
-class Row:
+class StepRow:
     """What is recorded of one step."""
 
     fed: Fed
@@ -135,7 +135,7 @@ class StepRecorder:
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
 
-    def add_probes(self, row: Row) -> None:
+    def add_probes(self, row: StepRow) -> None:
         """Add what the probes saw of the step just done.
 
         Raises:
@@ -165,7 +165,7 @@ class StepRecorder:
             )
         row.layers = found.layers
 
-    def record(self, row: Row) -> None:
+    def record(self, row: StepRow) -> None:
         """Append the row to the signals, with the time since the last one."""
         values, whole = row.values, self._pool.whole
         values["step_time_s"] = self._clock.end_row()
