@@ -51,6 +51,15 @@ def add_tail(parts: Parts) -> None:
         "tail", help="the slowest observed step over the median one, and growth with the run"
     )
     tail.add_argument("--json", action="store_true")
+    tail.add_argument(
+        "--steps", type=whole_number(4_000, 1_000_000), default=20_000, help="default 20000"
+    )
+    tail.add_argument(
+        "--long",
+        type=whole_number(0, 1_000_000),
+        default=100_000,
+        help="steps of the longer run that growth is taken from; default 100000, 0 leaves it out",
+    )
     tail.set_defaults(run=_tail)
 
 
@@ -83,11 +92,17 @@ def add_acceptance(parts: Parts) -> None:
 
 def _tail(arguments: argparse.Namespace) -> int:
     tail = load_lab("benchmarks.step_tail", 1)
-    figures = tail.measure_step_tail(say=lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"{arguments.steps} steps with 100 incidents", file=sys.stderr, flush=True)
+    found = tail.measure_step_tail(steps=arguments.steps)
+    long = None
+    if arguments.long:
+        print(f"{arguments.long} steps without incidents", file=sys.stderr, flush=True)
+        long = tail.measure_step_tail(steps=arguments.long, incidents=0)
     if arguments.json:
-        print_json({"schema": 1, **figures.to_json()})
+        more = None if long is None else long.to_json()
+        print_json({"schema": 1, "tail": found.to_json(), "long": more})
     else:
-        print(tail.step_tail_text(figures))
+        print(tail.table(found, long=long))
     return 0
 
 

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from trimtab.guard.data.order import Fed
     from trimtab.guard.probes.suite import Held
 
-__all__ = ["LateReads", "LateRow", "Reading", "reads_late", "skips_on_device", "update_unless"]
+__all__ = [
+    "DeviceReading",
+    "LateReads",
+    "LateRow",
+    "reads_late",
+    "skips_on_device",
+    "update_unless",
+]
 
 _SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad)
 """Optimizers whose fused step takes `found_inf`; a class derived from one may do more."""
@@ -64,7 +71,7 @@ class LateReads:
         self._on = False
 
 
-class Reading:
+class DeviceReading:
     """Numbers of a device on their way to the host."""
 
     def __init__(self, numbers: torch.Tensor) -> None:
@@ -97,7 +104,7 @@ class Reading:
 class LateRow:
     """What is known of a step that was done and is not read yet."""
 
-    reading: Reading
+    reading: DeviceReading
     """The table of the ranks' shares, then which gradients are finite, then what the probes hold.
     """
     lr: float

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.step_reduction import StepShare
-from trimtab.guard.step.deferred_read import LateRow, Reading, skips_on_device
+from trimtab.guard.step.deferred_read import DeviceReading, LateRow, skips_on_device
 from trimtab.guard.step.step_recorder import StepRow
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ class DeferredStep:
         self._state.count_step()
         parts = [table.flatten(), flags, *held.numbers]
         return LateRow(
-            reading=Reading(torch.cat([x.to(self._pool.device, torch.float64) for x in parts])),
+            reading=DeviceReading(
+                torch.cat([x.to(self._pool.device, torch.float64) for x in parts])
+            ),
             lr=applied.lr,
             scheduled=applied.scheduled,
             limit=limit,
