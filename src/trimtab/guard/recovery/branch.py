@@ -1,4 +1,4 @@
-"""What a branch changes, put in force for its steps and taken back after them."""
+"""Applies what a trial changes to the run, and undoes it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
 
 
 def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
-    """Undo what a trial changed, but for the weights and moments: those a restore brings back."""
+    """Undo what a trial changed, except weights and moments, which a restore brings back."""
     d = engine.decisions
     if trial.skip is not None and engine.data is not None:
         engine.data.unskip(*trial.skip)

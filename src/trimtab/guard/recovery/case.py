@@ -136,6 +136,7 @@ class Verification:
         worse = mean - self.level
         size, significant = worse > tolerance * self.level, worse > 3 * max(error, 1e-9)
         failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
+        # size without significance is noise, significance without size does not matter
         if failed or (size and significant and len(tail) >= _FEWEST_STEPS):
             verdict = "did not"
         else:

@@ -1,4 +1,4 @@
-"""Every change gets a label: four metrics of the steps before it beside those after it."""
+"""Labels each change by its effect: four metrics of the steps before it and after it."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class WatchedChange:
     after: _Steps = ()
 
     def label(self) -> ChangeLabel:
-        """Return its label as of now."""
+        """Return its label by the steps so far."""
         return label_change(_stretch(self.before), _stretch(self.after))
 
 
 @dataclass(frozen=True)
 class ChangeEffects:
-    """What follows each change; one that a rollback cuts short gets no label."""
+    """The changes whose effect is being measured; one that a rollback undoes gets no label."""
 
     recent: _Steps = ()
     """The last calm steps, as many as a verification takes."""
@@ -91,11 +91,11 @@ class ChangeEffects:
         return replace(self, kept=None), self.kept.label()
 
     def forget_changes(self) -> ChangeEffects:
-        """Forget what is watched: the steps after it are taken away."""
+        """Forget the watched changes: a rollback takes the steps after them away."""
         return replace(self, changes=(), kept=None)
 
     def finish(self, step: int) -> tuple[ChangeEffects, tuple[JournalEvent, ...]]:
-        """Label what there is; a change with too few steps behind it stays without a label."""
+        """Label the changes that have enough steps after them; the others stay without a label."""
         due = [c for c in self.changes if len(c.after) >= _FEWEST_STEPS]
         left = tuple(c for c in self.changes if len(c.after) < _FEWEST_STEPS)
         return replace(self, changes=left), tuple(_outcome(c, step) for c in due)

@@ -1,4 +1,4 @@
-"""Loss curves of branches beside the run as it was recorded: the control that costs nothing."""
+"""Loss curves of branches, and of the run as recorded: a control that costs no steps."""
 
 from __future__ import annotations
 
@@ -47,19 +47,22 @@ def usual_norm(record: RunRecord, step: int, *, window_rows: int = 64) -> float 
 def repeats(branch: Mapping[int, float], recorded: Mapping[int, float]) -> Repeat:
     """Return how a replay compares with the record over the steps that both have.
 
-    bit-equal: every loss is; rounding: within what kernels that add in another order explain;
-    different: anything else. Empty where there is nothing to compare. NaN is equal to NaN.
+    bit-equal: every loss is equal; rounding: they differ by no more than kernels that add in
+    another order; different: anything else. Empty where there is nothing to compare. NaN counts as
+    equal to NaN.
     """
     steps = branch.keys() & recorded.keys()
     if not steps:
         return ""
-    pairs = [(branch[t], recorded[t]) for t in steps]
-    if all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in pairs):
+    pairs = [
+        (branch[t], recorded[t])
+        for t in steps
+        if not (math.isnan(branch[t]) and math.isnan(recorded[t]))
+    ]
+    if all(a == b for a, b in pairs):
         return "bit-equal"
     near = all(
-        a == b
-        or (math.isnan(a) and math.isnan(b))
-        or abs(a - b) <= ROUNDING * max(abs(a), abs(b), 1e-12)
+        a == b or abs(a - b) <= ROUNDING * max(abs(a), abs(b), 1e-12)  # inf - inf is no number
         for a, b in pairs
     )
     return "rounding" if near else "different"

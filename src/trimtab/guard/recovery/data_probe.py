@@ -44,6 +44,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     losses = [loss for *_, loss in case.probe_samples]
     none = [False] * len(losses)
     trained = [x for first, _, x in case.probe_samples if first < onset and math.isfinite(x)]
+    # batches that were trained on are the fairest reference: same state, same forward pass
     center, spread = case.level, case.sigma
     if len(trained) >= _FEWEST_TRAINED:
         center = float(np.median(trained))
@@ -61,6 +62,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     hits = [i for i, mark in enumerate(marks) if mark]
     if not hits:
         return none
+    # a window of bad data is dense; outliers here and there come from the state
     dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
     return marks if dense else none
 

@@ -1,8 +1,9 @@
-"""The one place where recovery meets the run: it observes, asks `update`, and does what that says.
+"""Connects recovery to the run: observes it, calls `update`, carries the commands out in order.
 
-The user's loop does not know of it. Going back, probing and trying are phases in which the guard
-hands out other batches: in a probe the forward pass is run and nothing is updated; in a trial the
-steps are real, on a branch from the restore point, and are dropped unless the branch is kept.
+It is the only module here that touches the engine (with `branch`, which it calls). The user's loop
+needs no code for recovery: in a probe and in a trial the guard hands out other batches than the
+next ones. In a probe the forward pass runs and nothing is updated; in a trial the steps are real,
+on a branch from the restore point, and are undone unless the branch is kept.
 """
 
 from __future__ import annotations
@@ -232,6 +233,7 @@ class Recovery:
             self.state, commands = update(self.state, (next_event,))
             self._release_snapshots()
             next_event = None
+            # questions come last, so an answer is handed back after all that precedes it is done
             for command in commands:
                 if isinstance(command, c.Question):
                     next_event = self._answer(command)
@@ -299,7 +301,7 @@ class Recovery:
                 assert_never(command)
 
     def _answer(self, question: c.Question) -> ev.Answer:
-        """Look what is asked for up."""
+        """Look up what is asked for."""
         engine, step = self.engine, self.engine.counters.step
         match question:
             case c.FindIncident():
@@ -346,6 +348,7 @@ class Recovery:
             return ev.Surveyed(
                 step=step, standing=self._standing(), oldest_step=engine.oldest_step()
             )
+        # `misfit` and `oldest_step` are collectives: all ranks must ask in this order
         return ev.Surveyed(
             step=step,
             standing=self._standing(),
@@ -370,7 +373,7 @@ class Recovery:
             low_precision=engine.low_precision,
         )
 
-    # -- deeds that take more than a line ---------------------------------------------------
+    # -- commands that take several lines ---------------------------------------------------
 
     def _journal_action(self, command: c.JournalAction) -> None:
         recorder = self.engine.recorder

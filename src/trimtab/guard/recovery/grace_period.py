@@ -1,6 +1,6 @@
-"""How long a spike is trained through.
+"""How long a spike is trained through before it is acted on.
 
-A deadline, put off once while the loss is on its way back.
+There is one deadline, extended once while the loss is on its way back.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _LOSSES = 64
 _BLOCK = 4
 """Losses of which a median is taken; two of them tell whether it falls."""
 _RATE_ROWS = 64
-"""Steps before a spike within which a jump of the rate is held to be its cause."""
+"""Steps before a spike within which a jump of the rate counts as its cause."""
 
 
 @dataclass(frozen=True)
 class GracePeriod:
-    """Which spikes are waited for, and how the loss went since."""
+    """The spikes that are being trained through, and the losses since."""
 
     losses: tuple[float, ...] = ()
     """Of the last calm steps, nats per token."""
@@ -83,7 +83,7 @@ class GracePeriod:
     def lasts(self, policy: Policy, finding: Finding, step: int) -> bool:
         """Whether an open finding on the loss is still trained through, past its first deadline.
 
-        Not where the learning rate had just jumped: the loss may fall again, its cause stays.
+        It is not where the learning rate had just jumped: the loss may fall, but the cause stays.
         """
         if finding.onset - _RATE_ROWS <= self.rate_raised <= finding.onset + _BLOCK:
             return False
@@ -92,10 +92,10 @@ class GracePeriod:
         return deadline is not None and step < deadline + further and self._heals(finding)
 
     def _heals(self, finding: Finding) -> bool:
-        """Whether the loss is half-way back from its peak at least, and still falls.
+        """Whether the loss is at least half-way back from its peak, and still falls.
 
-        Its excess over the level must have fallen by 15 % from one block to the next: half of a way
-        back in 17 steps or fewer.
+        Its excess over the level must have fallen by 15 % from one block to the next, which halves
+        it in 17 steps or fewer.
         """
         since = [x - finding.expected for x in self.losses]
         if len(since) < 2 * _BLOCK or not all(math.isfinite(x) for x in since[-2 * _BLOCK :]):

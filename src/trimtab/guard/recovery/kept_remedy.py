@@ -1,4 +1,4 @@
-"""A remedy that was kept: written down, watched, and judged worked, did not, or unclear."""
+"""A remedy that was kept: journalled, watched, and judged as worked, did not, or unclear."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def keep(
         case.sigma,
         step=step,
     )
+    # compared with the steps in trouble, not with the healthy ones before: did the remedy help?
     trouble = case.seen_step - int(case.incident.onset) + 1
     effects = state.effects.begin_kept(
         remedy, step, verify_steps=policy.verify_steps, after_rows=max(trouble, 8)
@@ -87,6 +88,7 @@ def keep(
         last_action_step=step,
     )
     return state, (
+        # counted first: the journalled action holds the decisions in force, this one included
         CountRollback(),
         NoteAction(case.seen_step, remedy, values, commit.reason),
         JournalAction(step, remedy, values, commit.reason),
@@ -156,6 +158,7 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
         return state, ()
     commands: list[Command] = []
     verdict, figures = v.conclude(tolerance=state.policy.verify_tolerance)
+    # an unclear verdict says nothing about a series of failures, so it neither adds nor ends one
     if verdict != "unclear":
         failures = failures + 1 if verdict == "did not" else 0
         commands.append(SetFailures(failures))
@@ -182,10 +185,10 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
 
 
 def give_up(state: RecoveryState, reason: str, step: int) -> Result:
-    """Act on nothing any more: only advise from here on."""
+    """Disable automatic recovery: from here on the guard only advises."""
     stops = state.policy.on_give_up == "stop"
-    what = "the run is stopped" if stops else "the run goes on, advice follows"
+    what = "the run is stopped" if stops else "training continues, advice only"
     return replace(state, advising_only=True, given_up=reason), (
         decision(step, "stop acting", reason),
-        at_step(step, f"no longer acting: {reason}; {what}"),
+        at_step(step, f"automatic recovery disabled: {reason}; {what}"),
     )

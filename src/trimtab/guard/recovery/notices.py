@@ -1,7 +1,6 @@
-"""What a guard reports of trouble, to the user and in the journal: each thing once.
+"""Reports incidents, advice and skipped updates to the user and the journal, each once.
 
-Looking an incident up costs time that grows with the record, so reports keep a distance that does
-too.
+Finding an incident costs time, so two reports are a number of rows apart that grows with the run.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class SkipRun:
 
     @property
     def values(self) -> dict[str, object]:
-        """What the journal says of it."""
+        """The action's values in the journal."""
         return {"samples": [self.first, self.last], "num": self.num}
 
 
@@ -70,7 +69,7 @@ class _Advised:
 
 @dataclass(frozen=True)
 class Notices:
-    """What was reported, and what waits to be."""
+    """What was reported, and what waits to be reported."""
 
     num_reported: int = 0
     """Incidents."""
@@ -135,6 +134,7 @@ class Notices:
         """Report that an incident has opened, unless it was reported; return whether it is now."""
         known = bool(keys & self.reported)
         state = replace(self, reported=self.reported | keys, waiting=self.waiting - keys)
+        # it was reported at its opening, and is acted on or advised about now
         if known:
             return state, (), False
         state = replace(state, num_reported=state.num_reported + 1)
@@ -142,7 +142,7 @@ class Notices:
         return state, (incident_entry(incident, diagnosis, "open", step), *lines), True
 
     def headline(self, incident: Incident, step: int) -> tuple[Notices, tuple[Say, ...]]:
-        """Say what has happened; in one step only once."""
+        """Say the headline of an incident, once per step."""
         said = (step, incident.headline)
         lines = () if said == self.last_headline else (at_step(step, incident.headline),)
         return replace(self, last_headline=said), lines
@@ -159,19 +159,19 @@ class Notices:
     def repeat(
         self, known: Mapping[Key, Finding], step: int
     ) -> tuple[Notices, tuple[Command, ...]]:
-        """Say once more, every so many steps, what was advised on and still lasts."""
+        """Say again, every so many steps, what was advised on and still lasts."""
         advised = self.advised
         if advised is None or step < advised.due:
             return self, ()
         if not any(k in known and not known[k].closed for k in advised.keys):
             return replace(self, advised=None), ()
         again = replace(advised, due=step + _REPEAT_STEPS)
-        return replace(self, advised=again), (at_step(step, f"still so: {advised.text}"),)
+        return replace(self, advised=again), (at_step(step, f"still open: {advised.text}"),)
 
     # -- faults of the machine --------------------------------------------------------------
 
     def hear_odd_ranks(self, e: OddRanksFound) -> tuple[Notices, tuple[Command, ...]]:
-        """Report, once for each set of them, which ranks are not like the first one."""
+        """Report ranks that hold other weights than the first one, once for each set of them."""
         if e.ranks in self.odd_ranks:
             return self, ()
         text = (
@@ -183,7 +183,7 @@ class Notices:
         return state, (note(e.step, text), at_step(e.step, text))
 
     def hear_broken_state(self, e: BrokenStateFound) -> tuple[Notices, tuple[Command, ...]]:
-        """Report, once for each set of them, which tensors of Adam's state make no sense."""
+        """Report tensors of Adam's state that hold impossible values, once for each set of them."""
         if e.tensors in self.broken:
             return self, ()
         state = replace(self, broken=self.broken | {e.tensors})
@@ -196,8 +196,8 @@ class Notices:
             )
             return state, (note(e.step, text),)
         text = (
-            f"Adam's state makes no sense (step {e.step}): {where}; a hardware fault or a bad load;"
-            " go back to a checkpoint before it"
+            f"Adam's state holds impossible values (step {e.step}): {where}; a hardware fault or a"
+            " bad load; go back to a checkpoint before it"
         )
         return state, (note(e.step, text), at_step(e.step, text))
 
@@ -265,7 +265,7 @@ def incident_entry(incident: Incident, diagnosis: Diagnosis, state: str, step: i
 
 
 def _place_of(e: UpdateDone, *, of_gradient: bool) -> str:
-    """Return on which ranks and in which tensor a step is not finite, as far as it is known."""
-    tensor = e.tensor if of_gradient else ""  # of a NaN loss all of them are
+    """Return the ranks and the tensor in which a step is not finite, as far as known."""
+    tensor = e.tensor if of_gradient else ""  # a NaN loss makes all of them NaN
     where = f" on rank {e.ranks.replace(' ', ', ')}" if e.ranks else ""
     return where + (f", in the gradient of {tensor}" if tensor else "")

@@ -1,6 +1,6 @@
 """From an alarm that outlasted the patience to an incident that is dealt with, or advised about.
 
-The incident is looked up, a state before its first sign is searched, and what is known then decides:
+The incident is looked up, then a state from before its first sign. What is known then decides:
 wait, advise, give up, or go back and look at the data ahead.
 """
 
@@ -96,6 +96,7 @@ def _approach(
     """Return how far back to go: before the first sign, further where it has come back."""
     policy, incident, record = state.policy, found.incident, found.record
     recurrence = state.recurrence
+    # where spikes return, the trouble began with the first of them, not with the last
     returned = [f for f in incident.findings if recurrence.returns(policy, f)]
     first_sign = min(
         [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
@@ -103,6 +104,7 @@ def _approach(
     # earlier incidents near this one: what was done did not last, so go further back
     horizon = 4 * policy.verify_steps
     recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)
+    # a detector sees a sign some steps after its cause, hence the margin
     target = first_sign - 1 - policy.rollback_margin_steps
     distance = max(int(incident.onset) - target, 1)
     target -= distance * (2**recurrences - 1)
@@ -129,6 +131,7 @@ def _approach(
 def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Result:
     """Ask what the first decision needs besides the state; give up where there is none."""
     incident = asked.found.incident
+    # the oldest state stands in where none lies before the target; it must precede the onset
     if e.point is None or e.point.step >= incident.onset:
         state, commands = _report(state, asked.found, e.step)
         state, more = give_up(state, "no healthy state lies before the first sign", e.step)
@@ -140,6 +143,7 @@ def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Resul
 def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     """Wait, give up, or go back and begin to look at the data ahead."""
     case = _case(asked, e)
+    # asked before anything is reported: while it waits, the alarm stays unhandled and comes again
     ahead = next_step(situation_of(state, case, e.standing, e.oldest_step))
     if isinstance(ahead, Wait):
         state = replace(state, wait_until=ahead.until_step)
@@ -149,6 +153,7 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     if problem:
         state, more = give_up(state, problem, e.step)
         return state, (*commands, *more)
+    # the steps after the base are undone, and with them what was measured of earlier changes
     told, ended = state.notices.end_skips()
     state = replace(state, notices=told, effects=state.effects.forget_changes(), case=case)
     state, more = start_probe(state, case, e.step)

@@ -1,4 +1,4 @@
-"""What worked before, in this run and in those that the policy names."""
+"""Which remedies worked before, in this run and in the past runs that the policy names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ __all__ = ["arms_that_worked"]
 
 
 def arms_that_worked(engine: Engine, kind: str) -> tuple[str, ...]:
-    """Return the arms that worked in incidents of a kind, the latest first.
-
-    This run's before others'.
+    """Return the arms that worked in incidents of a kind, the latest first, this run's foremost.
 
     The first rank knows them, and all go by it.
     """

@@ -1,8 +1,8 @@
-"""Spikes that heal and come back: each is harmless, together they say that the rate is too high.
+"""Spikes that heal and come back: each is harmless, together they mean that the rate is too high.
 
-What counts is a spike of the loss, a single row of it that stood out as far, and a row in which
-gradient norm and last hidden state stood out together: the weights were at the edge then, whatever
-the loss said.
+A spike of the loss counts, a single row of it that stood out as far, and a row in which gradient
+norm and last hidden state stood out together: training was close to diverging there, even where the
+loss did not show it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecurringSpikes:
         """Note spikes of the loss, and single rows that stood out as far, by their onset.
 
         Returns:
-            The new state and the findings; a single row that is one too many is reported as a
+            The new state and the findings; a single row that is one too many is turned into a
             spike that is still open.
         """
         state, taken = self, []

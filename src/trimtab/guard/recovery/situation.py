@@ -1,4 +1,4 @@
-"""All that the next step of a case depends on, gathered."""
+"""What the next step of a case depends on: what is known, what was spent, how far back to go."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["affordable_step", "older_target", "situation_of", "trial_length", "w
 def situation_of(
     state: RecoveryState, case: Case, standing: Standing, oldest_step: int | None
 ) -> Situation:
-    """Return what the next step of a case is decided on.
+    """Return the facts on which the next step of a case is decided.
 
     Args:
         state: Of recovery.
@@ -109,10 +109,11 @@ def affordable_step(state: RecoveryState, standing: Standing, step: int) -> int:
 
 
 def trial_length(state: RecoveryState, case: Case) -> int:
-    """Long enough to pass the place where the trouble was seen, and the patience after it.
+    """Return how many steps a trial takes.
 
-    Where the rate is suspected, the first sign: what each rate does is seen soon after. Never
-    past the end of the run: a scheduler may refuse to go on there.
+    It passes the step at which the incident was seen, and the patience after it; where the rate is
+    suspected, the first sign instead, as the effect of a rate is seen soon after. It never passes
+    the end of the run: a scheduler may refuse to go on there.
     """
     policy = state.policy
     early = saturates(case.incident) or case.returning
@@ -122,7 +123,7 @@ def trial_length(state: RecoveryState, case: Case) -> int:
 
 
 def _planned_samples(case: Case, final_step: int | None) -> int | None:
-    """Samples of the whole run, where its length is known: as many per step as so far."""
+    """Return the samples of the whole run at the rate so far; None where its length is unknown."""
     if final_step is None or case.seen_step < 1:
         return None
     return round(case.seen_sample / case.seen_step * final_step)

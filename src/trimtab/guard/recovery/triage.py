@@ -1,4 +1,4 @@
-"""From the judge's open findings to the incident that the guard acts on."""
+"""Which findings mean trouble, and which incident they belong to."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ __all__ = [
 EARLY_SIGNS = ("saturation", "corrupt")
 """Detectors whose alarm is trouble before the loss says so."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
-"""Kinds that took long enough to be told."""
+"""Kinds that the detectors report only after a wait of their own."""
 
 
 def speaks_of_state(finding: Finding) -> bool:
     """Whether a finding may put the weights in doubt.
 
-    The pace, the data and the logging do not, and a loss scale that merely sinks is an early
-    warning: people are told, checkpoints go on, nothing is rolled back.
+    The pace, the data and the logging do not. A loss scale that merely sinks is an early warning:
+    it is reported, checkpoints are saved as before, and nothing is rolled back.
     """
     if finding.kind == "skipped-steps":
-        return finding.severity == "critical"  # nothing is learnt any more
+        return finding.severity == "critical"  # no update is applied any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
 
@@ -50,7 +50,7 @@ def speaks_of_state(finding: Finding) -> bool:
 def puts_in_doubt(finding: Finding) -> bool:
     """Whether a checkpoint that is saved under a finding is suspect.
 
-    Critical findings about the weights, and spikes and shifts of the loss.
+    It is under critical findings about the weights, and under spikes and shifts of the loss.
     """
     risen = finding.kind in ("spike", "shift") and finding.signal == "loss"
     grave = finding.severity == "critical" or (risen and finding.severity != "info")
@@ -58,15 +58,12 @@ def puts_in_doubt(finding: Finding) -> bool:
 
 
 def speaks_of_trial(finding: Finding) -> bool:
-    """Whether an alarm in a trial says that it failed.
-
-    One of the loss, or the sign that leads it.
-    """
+    """Whether an alarm in a trial means that it failed: one on the loss, or an early sign of it."""
     return finding.signal == "loss" or finding.detector in EARLY_SIGNS
 
 
 def saturates(incident: Incident) -> bool:
-    """Whether attention saturated before the loss told."""
+    """Whether attention saturated before the loss rose."""
     return any(f.detector == "saturation" for f in incident.findings)
 
 
@@ -82,7 +79,7 @@ def is_trouble(
     """Whether an alarm has outlasted the patience, so that something must be done.
 
     Args:
-        finding: The alarm, as it stands.
+        finding: The alarm, as last reported.
         age: Rows since its onset.
         patience: Rows that a spike is trained through.
         last: Whether the run would end here.
@@ -91,13 +88,13 @@ def is_trouble(
     """
     f = finding
     if f.kind == "non-finite":
-        # one skipped update is dealt with; a second in a row needs more. A gradient that never
-        # is finite leaves the loss as it is, and a scaler some steps to find its range
+        # one skipped update needs nothing more; a second in a row does. A gradient that is never
+        # finite leaves the loss unchanged, so it gets the full patience; with a scaler it is normal
         if f.signal == "grad_norm":
             return not f.closed and age >= patience and not scaled
         return f.signal == "loss" and not f.closed and (age >= 2 or last)
     if f.detector.startswith("level") and f.signal == "loss":
-        # a spike that heals looks like a change of level for a while, too
+        # for a while, a spike that heals looks like a change of level
         return last or not waits(f)
     if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
         return True

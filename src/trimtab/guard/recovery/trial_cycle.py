@@ -1,11 +1,11 @@
-"""One case worked through: look at the data, try remedies on short branches, keep one or none.
+"""The probe and the trials of one case: look at the data, try remedies, keep one or none.
 
 start_probe -> probe --all batches seen--> trial ... trial --one held--> kept
                  ^                           | none held
                  +------- further back ------+----------> left as it was
 
-What the trials of one restore point say together, the unchanged run among them, is journalled when
-one is kept or all have failed.
+The table of the trials from one restore point, with the unchanged run as control, is journalled
+when one is kept or all have failed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ _MEASURED_STEPS = 12
 def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
     """Go back to the base of the case, and begin to look at the data ahead."""
     base, incident = case.base, case.incident
-    # said once: further back, the rate was lowered by the same hand
+    # going further back undoes the same lowering again: it is said once
     raised = (NoteRaisedRate(base),) if case.depth == 0 else ()
     return replace(state, case=case, pending=StartingProbe()), (
         decision(
@@ -156,6 +156,7 @@ def probe_step(state: RecoveryState, case: Case, e: ProbeDone) -> Result:
     """Take in the loss of one probed batch under the restored state."""
     case = replace(case, probe_samples=(*case.probe_samples, (e.first, e.last, e.loss)))
     state = replace(state, case=case)
+    # a forward pass costs about a third of a step; it counts against the budget
     counted: tuple[Command, ...] = (CountProbedBatch(),)
     margin = state.policy.probe_margin_batches
     until = case.seen_sample
@@ -163,6 +164,8 @@ def probe_step(state: RecoveryState, case: Case, e: ProbeDone) -> Result:
         until = min(until, onset_sample(case) + margin * (e.last - e.first + 1))
     if e.last + 1 < until:
         return state, counted
+    # the probe goes on past the incident until as many clean batches in a row were seen: a window
+    # of bad data may reach further than the run had got
     clean = 0
     for outlier in reversed(outliers(case, margin=margin)):
         if outlier:
@@ -216,6 +219,7 @@ def trial_step(
             for f in findings
         )
     )
+    # a trial ends as soon as its outcome is certain: each further step is lost to the run
     over = len(case.losses) >= length
     if not over and _repeats_the_record(case):  # it will go wrong again
         over = alarmed = True
@@ -227,23 +231,21 @@ def trial_step(
     result = conclude_trial(case, case.trial, tolerance=state.policy.verify_tolerance)
     state = replace(state, case=replace(case, trials=(*case.trials, result)))
     if result.held:
+        # keeping this trial later goes on from here, without doing its steps again
         return replace(state, pending=Capturing()), (Capture(),)
     return finish_trial(state, e.step, None)
 
 
 def _passes(case: Case, finding: Finding, length: int) -> bool:
-    """Whether a spike early in a trial may heal.
-
-    Where spikes return, the state is at the edge.
-    """
+    """Whether a spike is no failure yet: early in a trial of a run whose spikes return and heal."""
     early = 2 * len(case.losses) <= length
     return case.returning and early and finding.kind == "spike"
 
 
 def _measures_on(state: RecoveryState, case: Case, loss: float) -> bool:
-    """Whether a branch that failed goes on for some steps, so that its effect can be told.
+    """Whether a failed branch goes on for some steps, so that its effect can be measured.
 
-    Only where the policy asks for the whole table; else a failed branch ends at its alarm.
+    It does where the policy asks for the whole table; else a failed branch ends at its alarm.
     """
     since = case.from_step + len(case.losses) - case.incident.onset
     asked = state.policy.bisect == "always" and math.isfinite(loss)
@@ -266,6 +268,8 @@ def finish_trial(state: RecoveryState, step: int, e: Captured | None) -> Result:
     assert case.trial is not None
     trial, result = case.trial, case.trials[-1]
     if e is not None:
+        # two at most: each is a whole copy of the training state, and only the last two that held
+        # can still be chosen between
         others = [end for end in case.ends if end[0] != trial.name]
         case = replace(case, ends=tuple([*others, (trial.name, e.point)][-2:]))
     case = with_row(case, trial, result)
@@ -322,7 +326,8 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
 def _within_budget(
     state: RecoveryState, case: Case, step: NextStep, standing: Standing
 ) -> NextStep:
-    """Return the step, or where it would pass the budget of steps, what is left to do."""
+    """Return the step; or, where its trial would exceed the budget, what to do instead."""
+    # the first trial is always allowed: without one, going back was for nothing
     if not isinstance(step, Trial) or not (case.trials or case.depth):
         return step
     allowed = state.policy.max_wasted_share
@@ -384,6 +389,7 @@ def continue_further_back(
         return state, (*compared, *more)
     compared = _comparison(case, asked.step, e.step)
     undone = _take_back(case)
+    # an older state had a higher loss: trials from it must come back to its level, not to the later
     level, sigma = loss_level(case.record, older.step)
     lr_restore = case.lr_restore
     if case.lr_jump is None and case.lr_sound is None:
@@ -476,7 +482,7 @@ def trial_ready(state: RecoveryState, case: Case, start: StartingTrial, e: Confi
 
 
 def forget_findings(state: RecoveryState) -> RecoveryState:
-    """Begin a branch: what was found before is not about it."""
+    """Forget what was found before: it is not about the branch that begins."""
     return replace(
         state,
         open={},
@@ -530,6 +536,7 @@ def break_off(state: RecoveryState, e: FaultHeard) -> Result:
     state = replace(state, verification=None, phase="calm", case=None)
     if case is None:
         return state, ()
+    # a probe has recorded no row: what goes on continues the attempt that was gone back to
     parent = case.base.attempt if phase == "probe" else e.attempt
     why = f"the {phase} was broken off by a fault of trimtab's own"
     return state, (*_take_back(case), BeginAttempt(parent, e.step, why, trial=False, more={}))

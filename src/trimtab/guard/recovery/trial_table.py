@@ -1,4 +1,4 @@
-"""From a trial that has ended to its row in the table, and from the rows to what they say."""
+"""The table of the trials from one restore point: a row for each, and the conclusion."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["read_case", "with_row"]
 def with_row(case: Case, trial: Trial, result: TrialResult) -> Case:
     """Return the case with the row of the trial that has just ended.
 
-    An unchanged trial becomes the control, unless it repeated the record bit for bit.
-
-    The effect is counted from the onset on: before it, all branches are alike.
+    An unchanged trial becomes the control, unless it repeated the record bit for bit. The effect
+    of the others is measured against the control from the onset on: before it, all branches are
+    alike.
     """
     curve = as_curve(case.losses, after=case.from_step)
     effect = None
@@ -48,7 +48,7 @@ def with_row(case: Case, trial: Trial, result: TrialResult) -> Case:
 
 
 def read_case(case: Case) -> Readout:
-    """Return what the trials of a case's restore point say together."""
+    """Return the table of the trials from a case's restore point, with its conclusion."""
     losses = list(case.control.values())
     end = float(np.mean(losses[-8:])) if losses else np.nan
     recorded = Row(

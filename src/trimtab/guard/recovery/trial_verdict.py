@@ -31,6 +31,7 @@ def trial_is_lost(case: Case) -> bool:
 
 def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult:
     """Return whether a trial held: no alarm, finite losses, and back at the level before."""
+    # the first half is left out: a remedy may need some steps to take effect
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
     end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
     level, sigma = case.expect

@@ -153,6 +153,7 @@ def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
 def _step(state: RecoveryState, e: StepDone) -> Result:
     findings = e.findings
     if findings:
+        # spikes of a trial are judged by the trial; they are undone with it
         if state.phase == "calm":
             recurrence, findings = state.recurrence.take_in(state.policy, findings)
             state = replace(state, recurrence=recurrence)
@@ -190,6 +191,7 @@ def _look_up_waiting(state: RecoveryState, then: StepDone | RunEnded) -> Result:
     if not state.chief or not state.notices.is_due(then.row):
         return state, ()
     told, keys = state.notices.take_waiting(then.row)
+    # one incident is reported for all alarms that waited; what was reported before is not news
     others = (frozenset(state.open) | told.reported) - keys
     question = FindIncident(tuple(state.open.values()), others, together=False)
     return replace(state, notices=told, pending=Reporting(keys, then)), (question,)
@@ -244,6 +246,7 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
 def _end(state: RecoveryState, e: RunEnded) -> Result:
     """Report what was put off, and judge what is watched by the steps there are."""
     told, commands = state.notices.end_skips()
+    # nothing can be put off any longer
     state = replace(state, notices=replace(told, next_row=0))
     state, more = _look_up_waiting(state, e)
     if state.pending is None:
