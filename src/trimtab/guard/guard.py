@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.detectors.judge import make_judge
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.control.control import Control
@@ -130,7 +131,7 @@ class Guard:
         setup_checks.check_objects(model, optimizer, scheduler, policy)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
-        judge = setup_checks.make_judge(detectors, thresholds)
+        judge = make_judge(detectors, thresholds)
         order, ranks = open_order(data), Ranks()
         brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
         is_old = ranks.agree(partial(holds_run, directory))

@@ -126,7 +126,13 @@ def assemble(setup: Setup) -> Assembled:
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=s.say)
     status = RunStatus(
-        state, store=store, recorder=s.recorder, ranks=s.ranks, edge=edge, steps=s.steps
+        state,
+        store=store,
+        recovery=recovery,
+        recorder=s.recorder,
+        ranks=s.ranks,
+        edge=edge,
+        steps=s.steps,
     )
     checked = s.check_resume > 0 and state.counters.step == 0
     after = AfterStep(

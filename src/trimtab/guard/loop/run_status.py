@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.analysis.account import MIN_RECORDS
+from trimtab.analysis.assemble import events_of, make_account
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
@@ -11,8 +13,10 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.exit_status import State
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.checkpoint_store import Store
     from trimtab.guard.state.run_state import RunState
+    from trimtab.kinds import RunVerdict
 
 __all__ = ["RunStatus"]
 
@@ -25,16 +29,18 @@ class RunStatus:
         state: RunState,
         *,
         store: Store,
+        recovery: Recovery,
         recorder: Recorder,
         ranks: Ranks,
         edge: Edge,
         steps: int | None,
     ) -> None:
-        """Tell of a run.
+        """Write about one run.
 
         Args:
             state: Gives the step.
             store: Gives the step that a restart goes on from.
+            recovery: Knows whether an alarm is open.
             recorder: Gives the run directory and the attempt.
             ranks: The first one writes.
             edge: Keeps a fault of ours from stopping the run.
@@ -42,6 +48,7 @@ class RunStatus:
         """
         self._state = state
         self._store = store
+        self._recovery = recovery
         self._recorder = recorder
         self._ranks = ranks
         self._edge = edge
@@ -85,4 +92,21 @@ class RunStatus:
                 step=self._state.counters.step,
                 saved_step=self._store.whole_step,
                 attempt=self._recorder.attempt,
+                verdict=self._verdict(state),
             )
+
+    def _verdict(self, state: State) -> RunVerdict:
+        """Return the verdict of the run, as far as it was judged.
+
+        A run that is done gets the verdict that `trimtab inspect` gives its directory. While it
+        runs, or where it is interrupted, an open alarm decides: to judge everything again would
+        cost seconds that a process under SIGTERM does not have.
+        """
+        if state == "given-up":
+            return "ended-badly"
+        if self._edge.stood_down or self._recorder.live.num_rows < MIN_RECORDS:
+            return "not-judged"
+        if state == "done":
+            root = self._recorder.directory.root
+            return make_account(self._recorder.live.record(), events=events_of(root)).verdict
+        return "incident" if self._recovery.alarmed else "healthy"

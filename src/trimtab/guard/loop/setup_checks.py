@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trimtab.detectors.judge import DETECTORS, Judge
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.recording.fault_barrier import to_stderr
@@ -18,10 +17,9 @@ from trimtab.plan.skiplist import read_skip_list
 from trimtab.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
-    from trimtab.detectors.contract import Detector
     from trimtab.guard.data.streams import Order
     from trimtab.guard.distributed.process_group import Ranks
 
@@ -29,7 +27,6 @@ __all__ = [
     "check_arguments",
     "check_objects",
     "count_tokens",
-    "make_judge",
     "resume_skip_list",
     "safe_counter",
     "safe_say",
@@ -154,22 +151,6 @@ def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
             return 0
 
     return counted
-
-
-def make_judge(
-    detectors: Iterable[Detector[Any] | str], thresholds: Mapping[str, float] | None
-) -> Judge:
-    """Return the judge of a run: the built-in detectors, and further ones.
-
-    Raises:
-        ConfigError: A threshold or a name is not known.
-    """
-    further = tuple(detectors)
-    names = [d for d in further if isinstance(d, str)]
-    if names or thresholds:
-        odd = ", ".join([*names, *(thresholds or {})])
-        raise ConfigError(f"detectors and thresholds: not known here: {odd}")
-    return Judge((*DETECTORS, *(d for d in further if not isinstance(d, str))))
 
 
 def resume_skip_list(order: Order, ranks: Ranks, place: Path) -> None:
