@@ -14,12 +14,11 @@ import inspect
 import re
 import textwrap
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import trimtab
 from trimtab.cli import build_parser
-from trimtab.config_rules.presets import PRESETS
+from trimtab.config_rules.presets import presets
 from trimtab.config_rules.references import TABLES
 from trimtab.config_rules.rules import rule_table
 from trimtab.detectors.judge import DETECTORS
@@ -30,6 +29,10 @@ from trimtab.plan.conflicts import CONFLICTS
 from trimtab.plan.policy import Policy
 from trimtab.plan.remedy_table import REMEDIES
 from trimtab.plan.trials import ARMS
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["PAGES", "citations", "links_of", "write_all"]
 
@@ -286,7 +289,7 @@ def citations() -> Iterator[tuple[str, str]]:
         yield rule.source, f"rule `{rule.id}`"
     for reference in TABLES:
         yield reference.source, f"published {reference.name}"
-    for preset in PRESETS.values() if isinstance(PRESETS, Mapping) else PRESETS:
+    for preset in presets():
         yield preset.source, f"preset `{preset.name}`"
 
 

@@ -71,8 +71,8 @@ def test_a_damaged_file_in_a_folder_hides_no_other(run: Run, log: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["compare", "LOG", "--at", "nan"], "--at nan"),
-        (["compare", "LOG", "--at", "inf"], "--at inf"),
+        (["compare", "LOG", "--at", "nan"], "at nan"),
+        (["compare", "LOG", "--at", "inf"], "at inf"),
         (["similar", "LOG", "A", "--among", "LOG", "--most", "0"], "--most 0"),
         (["dismiss", "LOG", "A", "--why", ""], "no reason given"),
         (["watch", "LOG", "--exec", ""], "--exec: empty"),

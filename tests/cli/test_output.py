@@ -61,4 +61,5 @@ def test_preflight_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         main(["preflight", str(given), "--all"])
         told = capsys.readouterr()
         assert not set(BAD) - set("[31m2J") & set(told.out + told.err)
-        assert r"\u202e" in told.out + told.err
+        # a long path is wrapped at the width of the terminal
+        assert r"\u202e" in (told.out + told.err).replace("\n", "")

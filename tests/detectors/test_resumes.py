@@ -1,5 +1,7 @@
 """Resumes: a run continues, jumps, starts over, changes its settings, or repeats its data."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -51,7 +53,7 @@ class Run:
         """Return the record without the counter of samples."""
         record = self.builder.build()
         columns = {n: c for n, c in record.columns.items() if n != "samples_seen"}
-        return RunRecord(**{**record.__dict__, "columns": columns})
+        return dataclasses.replace(record, columns=columns)
 
 
 def told(record: RunRecord) -> list[Finding]:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
 
 from trimtab.checkpoints.sidecar import stamp  # noqa: E402
 from trimtab.errors import ConfigError  # noqa: E402

@@ -353,7 +353,8 @@ def _loss_scale(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
     if found is None:
         return {"has_loss_scale": True}
     top, peak, last, now = found
-    halvings = float(np.log2(np.float64(peak) / now))
+    with np.errstate(over="ignore"):  # a scale that ran down to a denormal: as many as can be said
+        halvings = float(np.log2(np.float64(peak) / now))
     values: dict[str, object] = {"has_loss_scale": True, "scale_halvings": halvings}
     if halvings >= 1 and top != last:
         until = [(first, min(stop, top + 1)) for first, stop in before]
