@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from trimtab.configs.text_sources import put
 
@@ -41,13 +40,13 @@ def count_options(words: Sequence[str]) -> int:
     )
 
 
-def argument_tree(words: Sequence[str]) -> dict[str, Any]:
+def argument_tree(words: Sequence[str]) -> dict[str, object]:
     """Return options as a tree: dots nest, several values make a list, no value makes True.
 
     A value that still holds `$` is left out of its list but the option stays, so that it reads as
     unresolved.
     """
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     key: tuple[str, ...] = ()
     values: list[str] = []
 
@@ -99,9 +98,9 @@ def spelled_options(words: Sequence[str]) -> dict[tuple[str, ...], str]:
     }
 
 
-def launcher_tree(words: Sequence[str]) -> dict[str, Any]:
+def launcher_tree(words: Sequence[str]) -> dict[str, object]:
     """Return the options that determine how many processes are started."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for index, word in enumerate(words):
         if not (option := OPTION.fullmatch(word)) or option[1] not in LAUNCHER:
             continue
@@ -124,7 +123,7 @@ def path_of(name: str) -> tuple[str, ...]:
     return tuple(part.replace("-", "_") for part in re.split(r"[./]", name) if part) or (name,)
 
 
-def listed(text: str) -> Any:
+def listed(text: str) -> object:
     """Return a list for `[a,b]`, else the text."""
     text = text.strip("\"'")
     if text.startswith("[") and text.endswith("]") and "[" not in text[1:]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trimtab.configs.compose import file_within
 from trimtab.configs.document import Document, squash
@@ -61,7 +60,7 @@ def with_config(document: Document, path: Path) -> Document:
 
 
 def mismatches(
-    tree: Mapping[str, Any], stated: Mapping[str, Setting], framework: str
+    tree: Mapping[str, object], stated: Mapping[str, Setting], framework: str
 ) -> Iterator[Doubt]:
     """Give what a DeepSpeed config states otherwise than the arguments of transformers' Trainer.
 
@@ -71,7 +70,7 @@ def mismatches(
     if framework not in TRAINERS or not isinstance(inner, Mapping):
         return
     for key, name in MATCHING:
-        theirs: Any = inner
+        theirs: object = inner
         for part in key.split("."):
             theirs = theirs.get(part) if isinstance(theirs, Mapping) else None
         mine = stated.get(name)
@@ -90,7 +89,7 @@ def mismatches(
             )
 
 
-def differing(name: str, mine: Setting | None, theirs: Any) -> str:
+def differing(name: str, mine: Setting | None, theirs: object) -> str:
     """Return the script's own setting where it differs from DeepSpeed's config; empty otherwise."""
     if name in ("fp16", "bf16"):
         on = bool(mine and flag(mine.value))
@@ -103,7 +102,9 @@ def differing(name: str, mine: Setting | None, theirs: Any) -> str:
     return "" if close else f"{mine.key} {mine.value}"
 
 
-def own_scaler(tree: Mapping[str, Any], stated: Mapping[str, Setting]) -> dict[str, Setting] | None:
+def own_scaler(
+    tree: Mapping[str, object], stated: Mapping[str, Setting]
+) -> dict[str, Setting] | None:
     """Return what is stated with the loss scale of DeepSpeed in place of the script's.
 
     None where DeepSpeed is off.

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from trimtab.configs import derive_batch, derive_shape
 from trimtab.configs.derivation import Derivation
@@ -46,7 +45,7 @@ def settings_of(facts: Derivation) -> dict[str, Setting]:
 def optimizer(facts: Derivation) -> None:
     """Betas as a pair, clip below 0 as off, minimum LR as a share of the peak."""
     betas = facts.fact("betas")
-    if betas:
+    if isinstance(betas, tuple | list) and betas:
         facts.derive("beta1", betas[0], "betas", origin="stated")
         facts.derive("beta2", betas[1], "betas", origin="stated")
     if facts.fact("clip_on") is False:
@@ -149,7 +148,7 @@ def objective(facts: Derivation) -> None:
         facts.derive("objective", started, "program")
 
 
-def goal_of(text: Any) -> str | None:
+def goal_of(text: object) -> str | None:
     """Return what the words of a text say is trained for, or None."""
     words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
     return next((goal for word, goal in OBJECTIVES if word in words), None)

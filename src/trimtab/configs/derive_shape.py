@@ -4,7 +4,7 @@ import math
 import re
 
 from trimtab.configs.derivation import Derivation
-from trimtab.configs.values import NO, YES, flag
+from trimtab.configs.values import NO, YES, finite, flag
 
 __all__ = ["llama_ffn", "parameters", "shape"]
 
@@ -67,7 +67,7 @@ def feed_forward(facts: Derivation, hidden: int) -> None:
     rule = facts.ffn_rule
     gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
     ratio = facts.amount("mlp_ratio")
-    multiple = int(facts.amount("multiple_of") or facts.default("multiple_of") or 1)
+    multiple = int(facts.amount("multiple_of") or finite(facts.default("multiple_of")) or 1)
     if ratio is not None:
         facts.derive("ffn", math.floor(ratio * hidden + 1e-6), "mlp_ratio")
     elif "ffn" not in facts.values and rule == "llama":

@@ -205,7 +205,7 @@ def export(settings: Settings, architecture: str) -> dict[str, Any]:
             else "; no known one can: export with code of your own"
         )
         raise ConfigError(f"{settings.path}: {target.cls} {'; it '.join(misfits)}{rest}")
-    config: dict[str, Any] = {"model_type": target.model_type, "architectures": [target.cls]}
+    config: dict[str, object] = {"model_type": target.model_type, "architectures": [target.cls]}
     for name, key in target.keys.items():
         value = settings.get(name)
         if name == "ffn_effective" and value is None:

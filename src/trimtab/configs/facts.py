@@ -6,7 +6,6 @@ Each fact is None where the settings do not determine it; rules that need it are
 import math
 import re
 from functools import cached_property
-from typing import Any
 
 from trimtab.configs.settings import Setting, Settings
 
@@ -142,7 +141,7 @@ class Facts:
         self._corpus_tokens = corpus_tokens
         self._train_tokens = train_tokens
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """Return the value of a setting, unconverted."""
         return self.settings.get(name)
 

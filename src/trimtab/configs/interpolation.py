@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from trimtab.configs.values import arithmetic, number
 
@@ -13,7 +12,7 @@ WHOLE = re.compile(r"\s*\$\{[^${}]*\}\s*")
 MAX_ROUNDS = 20
 
 
-def interpolate(tree: Mapping[str, Any]) -> dict[str, Any]:
+def interpolate(tree: Mapping[str, object]) -> dict[str, object]:
     """Return the tree with `${…}` replaced where the file itself gives the value.
 
     Absolute (`${model.hidden}`), relative (`${.hidden}`, `${..x}`), arithmetic resolvers
@@ -25,7 +24,7 @@ def interpolate(tree: Mapping[str, Any]) -> dict[str, Any]:
     return done
 
 
-def walk(node: Any, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def walk(node: object, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return one node with its references filled."""
     if isinstance(node, dict):
         return {key: walk(value, root, (*path, str(key))) for key, value in node.items()}
@@ -36,7 +35,7 @@ def walk(node: Any, root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return node
 
 
-def fill(text: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def fill(text: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return a text with its references filled, innermost first.
 
     A lone reference keeps its type.
@@ -54,7 +53,7 @@ def fill(text: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return text
 
 
-def resolve(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def resolve(reference: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return the value of one reference, or None."""
     name, colon, rest = reference.partition(":")
     if not colon:
@@ -94,7 +93,7 @@ def calculate(name: str, values: list[float | int]) -> float | int | None:
     return arithmetic(f" {sign} ".join(f"({value!r})" for value in values))
 
 
-def look_up(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def look_up(reference: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return the value at a reference.
 
     One unknown first word is taken for the name of this file's root.
@@ -107,7 +106,7 @@ def look_up(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return found if found is not None or dots or len(parts) < 2 else step_down(root, parts[1:])
 
 
-def step_down(node: Any, parts: list[str]) -> Any:
+def step_down(node: object, parts: list[str]) -> object:
     """Return the value at a path, or None."""
     for part in parts:
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
@@ -119,7 +118,7 @@ def step_down(node: Any, parts: list[str]) -> Any:
     return node
 
 
-def plain(text: str) -> Any:
+def plain(text: str) -> object:
     """Return a fallback value: a number where it reads as one."""
     found = number(text)
     return text if found is None else found

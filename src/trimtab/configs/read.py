@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
@@ -249,8 +248,9 @@ def unread_files(document: Document, files: Iterable[str]) -> Iterable[Doubt]:
 def named_files(leaves: Iterable[Leaf]) -> Iterable[str]:
     """Give the configs that keys such as `config_name` and `model_name_or_path` name."""
     for leaf in leaves:
-        named = squash(leaf.path[-1]) in REFERENCES and isinstance(leaf.value, str)
-        if named and CONFIG_FILE.fullmatch(leaf.value):
+        if squash(leaf.path[-1]) not in REFERENCES or not isinstance(leaf.value, str):
+            continue
+        if CONFIG_FILE.fullmatch(leaf.value):
             yield leaf.value
 
 
@@ -293,7 +293,7 @@ def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
 
 def defaults_for(
     framework: Framework, stated: Mapping[str, Setting], leaves: Iterable[Leaf]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the framework's defaults that apply.
 
     None for a model description, and none for a key whose value the file leaves open.

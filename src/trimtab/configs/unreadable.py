@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
@@ -194,7 +194,7 @@ def meant(text: str) -> str:
     return plain if plain != text and re.fullmatch(r"-?\d*\.?\d+([eE]-?\d+)?", plain) else ""
 
 
-def pair_kind(value: Any, key: str) -> Kind | None:
+def pair_kind(value: object, key: str) -> Kind | None:
     """Return what is wrong with a pair of betas."""
     if isinstance(value, str) and PLACEHOLDER.search(value):
         return None
@@ -207,7 +207,7 @@ def pair_kind(value: Any, key: str) -> Kind | None:
     return None if all(0 <= part < 1 for part in found) else "impossible"
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """Return a value as written, shortened."""
     return str(value)[:40]
 

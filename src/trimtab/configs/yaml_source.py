@@ -1,7 +1,6 @@
 """Safe YAML: no objects are built, aliases and depth are bounded, unknown tags are plain values."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import yaml
 
@@ -59,7 +58,7 @@ class Builder:
         self.built = 0
         self.scalars = yaml.SafeLoader("")
 
-    def build(self, node: yaml.Node, path: PathKey) -> Any:
+    def build(self, node: yaml.Node, path: PathKey) -> object:
         """Return the plain value of a node."""
         self.built += 1
         if self.built > MAX_LEAVES or len(path) > MAX_DEPTH:
@@ -80,10 +79,10 @@ class Builder:
                 return str(node.value)
         return str(node.value)
 
-    def mapping(self, node: yaml.MappingNode, path: PathKey) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: PathKey) -> dict[str, object]:
         """Return a mapping; what a merge key brings in gives way to what is written."""
-        merged: dict[str, Any] = {}
-        written: dict[str, Any] = {}
+        merged: dict[str, object] = {}
+        written: dict[str, object] = {}
         for key_node, value_node in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 sources = (
