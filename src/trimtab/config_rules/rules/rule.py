@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.configs.facts import Facts
 from trimtab.errors import ConfigError
@@ -34,8 +34,8 @@ class RuleVerdict:
     severity: Severity
     message: str
     """With this run's numbers put in."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    change: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, object] = field(default_factory=dict)
+    change: Mapping[str, object] = field(default_factory=dict)
     """Canonical setting to proposed value; spelled for the framework by `spelling`."""
     words: str = ""
     """What to do where it is not a setting, or in addition."""
