@@ -13,12 +13,11 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trimtab.data_scan.block import DataBlock, show
+from trimtab.data_scan.block import DataBlock, Elements, show
+from trimtab.data_scan.source_counts import Example
 
 __all__ = ["CleaningDifference", "NgramCounts", "by_lines"]
 
@@ -39,7 +38,7 @@ class NgramCounts:
         self.fours = np.zeros(1 << _HASH_BITS, np.int64)
         self.example = np.zeros(1 << _HASH_BITS, np.uint32)
 
-    def update(self, data: NDArray[np.uint8]) -> None:
+    def update(self, data: Elements) -> None:
         """Count the n-grams of a block; those over the edges of documents are few and count too."""
         if len(data) < 4:
             return
@@ -81,7 +80,7 @@ class CleaningDifference:
     num_new: int = 0
     inserted_bytes: int = 0
     inserted_backslashes: int = 0
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
     def add_before(self, block: DataBlock) -> None:
         """Take in a block of what went into the cleaning."""

@@ -13,15 +13,15 @@ permutation hashing, arXiv:1208.1259.
 
 import hashlib
 import itertools
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import DataBlock
+from trimtab.data_scan.block import DataBlock, Elements
 from trimtab.data_scan.source_counts import SourceCounts
 
-__all__ = ["Duplicates", "HashCounter"]
+__all__ = ["CounterState", "Duplicates", "DuplicatesState", "HashCounter"]
 
 _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 128
@@ -39,6 +39,23 @@ _MOST_EMPTY = 2
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 _SHINGLE_TOKENS = 5
+
+
+class CounterState(TypedDict):
+    """State of a `HashCounter`; the two arrays run in parallel."""
+
+    bits: int
+    hashes: NDArray[np.uint64]
+    times: NDArray[np.int64]
+
+
+class DuplicatesState(TypedDict):
+    """State of `Duplicates`; `keys` is None where near duplicates are not looked for."""
+
+    exact: CounterState
+    keys: CounterState | None
+    heads: CounterState
+    num_short: int
 
 
 class HashCounter:
@@ -66,7 +83,7 @@ class HashCounter:
             self.times = {h: n for h, n in self.times.items() if not h & mask}
         return before
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CounterState:
         """Return it as arrays."""
         return {
             "bits": self.bits,
@@ -74,7 +91,7 @@ class HashCounter:
             "times": np.fromiter(self.times.values(), np.int64, len(self.times)),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: CounterState) -> None:
         """Go back to a state."""
         self.bits = int(state["bits"])
         self.times = dict(zip(state["hashes"].tolist(), state["times"].tolist(), strict=True))
@@ -158,7 +175,7 @@ class Duplicates:
             )
         return tuple(notes)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> DuplicatesState:
         """Return both tables as arrays."""
         return {
             "exact": self.exact.state(),
@@ -167,7 +184,7 @@ class Duplicates:
             "num_short": self.num_short,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: DuplicatesState) -> None:
         """Go back to a state."""
         self.exact.load(state["exact"])
         self.heads.load(state["heads"])
@@ -190,7 +207,7 @@ def _note(account: SourceCounts, rule: str, block: DataBlock, docs: list[int]) -
     account.hit(rule, block, units, at)
 
 
-def shingle_hashes(data: NDArray[Any]) -> NDArray[np.uint64]:
+def shingle_hashes(data: Elements) -> NDArray[np.uint64]:
     """Return a 64-bit hash of the shingle that starts at each element, uint64 [n - shingle + 1]."""
     if data.dtype == np.uint8:
         n = len(data) - 7

@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from trimtab.data_scan.block import DataBlock
 from trimtab.data_scan.difference import CleaningDifference, by_lines
-from trimtab.data_scan.duplicates import Duplicates
+from trimtab.data_scan.duplicates import Duplicates, DuplicatesState
 from trimtab.data_scan.epochs import EpochPlan, plan_epochs
 from trimtab.data_scan.findings import DataFinding, corpus_tokens, judge
 from trimtab.data_scan.passes import PASSES
 from trimtab.data_scan.places import check_state_place
-from trimtab.data_scan.source_counts import SourceCounts
+from trimtab.data_scan.source_counts import CountsState, SourceCounts
 from trimtab.data_scan.sources import ReadSettings, expand, find_sources, open_source
 from trimtab.data_scan.state import load_state, save_state
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
@@ -124,6 +124,20 @@ def scan(
     )
 
 
+class _JobState(TypedDict):
+    """What a resumed scan needs; written by `save_state`."""
+
+    schema: int
+    of: list[object]
+    next_file: int
+    cursor: int
+    under_way: bool
+    scanned_bytes: int
+    errors: list[dict[str, str]]
+    accounts: list[CountsState]
+    duplicates: DuplicatesState | None
+
+
 class _Job:
     def __init__(
         self,
@@ -201,12 +215,12 @@ class _Job:
         if len(block.ids):
             account.num_units = int(block.ids[-1]) + 1
 
-    def _described(self) -> list[Any]:
+    def _described(self) -> list[object]:
         """Return what a note is good for: these settings on these files."""
         files = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in self.files]
         return [repr(self.settings), files]
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> _JobState:
         return {
             "schema": 2,
             "of": self._described(),
@@ -226,7 +240,7 @@ class _Job:
             )
         if not self.state_path.exists():  # ended before its first note
             return
-        state = load_state(self.state_path)
+        state = cast("_JobState", load_state(self.state_path))
         if state.get("schema") != 2 or state["of"] != self._described():
             raise ReadError(
                 f"{self.state_path}: was noted on other data or settings; leave out --resume to"
@@ -239,7 +253,7 @@ class _Job:
         )
         self.scanned_bytes, self.errors = state["scanned_bytes"], state["errors"]
         self.accounts = [SourceCounts.from_state(a) for a in state["accounts"]]
-        if self.duplicates is not None:
+        if self.duplicates is not None and state["duplicates"] is not None:
             self.duplicates.load(state["duplicates"])
 
 

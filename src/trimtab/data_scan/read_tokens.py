@@ -6,12 +6,12 @@ Nothing is unpickled.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Unit
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Elements, Unit
 from trimtab.errors import ReadError
 
 __all__ = ["Tokens", "megatron", "npy", "raw_bin"]
@@ -30,7 +30,7 @@ class Tokens:
     """Tokens in a row in a file, cut into samples of `context` tokens."""
 
     path: Path
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.integer]
     offset: int
     num_tokens: int
     context: int
@@ -68,14 +68,14 @@ class Tokens:
         whole = int(self.doc_ends[last - 1]) if last else cursor
         return whole if whole > cursor else end  # a document longer than a block is cut
 
-    def _read(self, file: BinaryIO, cursor: int, end: int) -> NDArray[Any]:
+    def _read(self, file: BinaryIO, cursor: int, end: int) -> Elements:
         file.seek(self.offset + cursor * self.dtype.itemsize)
         raw = file.read((end - cursor) * self.dtype.itemsize)
         whole = len(raw) - len(raw) % self.dtype.itemsize
         tokens = np.frombuffer(raw[:whole], self.dtype)
         return tokens.astype(np.uint16) if self.dtype.itemsize == 1 else tokens  # uint8 means text
 
-    def _block(self, data: NDArray[Any], cursor: int) -> DataBlock:
+    def _block(self, data: Elements, cursor: int) -> DataBlock:
         end, size = cursor + len(data), self.context
         edges = np.arange(cursor // size * size + size, end, size, dtype=np.int64)
         starts = np.concatenate(([cursor], edges, [end])).astype(np.int64)
@@ -133,7 +133,9 @@ def megatron(index: Path, context: int) -> Tokens:
     return Tokens(binary, dtype, 0, num, context, doc_ends)
 
 
-def _read_index(index: Path, file: BinaryIO) -> tuple[np.dtype[Any], Any, Any, Any]:
+def _read_index(
+    index: Path, file: BinaryIO
+) -> tuple[np.dtype[np.integer], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     head = file.read(_HEADER_BYTES)
     if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
         raise ReadError(

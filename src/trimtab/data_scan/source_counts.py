@@ -2,18 +2,31 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.data_scan.block import DataBlock, show
 
-__all__ = ["MAX_EXAMPLES", "SourceCounts", "Tally"]
+__all__ = ["MAX_EXAMPLES", "CountsState", "Example", "SourceCounts", "Tally"]
+
+CountsState: TypeAlias = dict[str, Any]
+"""The fields of `SourceCounts` by name, as JSON values and arrays."""
 
 MAX_EXAMPLES = 3
 MAX_ORIGINS = 100
 OTHER_ORIGINS = "(others)"
+
+
+class Example(TypedDict):
+    """A stretch of data that shows what a rule found."""
+
+    id: int
+    offset: int
+    text: str
+    path: NotRequired[str]
+    """The file, where the finding is about several."""
 
 
 @dataclass
@@ -22,7 +35,7 @@ class Tally:
 
     ranges: list[list[int]] = field(default_factory=list)
     """[first, last] of unit numbers, rising."""
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
     @property
     def num_units(self) -> int:
@@ -104,7 +117,7 @@ class SourceCounts:
         counts = self.origins.setdefault(origin, {})
         counts[name] = counts.get(name, 0) + number
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CountsState:
         """Return it as JSON and arrays."""
         state = dict(vars(self))
         state["ratio_low"] = np.frombuffer(bytes(self.ratio_low), np.uint8)
@@ -119,7 +132,7 @@ class SourceCounts:
         return state
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "SourceCounts":
+    def from_state(cls, state: CountsState) -> "SourceCounts":
         """Return what `state` was taken of."""
         lengths, tallies = state["lengths"], state["tallies"]
         return cls(
