@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from trimtab.model_checks.anatomy import local
 from trimtab.model_checks.book import found, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
@@ -148,7 +148,8 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    trial: Any = type(optimizer)([weight], **defaults)
+                    make: Callable[..., torch.optim.Optimizer] = type(optimizer)
+                    trial = make([weight], **defaults)
                     trial.step()
             except (TypeError, ValueError, RuntimeError):
                 continue
@@ -157,7 +158,7 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     return {name: "/".join(sorted(found_types)) for name, found_types in types.items()}
 
 
-def _note(state: Mapping[str, Any], types: dict[str, set[str]]) -> None:
+def _note(state: Mapping[str, object], types: dict[str, set[str]]) -> None:
     for name, value in state.items():
         if isinstance(value, Tensor) and local(value).numel() > 1:
             types.setdefault(name, set()).add(

@@ -23,7 +23,11 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
 
 __all__ = ["LAYOUTS", "LayoutCase", "check_replicas", "part_of", "place", "plain_names", "whole"]
 
@@ -40,18 +44,20 @@ class LayoutCase:
     """Fresh, on the CPU, the same on every call: seed in `build`."""
     optimizer: torch.optim.Optimizer
     """Over the model's parameters; they are exchanged for their shards."""
-    loss: Callable[[nn.Module, Any], Tensor]
+    loss: LossFunction
     """(model, batch) → scalar, a mean over the batch."""
     batch: Any
     """Tensors, or lists or dictionaries of them, with the samples along dimension 0."""
-    clip: float | Callable[[nn.Module], Any] | None = None
+    clip: float | Callable[[nn.Module], object] | None = None
     """Largest global gradient norm, or your own function of the model; None does not clip."""
-    tensor_plan: Mapping[str, Any] | Callable[[bool], Mapping[str, Any]] | None = None
+    tensor_plan: (
+        Mapping[str, ParallelStyle] | Callable[[bool], Mapping[str, ParallelStyle]] | None
+    ) = None
     """Plan for `parallelize_module`, or a function that gives it, asked with whether the sequence
     is split. Without one, tensor-parallel layouts are left out."""
-    after_backward: Callable[[nn.Module], Any] | None = None
+    after_backward: Callable[[nn.Module], object] | None = None
     """Your own synchronisation of gradients, if there is one."""
-    after_step: Callable[[nn.Module], Any] | None = None
+    after_step: Callable[[nn.Module], object] | None = None
 
 
 def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
@@ -86,14 +92,14 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
     return model, ways, mine
 
 
-def _shard(model: nn.Module, mesh: Any) -> None:
+def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
     blocks = dissect(model).blocks_name
     for block in model.get_submodule(blocks).children() if blocks is not None else ():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 
-def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
+def _split(case: LayoutCase, mesh: DeviceMesh, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
@@ -103,7 +109,7 @@ def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     parallelize_module(case.model, mesh, dict(plan))
 
 
-def part_of(batch: Any, ways: int, mine: int) -> Any:
+def part_of(batch: object, ways: int, mine: int) -> object:
     """Return this rank's samples of a batch.
 
     Raises:
@@ -134,7 +140,7 @@ def plain_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def check_replicas(
-    model: nn.Module, step: int = 0, *, every_steps: int = 1, group: Any = None
+    model: nn.Module, step: int = 0, *, every_steps: int = 1, group: dist.ProcessGroup | None = None
 ) -> tuple[ConfigFinding, ...]:
     """Return a finding on parameters that should be equal on several ranks and are not.
 
@@ -154,11 +160,13 @@ def check_replicas(
     if step % every_steps or not dist.is_initialized():
         return ()
     mine = {name: (_shard_of(w), *_seal(w)) for name, w in plain_names(model)}
-    every: list[dict[str, tuple[Any, int, float]]] = [{} for _ in range(dist.get_world_size(group))]
+    every: list[dict[str, tuple[object, int, float]]] = [
+        {} for _ in range(dist.get_world_size(group))
+    ]
     dist.all_gather_object(every, mine, group=group)
     wrong: dict[str, list[float]] = {}
     for name in mine:
-        seals: dict[Any, set[int]] = {}
+        seals: dict[object, set[int]] = {}
         for other in every:
             key, bits, _ = other[name]
             seals.setdefault(key, set()).add(bits)
@@ -182,7 +190,7 @@ def check_replicas(
     )
 
 
-def _shard_of(weight: Tensor) -> tuple[Any, ...]:
+def _shard_of(weight: Tensor) -> tuple[object, ...]:
     """Return what names the part that this rank holds."""
     if not isinstance(weight, DTensor):
         return ()

@@ -32,11 +32,10 @@ from trimtab.model_checks.weights import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from torch import Tensor
+    from collections.abc import Iterator, Mapping
 
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
     from trimtab.model_checks.weights import Position, TensorStats
 
 __all__ = ["Audit", "audit"]
@@ -68,7 +67,7 @@ class Audit:
         if wrong:
             raise ConfigError("; ".join(wrong))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON can hold it."""
         return {
             "facts": dict(self.facts),
@@ -81,12 +80,12 @@ def audit(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    batch: Any = None,
-    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    batch: object = None,
+    loss: LossFunction | None = None,
     scaler: object | None = None,
     dtype: Literal["fp16", "bf16", "fp32"] | None = None,
     position: Position | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
+    checkpoint: Mapping[str, object] | None = None,
     trained: bool = False,
     asked_stds: Mapping[str, float] | None = None,
 ) -> Audit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from trimtab.model_checks.book import found, listed
 from trimtab.model_checks.gradients import token_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
 
 __all__ = [
     "Loss",
@@ -174,9 +175,9 @@ class Loss:
 
 def rank_modules(
     model: nn.Module,
-    batch: Any,
+    batch: object,
     *,
-    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    loss: LossFunction | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Loss, ...]:
     """Return every module that computes, with what it loses in low precision, the worst first.
@@ -189,20 +190,23 @@ def rank_modules(
         last.
     Blind to functions between modules, such as softmax or a product written as `q @ k`.
     """
-    kept: dict[str, tuple[tuple[Any, ...], Tensor]] = {}
+    chosen: LossFunction = loss or token_loss
+    kept: dict[str, tuple[tuple[object, ...], Tensor]] = {}
     hooks = []
     for name, module in model.named_modules():
         if any(module.children()) or isinstance(module, nn.Dropout):
             continue
 
-        def keep(_m: nn.Module, given: tuple[Any, ...], output: Any, name: str = name) -> None:
+        def keep(
+            _m: nn.Module, given: tuple[object, ...], output: object, name: str = name
+        ) -> None:
             if isinstance(output, Tensor) and output.dtype.is_floating_point:
                 kept[name] = (given, output.detach().float())
 
         hooks.append(module.register_forward_hook(keep))
     try:
         with torch.no_grad():
-            (loss or token_loss)(model, batch)
+            chosen(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
@@ -215,7 +219,7 @@ def rank_modules(
 
 
 def _lost(
-    model: nn.Module, name: str, given: tuple[Any, ...], whole: Tensor, dtype: torch.dtype
+    model: nn.Module, name: str, given: tuple[object, ...], whole: Tensor, dtype: torch.dtype
 ) -> Loss:
     module = copy.deepcopy(model.get_submodule(name)).to(dtype)
     module._forward_hooks.clear()

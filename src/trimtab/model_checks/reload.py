@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -24,7 +24,7 @@ __all__ = ["check_loaded", "check_reload", "judge_added_layers"]
 
 def check_reload(
     optimizer: torch.optim.Optimizer,
-    wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    wanted: Mapping[str, object] | Sequence[Mapping[str, object]],
     *,
     step: int | None = None,
 ) -> tuple[ConfigFinding, ...]:
@@ -75,7 +75,7 @@ def check_reload(
 
 def check_loaded(
     optimizer: torch.optim.Optimizer,
-    wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    wanted: Mapping[str, object] | Sequence[Mapping[str, object]],
     *,
     step: int | None = None,
 ) -> None:
@@ -89,7 +89,7 @@ def check_loaded(
         raise ConfigError("; ".join(f.message for f in wrong))
 
 
-def _same(has: Any, value: Any) -> bool:
+def _same(has: object, value: object) -> bool:
     if isinstance(value, list | tuple):
         return (
             isinstance(has, list | tuple) and len(has) == len(value) and all(map(_same, has, value))
@@ -141,7 +141,9 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Confi
         )
 
 
-def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[ConfigFinding]:
+def judge_added_layers(
+    model: nn.Module, checkpoint: Mapping[str, object]
+) -> Iterator[ConfigFinding]:
     """Yield layers that the model has and the checkpoint has not; an embedding norm is an error.
 
     It has weights of its own and changes every activation, so it is there from step 0 or never.
