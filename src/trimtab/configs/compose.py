@@ -110,7 +110,7 @@ def group_file(
 ) -> tuple[dict[str, object], str | None] | None:
     """Return the tree of a group's file and the package that its head states.
 
-    None where it is not there.
+    The result is None where it is not there.
     """
     name = name.removesuffix(".yaml").removesuffix(".yml")
     if not PLAIN_NAME.fullmatch(name) or ".." in name or len(work.files) >= MAX_FILES:

@@ -76,12 +76,12 @@ def mismatches(
         mine = stated.get(name)
         if theirs is None or theirs == "auto" or (mine is not None and INNER in mine.key):
             continue
-        if told := differing(name, mine, theirs):
+        if ours := differing(name, mine, theirs):
             line = mine.line if mine else None
             expected = 'one value, or "auto" in the DeepSpeed config'
             yield Doubt(
                 name,
-                f"{told} and the DeepSpeed config's {key}",
+                f"{ours} and the DeepSpeed config's {key}",
                 str(theirs)[:40],
                 line,
                 expected,
@@ -92,12 +92,13 @@ def mismatches(
 def differing(name: str, mine: Setting | None, theirs: object) -> str:
     """Return the script's own setting where it differs from DeepSpeed's config; empty otherwise."""
     if name in ("fp16", "bf16"):
-        on = bool(mine and flag(mine.value))
+        on = bool(mine and flag(mine.value))  # an option that is absent is off
         differs = flag(theirs) is not None and on != flag(theirs)
         return f"{name} {'on' if on else 'off'}" if differs else ""
     ours, other = finite(mine.value) if mine else None, finite(theirs)
     if mine is None or ours is None or other is None:
         return ""
+    # Both are read from decimal text, so anything beyond round-off is a different number.
     close = abs(ours - other) <= 1e-9 * max(abs(ours), abs(other))
     return "" if close else f"{mine.key} {mine.value}"
 
@@ -107,7 +108,7 @@ def own_scaler(
 ) -> dict[str, Setting] | None:
     """Return what is stated with the loss scale of DeepSpeed in place of the script's.
 
-    None where DeepSpeed is off.
+    The result is None where DeepSpeed is off.
 
     DeepSpeed's engine scales the loss as the `fp16` part of its config says: `loss_scale` 0, or
     none, is dynamic from 2 ** `initial_scale_power` on. Megatron's `--loss-scale` is not passed on

@@ -26,8 +26,8 @@ loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
 def settings_of(facts: Derivation) -> dict[str, Setting]:
     """Return the canonical settings of one config, in the order of `NAMES`.
 
-    What is stated stands; what can be computed from it is `derived`; what is left is filled with
-    the documented defaults of the framework, and computed on.
+    A stated value wins. A value computed from stated ones is `derived`. What is still absent gets
+    the framework's documented default, and the computations run once more with it.
     """
     for name in AS_STATED.split():
         facts.keep(name)
@@ -196,10 +196,7 @@ def dtypes(facts: Derivation) -> None:
 
 
 def sharding(facts: Derivation) -> None:
-    """Derive the ZeRO stage.
-
-    From the names of FSDP's strategies and of distributed optimizers.
-    """
+    """Derive the ZeRO stage from the names of FSDP strategies and distributed optimizers."""
     named = facts.fact("fsdp")
     text = str(named).lower()
     if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):

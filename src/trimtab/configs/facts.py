@@ -193,7 +193,7 @@ class Facts:
     # kind of training
     @cached_property
     def is_adapter(self) -> bool:
-        """Whether only adapters are trained (LoRA and its kin)."""
+        """Whether only adapters are trained (LoRA and the like)."""
         if self.get("adapter") is not None:
             return self.get("adapter") is True
         return bool(_ADAPTER.search(self.text("objective")) or _ADAPTER.search(self._file_name))

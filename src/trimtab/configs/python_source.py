@@ -157,9 +157,9 @@ class PythonReader:
             self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
 
     def option(self, node: ast.Call, prefix: PathKey) -> bool:
-        """Take a call that names an option.
+        """Take a call that names an option; return whether it is one.
 
-        Such as `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
+        Examples are `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
         """
         first = node.args[0] if node.args else None
         if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
@@ -287,7 +287,7 @@ class PythonReader:
     def plain_call(self, node: ast.Call, name: str, depth: int) -> object:
         """Return the value that a call stands for, UNKNOWN, or RECORD.
 
-        `field(default=…)` and a getenv give their default, `int(…)` and its kin their argument.
+        `field(default=…)` and `getenv` give their default, `int(…)` and the like their argument.
         """
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
         if name == "field":

@@ -88,7 +88,7 @@ def read_assignments(text: str) -> Document:
 
 
 def put(tree: dict[str, object], path: PathKey, value: object) -> None:
-    """Set a value at a path; a value that stands in the way makes room."""
+    """Set a value at a path; a plain value on the way is replaced."""
     for part in path[:-1]:
         below = tree.get(part)
         if not isinstance(below, dict):

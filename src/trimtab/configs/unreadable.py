@@ -100,7 +100,8 @@ def doubtful(
             if name not in RANGES or name in found:
                 continue
             kind = judged(name, leaf, document, framework)
-            # what another key states stands; a value out of its range may have been taken, and goes
+            # A value under another key is kept. This key's own value may have been taken although
+            # it is out of range, and is then removed.
             taken = stated.get(name)
             if kind is None or (taken is not None and taken.key != leaf.key):
                 continue

@@ -49,7 +49,7 @@ class DataBlock:
     size_bytes: int = 0
     """What was read from the source for it."""
     origins: tuple[str, ...] = ()
-    """Of each unit, where its record says it is from; empty where records do not say."""
+    """Origin of each unit as its record states it; empty where records state none."""
 
     @property
     def is_text(self) -> bool:

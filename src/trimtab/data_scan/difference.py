@@ -66,12 +66,12 @@ class NgramCounts:
 
 @dataclass
 class CleaningDifference:
-    """Before against after, over the text of both."""
+    """Compares the text before a cleaning step with the text after it."""
 
     before: NgramCounts = field(default_factory=NgramCounts)
     after: NgramCounts = field(default_factory=NgramCounts)
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Of each document before, by the hash of its letters: hash, length, backslashes."""
+    """Documents before, by the hash of their letters: hash, length, backslashes."""
     capacity: int = 1 << 22
     num_before: int = 0
     num_after: int = 0

@@ -27,7 +27,7 @@ _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 128
 """Shorter documents have too few shingles for 64 bins, and are not compared."""
 _COMPARED_BYTES = 1 << 22
-"""Of a longer document this much is compared: its hashes would take eight times its size."""
+"""Of a longer document only this much is compared: its hashes take eight times its size."""
 _HEAD_BYTES = 64
 _HEADS_SEEN = 20
 """A beginning that came so often before is a template's."""
@@ -123,6 +123,7 @@ class Duplicates:
                 account.add_total("docs_hashed", 1)
                 continue
             before = self.exact.add(_digest(raw[start * width : end * width]))
+            # A hash that is not sampled (-1) counts on neither side, so the share stays unbiased.
             if before >= 0:
                 account.add_total("docs_hashed", 1)
             if before > 0:
@@ -222,6 +223,7 @@ def shingle_hashes(data: Elements) -> NDArray[np.uint64]:
         hashes = np.zeros(n, np.uint64)
         for i in range(_SHINGLE_TOKENS):
             hashes = (hashes + data[i : i + n].astype(np.uint64)) * _MIX
+    # A multiplication mixes upwards only; the fold brings high bits down before the second one.
     hashes ^= hashes >> np.uint64(32)
     hashes *= _MIX
     return hashes
@@ -246,6 +248,7 @@ def band_keys(block: DataBlock, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
     bins = ((values >> np.uint64(56)) & np.uint64(_BINS - 1)).astype(np.int64)
     least = np.full(len(docs) * _BINS, _EMPTY, np.uint64)
     np.minimum.at(least, row[doc] * _BINS + bins, values << np.uint64(8))
+    # The top 8 bits chose the bin, so they are shifted out of the value that is compared.
     bands = least.reshape(len(docs), _BINS // _ROWS, _ROWS)
     keys = np.zeros(bands.shape[:2], np.uint64) + np.arange(_BINS // _ROWS, dtype=np.uint64)
     for i in range(_ROWS):

@@ -58,7 +58,7 @@ class Progress:
     total: int
     """0 where nobody knows."""
     scanned_bytes: int
-    """Over all sources."""
+    """Bytes read so far, over all sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def scan(
     """Scan every source under the paths, and compare the input and output of a cleaning step.
 
     Args:
-        paths: Files and directories; a path that cannot be read is told in `errors` and stops
+        paths: Files and directories; a path that cannot be read is listed in `errors` and stops
             nothing.
         settings: What is looked for.
         before: Files before the cleaning step.
@@ -170,6 +170,7 @@ class _Job:
                 self._scan_file(path)
             except (ReadError, MissingExtraError, OSError) as error:
                 self.errors.append({"path": str(path), "error": str(error)})
+                # A file that fails at its first block has no figures; a later failure leaves some.
                 if self.under_way and not self.accounts[-1].num_units:
                     self.accounts.pop()
                 elif self.under_way:
@@ -186,6 +187,7 @@ class _Job:
             )
             self.under_way = True
         account = self.accounts[-1]
+        # Block and cursor advance together: a state saved here neither repeats nor skips a block.
         for block, cursor in reader.blocks(self.cursor, account.num_units):
             self._take(block, account)
             self.cursor = cursor
@@ -244,7 +246,7 @@ class _Job:
         if state.get("schema") != 2 or state["of"] != self._described():
             raise ReadError(
                 f"{self.state_path}: was noted on other data or settings; leave out --resume to"
-                " begin anew"
+                " start from the beginning"
             )
         self.next_file, self.cursor, self.under_way = (
             state["next_file"],

@@ -21,15 +21,15 @@ Figures: TypeAlias = dict[str, Any]
 """A row of the table as JSON holds it: counts, shares, names; docs/formats.md lists the fields."""
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 BYTES_PER_TOKEN = 4
-"""Of English under the usual tokenizers; only to estimate the tokens of text."""
+"""Typical for English under common tokenizers; only used to estimate the tokens of text."""
 OUTLIER_SPREADS = 8.0
 OUTLIER_DISTANCE = 0.15
 """A piece is an outlier below median - max(8 robust spreads, 0.15): an artefact in half of a batch
 moved the ratio by 3.5 to 9 spreads in trimtab's own lab, prose of one source stays within 0.1."""
 SOUND_RATIO = {"text": 0.12, "tokens": 0.20}
-"""And below this: in a mixture the median says little. Of Python's standard library as text nothing
-is below 0.12, nor are Chinese, tables of numbers or LaTeX; the artefacts of our tests are below
-0.08. Two bytes a token hold more: ids of prose come to 0.75."""
+"""An outlier is also below this: in a mixture the median says little. Nothing in Python's standard
+library as text is below 0.12, nor are Chinese, tables of numbers or LaTeX; the artefacts of our
+tests are below 0.08. Two bytes a token hold more: ids of prose come to 0.75."""
 _FEWEST_JUDGED = 20
 
 
@@ -267,7 +267,7 @@ def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
             values={"documents": empty, "share": empty / docs},
             why=rule.why,
             source=rule.source,
-            instead="build the index anew without them",
+            instead="rebuild the index without them",
             where=account.path,
             count=empty,
         )

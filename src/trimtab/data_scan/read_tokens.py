@@ -35,7 +35,7 @@ class Tokens:
     num_tokens: int
     context: int
     doc_ends: NDArray[np.int64] | None = None
-    """int64 [docs]: token after each document; None where the file does not tell documents."""
+    """int64 [docs]: token after each document; None where the file does not mark documents."""
     unit: Unit = "sample"
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Tokens:
                 cursor = end
 
     def _block_end(self, cursor: int, per_block: int) -> int:
-        """Return where a block ends: at a sample's edge, or at a document's where they are told."""
+        """Return where a block ends: at a sample's edge, or a document's where they are marked."""
         end = min(cursor + per_block, self.num_tokens)
         if self.doc_ends is None:
             return end
@@ -116,12 +116,12 @@ def megatron(index: Path, context: int) -> Tokens:
         or (np.diff(docs) < 0).any()
     ):
         raise ReadError(
-            f"{index}: sizes or documents are negative or out of order; build the index anew"
+            f"{index}: sizes or documents are negative or out of order; rebuild the index"
         )
     ends = np.cumsum(sizes, dtype=np.int64)
     if len(sizes) and not np.array_equal(pointers, (ends - sizes) * dtype.itemsize):
         raise ReadError(
-            f"{index}: sequences do not lie end to end in {binary.name}; merge the data anew"
+            f"{index}: sequences do not lie end to end in {binary.name}; merge the data again"
         )
     num = int(ends[-1]) if len(ends) else 0
     if num * dtype.itemsize > size_bytes:
@@ -191,7 +191,7 @@ def npy(path: Path, context: int) -> Tokens:
             f"{path}: cannot be read as a numpy array ({why}); save it with numpy.save"
         ) from error
     if any(n < 0 for n in shape):
-        raise ReadError(f"{path}: says that it has the shape {shape}; save it anew")
+        raise ReadError(f"{path}: says that it has the shape {shape}; save it again")
     if dtype.kind not in "iu" or len(shape) not in (1, 2) or (fortran and len(shape) > 1):
         raise ReadError(
             f"{path}: holds {dtype} of shape {shape}; expected integer tokens [tokens] or [samples,"
@@ -203,7 +203,7 @@ def npy(path: Path, context: int) -> Tokens:
 
 
 def raw_bin(path: Path, context: int, dtype: str | None) -> Tokens:
-    """Return the tokens of a `.bin` without an index; llm.c's header tells the dtype, else `dtype`.
+    """Return the tokens of a `.bin` without an index; llm.c's header gives the dtype, else `dtype`.
 
     Raises:
         ReadError: Nobody says what the numbers are.

@@ -47,7 +47,7 @@ def find_runs(
     Args:
         data: integers [n].
         edges: int64 [units + 1], rising, from 0 to n; no run crosses one.
-        min_length: Shortest stretch told, in elements.
+        min_length: Shortest stretch reported, in elements.
         max_span: Longest span looked for.
 
     Cost: about max_span * n / (the sampling step, 8 to 100) comparisons; 1 to 5 ns per byte.

@@ -80,8 +80,8 @@ class SourceCounts:
     """How many documents have each length."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     origins: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By where documents say they are from: units, bytes, compressed, judged, and units hit by each
-    rule."""
+    """Origin as documents state it → units, bytes, compressed, judged, and units hit by each rule.
+    """
     notes: list[str] = field(default_factory=list)
 
     def hit(
@@ -133,7 +133,7 @@ class SourceCounts:
 
     @classmethod
     def from_state(cls, state: CountsState) -> "SourceCounts":
-        """Return what `state` was taken of."""
+        """Return the counts that `state` was taken of."""
         lengths, tallies = state["lengths"], state["tallies"]
         return cls(
             **{

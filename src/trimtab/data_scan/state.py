@@ -59,7 +59,7 @@ def load_state(path: Path) -> dict[str, Any]:
     ) as error:
         raise ReadError(
             f"{path}: holds no state of a scan, or a damaged one; leave out --resume and take it"
-            " away to begin anew"
+            " away to start from the beginning"
         ) from error
     if not isinstance(state, dict) or "accounts" not in state:
         raise ReadError(f"{path}: holds no state of a scan")

@@ -96,8 +96,8 @@ class _Unpacked(io.RawIOBase):
                 pass
         except _DAMAGED as error:
             raise ReadError(
-                f"{self._path}: the {self._form} stream is damaged ({str(error)[:100]}); make the"
-                " shard anew"
+                f"{self._path}: the {self._form} stream is damaged ({str(error)[:100]}); write the"
+                " shard again"
             ) from error
         size = min(len(target), len(self._ready))
         target[:size] = self._ready[:size]
@@ -158,7 +158,7 @@ class _Unpacked(io.RawIOBase):
         if not (rest.startswith(magic) or (self._form == "zstd" and rest[1:4] == b"\x2a\x4d\x18")):
             raise ReadError(
                 f"{self._path}: something that is no {self._form} lies behind the end of the"
-                " stream; make the shard anew"
+                " stream; write the shard again"
             )
         self._packed, self._decoder = rest, _decoder(self._form)
         return True

@@ -105,7 +105,7 @@ def run_once(
             chosen: LossFunction = loss or token_loss
             value = chosen(model, given)
             value.backward()  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
+        except Exception as error:  # noqa: BLE001 (any error of the user's code is reported)
             return GradientPass(
                 failed=(
                     f"{type(error).__name__}:"
@@ -126,9 +126,9 @@ def run_once(
 
 @contextlib.contextmanager
 def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
-    """Fill weights that are exactly 0 with small noise, and put all back afterwards.
+    """Fill weights that are exactly 0 with small noise, and put everything back afterwards.
 
-    All: weights, gradients, buffers, the mode and the random state.
+    Weights, gradients, buffers, the mode and the random state are restored.
     """
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad) for p in model.parameters()]

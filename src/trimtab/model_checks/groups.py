@@ -131,10 +131,9 @@ def _judge_membership(
 def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """Return state → type, such as `exp_avg` → `fp32`.
 
-    Before the first step from a trial on scratch.
-
-    The trial updates three numbers of each parameter type with an optimizer of the same class and
-    settings. A class that cannot be made that way gives nothing.
+    Before the first step there is no state, so a trial makes some. The trial updates three numbers
+    of each parameter type with an optimizer of the same class and settings. A class that cannot be
+    made that way gives nothing.
     """
     types: dict[str, set[str]] = {}
     for state in optimizer.state.values():

@@ -134,7 +134,7 @@ def parity(
     Loss, gradients, clipped gradients, replicas, updates.
 
     Args:
-        build: Gives the case anew, the same each time. A function at the top of a module that can
+        build: Gives a fresh case, the same each time. A function at the top of a module that can
             be imported (ranks are processes of their own); a script needs `if __name__ ==
             "__main__":`.
         layouts: Of `LAYOUTS`.
@@ -342,8 +342,8 @@ def _check_reference(reference: Trace) -> None:
             what = "NaN" if bool(torch.isnan(value).any()) else "Inf"
             where = f"the {_PHASES[phase]}{' of ' + name if name else ''}"
             raise _NotFiniteError(
-                f"{where} of one process alone is {what} at step {step}; mend that first, layouts"
-                " were not compared"
+                f"{where} of one process alone is {what} at step {step}; correct that first,"
+                " layouts were not compared"
             )
 
 

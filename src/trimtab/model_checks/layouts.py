@@ -38,12 +38,12 @@ least 4."""
 
 @dataclass(kw_only=True)
 class LayoutCase:
-    """What `build` gives: a model and how one step of it is done. Made anew for every layout."""
+    """What `build` gives: a model and how one step of it is done. Every layout gets a fresh one."""
 
     model: nn.Module
     """Fresh, on the CPU, the same on every call: seed in `build`."""
     optimizer: torch.optim.Optimizer
-    """Over the model's parameters; they are exchanged for their shards."""
+    """Optimizer of the model's parameters, which are exchanged for their shards."""
     loss: LossFunction
     """(model, batch) → scalar, a mean over the batch."""
     batch: Any

@@ -100,7 +100,7 @@ def audit(
         scaler: The loss scaler, if there is one.
         dtype: Type of autocast.
         position: What the config says of positions.
-        checkpoint: The model's state in a checkpoint to go on from: layers it lacks are told.
+        checkpoint: The model's state in a checkpoint to go on from: layers it lacks are reported.
         asked_stds: Parameter → std that the init asks for, for a model on the meta device
             (`drawn.AskedStds`).
         trained: The weights are no longer the first ones: their size is then not judged.

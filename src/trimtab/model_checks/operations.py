@@ -63,9 +63,7 @@ def attention_scores(
     device: str = "cpu",
     dtype: torch.dtype = torch.float16,
 ) -> Scores:
-    """Compute one attention score with the scale n = 1/√d outside, inside.
-
-    And fused into the product.
+    """Compute one attention score with the scale n = 1/√d outside, inside and fused into q·k.
 
     With q = k = 60 and d = 128 the product is 460 800, seven times fp16's largest number, 65 504;
     scaled inside it is 40 729. A backend that accumulates in fp32 and scales before it rounds does
@@ -122,7 +120,7 @@ def judge_scores(scores: Scores) -> Iterator[ConfigFinding]:
             "L29",
             "warning",
             f"baddbmm on {scores.device} in {scores.dtype} overflows at q·k = {scores.product:.0f},"
-            f" its alpha notwithstanding; scaled inside the score is {scores.inside:.0f}",
+            f" despite its alpha; scaled inside the score is {scores.inside:.0f}",
             values=values,
             instead="(q·√n)(k·√n), n = 1/√d; or a fused attention kernel; or bf16",
         )
@@ -238,7 +236,7 @@ def _lost(
 
 
 def judge_ranking(rows: tuple[Loss, ...]) -> Iterator[ConfigFinding]:
-    """Tell modules whose result overflows in low precision."""
+    """Report modules whose result overflows in low precision."""
     broken = [r for r in rows if r.error == math.inf]
     if broken:
         yield found(

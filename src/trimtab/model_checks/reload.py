@@ -31,7 +31,7 @@ def check_reload(
     """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
-    is silently undone. It also takes Adam's step: where that is lost, bias correction starts anew
+    is silently undone. It also takes Adam's step: where that is lost, bias correction restarts
     on old moments, and updates are up to 1/√(1-β2) too small or, with the moments lost, too large.
 
     Args:
@@ -157,7 +157,7 @@ def judge_added_layers(
             "error",
             f"an embedding LayerNorm is added after step 0: the checkpoint has no {listed(norms)}",
             values={"tensors": norms},
-            instead="start anew with it, or go on without it",
+            instead="start a new run with it, or go on without it",
         )
     others = [p.name for p in added if p.name not in norms]
     if others:

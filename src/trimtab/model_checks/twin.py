@@ -219,7 +219,7 @@ def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.
 def tensor_plan(twin: Twin, *, sequence: bool = False) -> dict[str, ParallelStyle]:
     """Return torch's tensor-parallel plan of the model.
 
-    With `sequence`, norms and the residual stream are split along T.
+    `sequence` also splits norms and the residual stream along T.
 
     Norms on queries and keys act on a rank's own heads, so their gradient is a partial sum: the
     plan makes them `SequenceParallel` over the dimension of heads, which adds them up.
