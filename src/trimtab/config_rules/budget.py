@@ -55,6 +55,7 @@ def plan_config(settings: Settings, machine: Machine) -> Plan:
         if machine.devices and machine.save_seconds
         else None
     )
+    # Failures and checkpoints cost time, so the throughput counts only for the rest.
     if total and machine.tokens_per_second is not None:
         share = 1 - reliable.lost_share if reliable is not None and reliable.lost_share < 1 else 1.0
         eta = time_needed(
@@ -102,6 +103,7 @@ def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, ob
         )
     )
     for part in found["parts"]:
+        # JSON has no infinity.
         part["ways"] = part["ways"] if math.isfinite(part["ways"]) else None
     return {
         **found,

@@ -33,6 +33,7 @@ LAUNCHER = {
 
 def count_options(words: Sequence[str]) -> int:
     """How many options and `name=value` overrides a command has."""
+    # Short options alone are weak evidence: `ls -l -a` has some too, so four count as one.
     short = sum(bool(re.fullmatch(r"-[a-zA-Z]{1,2}", word)) for word in words)
     return (short if short >= 4 else 0) // 4 + sum(
         bool(OPTION.fullmatch(word) and word.startswith("--")) or bool(OVERRIDE.fullmatch(word))
@@ -67,6 +68,7 @@ def argument_tree(words: Sequence[str]) -> dict[str, object]:
             for pair in word.split(","):
                 put(tree, path_of(pair.partition("=")[0].strip()), pair.partition("=")[2].strip())
             continue
+        # `--weight -1`: a negative number is a value, not an option.
         negative = re.fullmatch(r"-[\d.][\d.eE+-]*", word)
         option = None if negative else OPTION.fullmatch(word)
         override = None if option else OVERRIDE.fullmatch(word)

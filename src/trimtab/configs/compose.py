@@ -135,6 +135,7 @@ def group_file(
 def file_within(folder: Path, name: str) -> Path | None:
     """Return a file by its name below a folder; None where it is outside, too large or missing."""
     try:
+        # Resolved first, so that a link or `..` cannot lead out of the folder.
         root, file = folder.resolve(), (folder / name).resolve()
         if not file.is_relative_to(root) or not file.is_file() or file.stat().st_size > MAX_BYTES:
             return None

@@ -41,6 +41,7 @@ def with_config(document: Document, path: Path) -> Document:
     named = document.tree.get("deepspeed_config") or document.tree.get("deepspeed")
     if INNER in document.tree or not isinstance(named, str) or not named.endswith(".json"):
         return document
+    # Scripts are often read away from the folder they run in, so the bare name is tried as well.
     file = file_within(path.parent, named)
     if file is None and ".." not in named:
         file = file_within(path.parent, Path(named).name)
@@ -74,6 +75,7 @@ def mismatches(
         for part in key.split("."):
             theirs = theirs.get(part) if isinstance(theirs, Mapping) else None
         mine = stated.get(name)
+        # "auto" takes the Trainer's own argument, so it cannot differ from it.
         if theirs is None or theirs == "auto" or (mine is not None and INNER in mine.key):
             continue
         if ours := differing(name, mine, theirs):

@@ -170,6 +170,7 @@ def dtypes(facts: Derivation) -> None:
         chosen, source = "fp16", "fp16"
     if on8:
         chosen, source = "fp8", "fp8"
+    # Both off and nothing named is a statement; both absent is not.
     if chosen is None and bf16 is False and fp16 is False:
         chosen, source = "fp32", "bf16"
     if facts.fact("half_weights"):

@@ -45,8 +45,10 @@ def fill(text: str, root: dict[str, object], path: tuple[str, ...]) -> object:
         if found is None:
             return text
         value = resolve(found[1].strip(), root, path)
+        # A value that repeats itself in each round would grow without bound.
         if value is None or isinstance(value, dict) or len(str(value)) > 2000:
             return text
+        # `${a.b}` alone stands for a number or list, not for its text.
         if WHOLE.fullmatch(text) and not (isinstance(value, str) and "${" in value):
             return value
         text = text[: found.start()] + str(value) + text[found.end() :]
@@ -60,6 +62,7 @@ def resolve(reference: str, root: dict[str, object], path: tuple[str, ...]) -> o
         return look_up(reference, root, path)
     arguments = [part.strip().strip("'\"") for part in rest.split(",")]
     name = name.strip().lower().removeprefix("oc.").removeprefix("calc_").removeprefix("math.")
+    # The environment of this machine is not the one the run had: only the fallback counts.
     if name in {"env", "environ", "select", "decode"}:
         return plain(arguments[-1]) if len(arguments) > 1 else None
     if name in {"eval", "calc", "math"}:

@@ -143,6 +143,7 @@ class PythonReader:
         found = self.value(value)
         if found is UNKNOWN:
             return
+        # Inside a branch a name keeps the value that it has outside of it.
         if len(path) == 1 and (self.sure or path[0] not in self.names):
             self.names[path[0]] = found
         self.store((*prefix, *path), found, value)
@@ -276,6 +277,7 @@ class PythonReader:
             value = self.value(keyword.value, depth + 1) if keyword.arg else UNKNOWN
             if value is not UNKNOWN:
                 found[str(keyword.arg)] = value
+        # `setdefault`: a keyword of the same name, which the call states, wins.
         if PRESET.search(name):
             found.setdefault("preset", name)
         if not found:

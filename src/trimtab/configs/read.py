@@ -153,6 +153,7 @@ def load(path: Path, *, stored_config: bool = True) -> list[Document]:
     """
     try:
         size = path.stat().st_size
+        # The size is checked before reading, and again after: a compressed file grows.
         if size > MAX_BYTES:
             raise ReadError(
                 f"{path}: {size} bytes is more than a config has (at most {MAX_BYTES}); is it the"

@@ -189,6 +189,7 @@ def candidates(leaf: Leaf) -> list[KeyCandidate]:
         if value is None:
             continue
         place = placed(name, fact, parents, aside)
+        # A weak key counts in full only under a parent that names the right part of a config.
         if base <= WEAK_FITTING:
             fits = bool(GROUP_WORDS.get(fact.group, frozenset()) & words_of(parents))
             if fact.kind == "text" and not fits:

@@ -61,6 +61,7 @@ def lists(
 
 def read(item: Mapping[str, object]) -> tuple[float | None, float | None, float | None] | None:
     """Return start, end and length of one segment, which may be nested under a scheduler's name."""
+    # `{"LinearWarmup": {"start_lr": …}}`: some frameworks name the scheduler around its values
     if len(item) == 1 and isinstance(inner := next(iter(item.values())), Mapping):
         item = inner
     named = {squash(str(key)): finite(value) for key, value in item.items()}

@@ -27,6 +27,7 @@ def read_json(text: str) -> Document:
         try:
             tree = json.loads(text)
         except json.JSONDecodeError as error:
+            # Strict JSON first: the lenient pass costs two regular expressions over the whole text.
             bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else " ", text)
             bare = TRAILING_COMMA.sub(lambda m: m[1] or "", bare)
             try:
@@ -69,6 +70,7 @@ def read_assignments(text: str) -> Document:
     section: PathKey = ()
     block: PathKey = ()
     for row, line in enumerate(text.splitlines(), start=1):
+        # A sign inside a word, as in `a#b`, starts no comment.
         bare = re.sub(r"(^|\s)[#;].*$", "", line)
         if head := SECTION.fullmatch(bare):
             section = tuple(part for part in re.split(r"[.:/]", head[1].strip()) if part)
@@ -100,6 +102,7 @@ def put(tree: dict[str, object], path: PathKey, value: object) -> None:
 def plain(text: str) -> object:
     """Return the value of a right-hand side: JSON where it is some, else text without quotes."""
     text = text.strip().rstrip(",")
+    # gin writes tuples with parentheses, which JSON does not have
     listed = f"[{text[1:-1]}]" if text.startswith("(") and text.endswith(")") else text
     try:
         return json.loads(listed.replace("'", '"'))

@@ -155,6 +155,7 @@ def judged(name: str, leaf: Leaf, document: Document, framework: Framework | Non
         return None  # NaN and Inf are kept, for a rule to report
     if framework is None and "beta" not in squash(leaf.key) and name != "lr":
         return None  # a word of many meanings
+    # Only a framework that itself refuses the value makes it impossible rather than odd.
     strict = framework is not None and framework.name in SHARES
     return None if is_possible(name, amount, strict=strict) else "impossible"
 

@@ -64,6 +64,7 @@ def number(value: object) -> float | int | None:
     if NUMBER.fullmatch(text):
         found = float(text.replace("_", ""))
         plain = "." not in text and "e" not in text.lower()
+        # int() of thousands of digits takes quadratic time, and Python refuses it above 4300.
         return int(text.replace("_", "")) if plain and len(text) < 40 else found
     if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
         return int(text.replace(",", ""))
@@ -196,6 +197,7 @@ def flag(value: object) -> bool | None:
     """Return a value as a flag, or None."""
     if isinstance(value, bool):
         return value
+    # 2 under a flag's key is a level or a count, not "on".
     if isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     if isinstance(value, str):

@@ -20,6 +20,7 @@ def read_yaml(text: str) -> Iterator[Document]:
         ValueError: The text is no YAML (with the line), or grows too large by aliases.
     """
     try:
+        # The composer recurses in C, where too deep a nesting may end the process.
         refuse_depth(text)
         for root in filter(None, yaml.compose_all(text, Loader=LOADER)):
             builder = Builder()
@@ -60,6 +61,7 @@ class Builder:
 
     def build(self, node: yaml.Node, path: PathKey) -> object:
         """Return the plain value of a node."""
+        # Counted after aliases are expanded: a few lines of nested aliases make billions of values.
         self.built += 1
         if self.built > MAX_LEAVES or len(path) > MAX_DEPTH:
             raise ValueError(
@@ -70,6 +72,7 @@ class Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, str(i))) for i, item in enumerate(node.value)]
         self.lines.setdefault(path, node.start_mark.line + 1)
+        # `!!python/…` tags build objects; their text is all that is taken.
         if node.tag.startswith("tag:yaml.org,2002:") and "python" not in node.tag:
             if node.tag.endswith((":timestamp", ":binary")):
                 return str(node.value)

@@ -43,6 +43,7 @@ class NgramCounts:
         if len(data) < 4:
             return
         raw = np.ascontiguousarray(data)
+        # Overlapping views of the bytes: no copy per n-gram.
         pairs = np.ndarray((len(raw) - 1,), "<u2", raw.data, strides=(1,))
         self.pairs += np.bincount(pairs, minlength=1 << 16)
         fours = np.ndarray((len(raw) - 3,), "<u4", raw.data, strides=(1,)).astype(np.uint32)

@@ -120,6 +120,7 @@ class Columns:
         from pyarrow import types
 
         texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
+        # The usual names first: a table may have other text columns, such as a title, before them.
         for name in (self.field,) if self.field else (*_FIELDS, *texts):
             if name in texts:
                 origin = (o for o in ((self.by,) if self.by else ORIGINS) if o in texts)
@@ -152,6 +153,7 @@ def _block(batch: _Batch, first_id: int) -> DataBlock:
     starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
     raw = np.frombuffer(values, np.uint8) if values is not None else np.zeros(0, np.uint8)
     data = raw[starts[0] : starts[-1]] if count else raw[:0]
+    # A slice of a column shares the buffers of the whole, so its offsets do not start at 0.
     starts = (starts - starts[0]) if count else np.zeros(1, np.int64)
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
     says = batch.column(1).to_pylist() if batch.num_columns > 1 else []

@@ -98,6 +98,7 @@ class TarShard:
         Raises:
             ReadError: More than zeros follows it.
         """
+        # tarfile takes the end of the file for the end of the archive, so a cut shard looks whole.
         if metered.total_bytes <= end_bytes:
             self.notes.append("the shard has no mark of its end; it may have been cut there")
         while rest := metered.rest():

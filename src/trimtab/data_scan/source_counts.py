@@ -45,6 +45,7 @@ class Tally:
     def add(self, ids: Iterable[int]) -> None:
         """Add units, in rising order from one call to the next; the last one may come again."""
         for number in ids:
+            # Neighbours are merged at once: a rule that hits every unit keeps one range.
             if self.ranges and number <= self.ranges[-1][1] + 1:
                 self.ranges[-1][1] = max(number, self.ranges[-1][1])
             else:
@@ -113,6 +114,7 @@ class SourceCounts:
     def add_of_origin(self, origin: str, name: str, number: int) -> None:
         """Add to a named count of an origin; beyond `MAX_ORIGINS` origins share one row."""
         if origin not in self.origins and len(self.origins) >= MAX_ORIGINS:
+            # A field such as a URL has one value per document, and would fill memory.
             origin = OTHER_ORIGINS
         counts = self.origins.setdefault(origin, {})
         counts[name] = counts.get(name, 0) + number

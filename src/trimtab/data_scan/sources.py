@@ -96,6 +96,7 @@ def _walk(root: Path, found: FoundFiles) -> None:
             if _is_data(path, found):
                 files.append(path)
     files.sort()
+    # A Megatron .bin is read through its .idx; listing both would scan it twice.
     indexed = {p.with_suffix(".bin") for p in files if p.suffix == ".idx"}
     files = [p for p in files if p not in indexed]
     found.files += files

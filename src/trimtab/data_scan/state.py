@@ -29,6 +29,7 @@ def save_state(path: Path, state: Mapping[str, object]) -> None:
         with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, json=np.frombuffer(text, np.uint8), **arrays)
             file.flush()
+            # Without it the rename may reach the disk before the data.
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:

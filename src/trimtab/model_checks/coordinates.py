@@ -125,6 +125,7 @@ def _change(
     loss: LossFunction | None,
     steps: int,
 ) -> dict[str, float]:
+    # The caller's random state stays as it was, although torch is seeded for each model.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, optimizer = build(width)

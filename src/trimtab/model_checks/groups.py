@@ -142,6 +142,7 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
         for dtype in {w.dtype for g in optimizer.param_groups for w in g["params"]}:
             weight = torch.zeros(3, dtype=dtype, requires_grad=True)
             weight.grad = torch.ones_like(weight)
+            # `defaults` may hold keys that the constructor does not take.
             taken = inspect.signature(type(optimizer)).parameters
             defaults = {k: v for k, v in optimizer.defaults.items() if k in taken}
             try:

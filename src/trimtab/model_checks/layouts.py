@@ -68,6 +68,7 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
     """
     ranks, rank = dist.get_world_size(), dist.get_rank()
     names = {id(w): n for n, w in case.model.named_parameters()}
+    # Sharding replaces the parameters, so the optimizer's groups are kept by name and refilled.
     held = [[names[id(w)] for w in group["params"]] for group in case.optimizer.param_groups]
     model, ways, mine = case.model, ranks, rank
     if layout == "ddp":
@@ -78,6 +79,7 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
         _split(case, init_device_mesh("cpu", (ranks,)), sequence=layout.endswith("sp"))
         ways, mine = 1, 0
     elif layout in ("fsdp+tp", "fsdp+tp+sp"):
+        # Two ranks for tensor parallelism, and at least two groups of them to shard over.
         if ranks < 4 or ranks % 2:
             raise ConfigError(f"layout {layout!r} needs 4, 6, … ranks and there are {ranks}")
         mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -94,6 +96,7 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
 
 def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
     blocks = dissect(model).blocks_name
+    # FSDP2 gathers per sharded module: blocks first, or all weights are gathered at once.
     for block in model.get_submodule(blocks).children() if blocks is not None else ():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -201,6 +204,7 @@ def _shard_of(weight: Tensor) -> tuple[object, ...]:
 
 
 def _seal(weight: Tensor) -> tuple[int, float]:
+    # The local shard: gathering the whole would need a collective for each weight.
     held = weight._local_tensor if isinstance(weight, DTensor) else weight
     plain = held.detach().cpu().contiguous()
     return zlib.crc32(plain.view(torch.uint8).numpy().tobytes()), float(plain.double().norm())

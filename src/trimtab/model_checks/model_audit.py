@@ -125,6 +125,7 @@ def audit(
     if not trained:
         found += judge_matrices(anatomy, rows, tamed=tamed)
         found += judge_embeddings(rows, kind=kind, effective=done.effective_std, tamed=tamed)
+        # ln V is the expected first loss only for random tokens and cross-entropy.
         if batch is None and loss is None:
             found += judge_loss(done, anatomy.vocab)
     if batch is None and loss is None and not done.failed:

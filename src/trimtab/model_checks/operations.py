@@ -95,6 +95,7 @@ def attention_scores(
             f"device {device!r} cannot multiply {dtype}: {str(error).splitlines()[0]}"
         ) from error
     product = query * key * head_dim
+    # Computed in float64 and rounded once, as a kernel does that accumulates in high precision.
     outside = (torch.tensor(product, dtype=torch.float64).to(dtype) * n).item()
     return Scores(
         product=product,
@@ -192,6 +193,7 @@ def rank_modules(
     kept: dict[str, tuple[tuple[object, ...], Tensor]] = {}
     hooks = []
     for name, module in model.named_modules():
+        # Dropout is random: its difference between two runs says nothing on precision.
         if any(module.children()) or isinstance(module, nn.Dropout):
             continue
 
@@ -220,6 +222,7 @@ def _lost(
     model: nn.Module, name: str, given: tuple[object, ...], whole: Tensor, dtype: torch.dtype
 ) -> Loss:
     module = copy.deepcopy(model.get_submodule(name)).to(dtype)
+    # Hooks of the caller are copied too, and would see a pass that is not theirs.
     module._forward_hooks.clear()
     low = tuple(
         g.detach().to(dtype) if isinstance(g, Tensor) and g.dtype.is_floating_point else g

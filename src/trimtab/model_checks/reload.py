@@ -95,6 +95,7 @@ def _same(has: object, value: object) -> bool:
             isinstance(has, list | tuple) and len(has) == len(value) and all(map(_same, has, value))
         )
     if isinstance(has, Tensor):
+        # `capturable` optimizers may keep lr as a tensor
         has = has.item()
     if isinstance(has, int | float) and isinstance(value, int | float):
         return math.isclose(has, value, rel_tol=1e-9, abs_tol=0.0)
@@ -112,6 +113,7 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Confi
         count = state.get("step")
         if count is not None:
             counts[float(count)] = counts.get(float(count), 0) + 1
+        # A moment of zeros with count 0 is a fresh state, not a lost count.
         if isinstance(moment, Tensor) and bool(local(moment).any()) and not count:
             lost += 1
     if not optimizer.state and step:

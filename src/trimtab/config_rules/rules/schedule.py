@@ -47,6 +47,7 @@ def warm_up(run: Facts) -> RuleVerdict | None:
             values,
             change,
         )
+    # Adam's second moment averages over about 1/(1-β2) steps; after twice that it has settled.
     b2 = run.number("beta2")
     bound = 2 / (1 - b2) if b2 is not None and 0 <= b2 < 1 else 0.0
     if steps < bound and not run.is_ngpt:
