@@ -47,6 +47,7 @@ def advise(
         if value is not None and not 0 < value < math.inf:
             raise ConfigError(f"{name} is {value}; give a positive number")
     if params is None and hidden and layers:
+        # 4 h² for attention and 8 h² for the feed-forward block, per layer; embeddings left out.
         params = 12 * layers * hidden * hidden
     found = [_from_rule("L24", "number format", "bf16", "gradients summed in fp32")]
     if hidden:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from trimtab.config_rules.planning import epoch_ledger, goodput, memory, time_needed
 from trimtab.config_rules.rules.rule import compact
@@ -11,7 +11,11 @@ from trimtab.config_rules.scale import keeping_of, sharding_of, sharding_words
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Settings
 
-__all__ = ["Machine", "plan_config", "plan_lines"]
+__all__ = ["Machine", "Plan", "plan_config", "plan_lines"]
+
+Plan: TypeAlias = dict[str, Any]
+"""The plan as JSON holds it: `eta`, `epochs`, `memory`, `checkpoints`, `missing`; a part that is
+not determined is absent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,7 @@ class Machine:
     save_seconds: float | None = None
 
 
-def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
+def plan_config(settings: Settings, machine: Machine) -> Plan:
     """Return time, memory, checkpoints and epochs, as far as they are determined.
 
     Raises:
@@ -42,7 +46,7 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
         train_tokens=machine.train_tokens,
     )
     total = run.train_tokens
-    plan: dict[str, Any] = {}
+    plan: Plan = {}
     if total and run.corpus_tokens and run.batch_tokens:
         ledger = epoch_ledger(run.corpus_tokens, run.batch_tokens, total)
         plan["epochs"] = {"epochs": ledger.epochs, "begin_at_step": list(ledger.steps)}
@@ -51,6 +55,7 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
         if machine.devices and machine.save_seconds
         else None
     )
+    # Failures and checkpoints cost time, so the throughput counts only for the rest.
     if total and machine.tokens_per_second is not None:
         share = 1 - reliable.lost_share if reliable is not None and reliable.lost_share < 1 else 1.0
         eta = time_needed(
@@ -83,7 +88,7 @@ def plan_config(settings: Settings, machine: Machine) -> dict[str, Any]:
     return plan
 
 
-def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, Any]:
+def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, object]:
     """Return what one copy takes and what each device holds of it, as this config divides it."""
     sharding = sharding_of(settings, machine.devices)
     dtype = str(settings.get("dtype") or "bf16")
@@ -98,6 +103,7 @@ def _memory(settings: Settings, params: float, machine: Machine) -> dict[str, An
         )
     )
     for part in found["parts"]:
+        # JSON has no infinity.
         part["ways"] = part["ways"] if math.isfinite(part["ways"]) else None
     return {
         **found,

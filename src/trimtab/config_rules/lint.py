@@ -54,6 +54,7 @@ def lint(
     Raises:
         ConfigError: One of them is not a positive number.
     """
+    # NaN fails the comparison below as well, which `value <= 0` would let through.
     given = {"params": params, "corpus_tokens": corpus_tokens, "train_tokens": train_tokens}
     for name, value in given.items():
         if value is not None and not 0 < value < float("inf"):
@@ -79,6 +80,7 @@ def _finding(rule: ConfigRule, verdict: RuleVerdict, run: Facts) -> ConfigFindin
         values=dict(verdict.values),
         why=rule.why,
         source=rule.source,
+        # Spelled here, not in the rule: a rule knows no framework.
         instead=spell(run.settings, verdict.change, verdict.words),
         cost=rule.cost,
         when=rule.when or "unsure",

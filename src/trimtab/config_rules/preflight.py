@@ -38,7 +38,7 @@ class ConfigReport:
 
     settings: Settings
     findings: tuple[ConfigFinding, ...]
-    """Of the requested phase; most severe first."""
+    """Findings of the requested phase, most severe first."""
     other_phase: int
     """Number of findings of the other phase."""
     satisfied: tuple[ConfigRule, ...]

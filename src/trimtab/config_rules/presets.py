@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TypeAlias, TypeGuard
 
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Setting, Settings
 from trimtab.errors import ConfigError
 
-__all__ = ["Preset", "PresetDifference", "difference", "find_preset", "presets"]
+__all__ = ["Preset", "PresetDifference", "PresetValue", "difference", "find_preset", "presets"]
+
+PresetValue: TypeAlias = str | float | bool
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Preset:
 
     name: str
     source: str
-    values: Mapping[str, Any]
+    values: Mapping[str, PresetValue]
 
     def as_settings(self) -> Settings:
         """Return it in the form of a config."""
@@ -43,11 +45,13 @@ def presets() -> tuple[Preset, ...]:
     return tuple(found)
 
 
-def _with_base(row: Mapping[str, Any], bases: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _with_base(
+    row: Mapping[str, PresetValue], bases: Mapping[str, Mapping[str, PresetValue]]
+) -> dict[str, PresetValue]:
     """Return a row with the settings of its base, and of the base of that."""
     own = dict(row)
     like = own.pop("like", None)
-    return {**_with_base(bases[like], bases), **own} if like else own
+    return {**_with_base(bases[str(like)], bases), **own} if like else own
 
 
 _ALIASES: Mapping[str, str] = {
@@ -84,8 +88,8 @@ class PresetDifference:
     """One setting that differs; None where a side does not state it."""
 
     setting: str
-    ours: Any
-    theirs: Any
+    ours: object
+    theirs: object
 
 
 def difference(
@@ -127,15 +131,18 @@ _SAME_WORDS: Mapping[str, str] = {
 """Two names of one thing."""
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     """Return a word without case and separators, and by one name where there are two."""
     plain = re.sub(r"[^a-z0-9.]", "", str(value).lower())
     return _SAME_WORDS.get(plain, plain)
 
 
-def _same(one: Any, other: Any) -> bool:
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (one, other))
-    if not numbers:
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _same(one: object, other: object) -> bool:
+    if not (_is_number(one) and _is_number(other)):
         return _word(one) == _word(other)
     try:
         return math.isclose(one, other, rel_tol=0.01)

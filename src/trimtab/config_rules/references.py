@@ -58,6 +58,7 @@ class ReferenceTable:
             return math.nan
         if params <= points[0].params:
             return points[0].value
+        # Rates fall roughly as a power of the size, which is a straight line in log-log.
         for low, high in itertools.pairwise(points):
             if params == high.params:
                 return high.value

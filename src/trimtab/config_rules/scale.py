@@ -47,7 +47,7 @@ def _model_ways(run: Facts) -> float:
 def sharding_of(settings: Settings, devices: float | None) -> Sharding | None:
     """Return how a config divides its model over devices.
 
-    None where it states neither degrees nor a stage of ZeRO.
+    The result is None where it states neither degrees nor a stage of ZeRO.
 
     DeepSpeed's bf16 optimizer at stage 0 divides its states as stage 1 does.
     """

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import TypedDict, cast
 
 from trimtab.config_rules.rules.rule import compact
 from trimtab.configs.facts import Facts
@@ -22,10 +22,21 @@ _WITH_EQUALS = (".toml", ".py", ".gin", ".ini", ".cfg", ".conf")
 _KEY = r"-{0,2}[\w./-]+"
 
 
+class _Table(TypedDict):
+    """`spelling.toml`."""
+
+    frameworks: dict[str, str]
+    """Part of a framework's name → name of its table under `spelling`."""
+    words: dict[str, str]
+    """Setting → what it is called in a sentence."""
+    spelling: dict[str, dict[str, str]]
+    """Framework → setting → template of what to type."""
+
+
 @cache
-def _table() -> Mapping[str, Any]:
-    """Return `spelling.toml`: `frameworks`, `words`, and `spelling` by framework."""
-    return tomllib.loads((files("trimtab.config_rules") / "spelling.toml").read_text("utf-8"))
+def _table() -> _Table:
+    text = (files("trimtab.config_rules") / "spelling.toml").read_text("utf-8")
+    return cast("_Table", tomllib.loads(text))
 
 
 def _spelling_of(framework: str) -> Mapping[str, str]:
@@ -34,12 +45,12 @@ def _spelling_of(framework: str) -> Mapping[str, str]:
         if part in framework.lower():
             # Megatron-DeepSpeed has Megatron-LM's options but for these two
             own = {"qk_norm": "", "embed_norm": "--embed-layernorm"}
-            known: dict[str, str] = _table()["spelling"][name.removesuffix("-deepspeed")]
+            known = _table()["spelling"][name.removesuffix("-deepspeed")]
             return {**known, **own} if name.endswith("-deepspeed") else known
     return {}
 
 
-def spell(settings: Settings, change: Mapping[str, Any], words: str = "") -> str:
+def spell(settings: Settings, change: Mapping[str, object], words: str = "") -> str:
     """Return what to type, or words where the framework's name of a setting is not known.
 
     Example:
@@ -56,14 +67,18 @@ def spell(settings: Settings, change: Mapping[str, Any], words: str = "") -> str
     return "; ".join(p for p in (joined, words) if p)
 
 
-def _one(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
+def _one(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     value = change[name]
     template = _spelling_of(settings.framework).get(name, "")
     if name.endswith("dtype") and (typed := _number_format(settings, name, str(value))):
         return typed
     if typed := _betas(settings, name, change):
         return typed
-    if name == "warmup_steps" and (typed := _warm_up(settings, float(value))):
+    if (
+        name == "warmup_steps"
+        and isinstance(value, int | float)
+        and (typed := _warm_up(settings, float(value)))
+    ):
         return typed
     text = _plain(value)
     if (lent := settings.values.get(name)) and (
@@ -172,7 +187,7 @@ def _in_words_of(text: str, value: str) -> str:
     return ""
 
 
-def _betas(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
+def _betas(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     """Return both betas where the file states them under one key; else empty."""
     found = settings.values.get(name)
     if name not in ("beta1", "beta2") or found is None or "betas" not in found.key.lower():
@@ -191,7 +206,7 @@ def _betas(settings: Settings, name: str, change: Mapping[str, Any]) -> str:
     return _assigned(settings, found.key, f"[{first}, {second}]")
 
 
-def _own_key(settings: Settings, name: str, value: Any) -> str:
+def _own_key(settings: Settings, name: str, value: object) -> str:
     """Return the config's own key of a setting, where a value can be typed after it."""
     found = settings.values.get(name)
     if found is None or found.origin != "stated":
@@ -203,7 +218,7 @@ def _own_key(settings: Settings, name: str, value: Any) -> str:
     return found.key if re.fullmatch(_KEY, found.key) else ""
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:

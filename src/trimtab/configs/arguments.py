@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from trimtab.configs.text_sources import put
 
@@ -34,6 +33,7 @@ LAUNCHER = {
 
 def count_options(words: Sequence[str]) -> int:
     """How many options and `name=value` overrides a command has."""
+    # Short options alone are weak evidence: `ls -l -a` has some too, so four count as one.
     short = sum(bool(re.fullmatch(r"-[a-zA-Z]{1,2}", word)) for word in words)
     return (short if short >= 4 else 0) // 4 + sum(
         bool(OPTION.fullmatch(word) and word.startswith("--")) or bool(OVERRIDE.fullmatch(word))
@@ -41,13 +41,13 @@ def count_options(words: Sequence[str]) -> int:
     )
 
 
-def argument_tree(words: Sequence[str]) -> dict[str, Any]:
+def argument_tree(words: Sequence[str]) -> dict[str, object]:
     """Return options as a tree: dots nest, several values make a list, no value makes True.
 
     A value that still holds `$` is left out of its list but the option stays, so that it reads as
     unresolved.
     """
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     key: tuple[str, ...] = ()
     values: list[str] = []
 
@@ -68,6 +68,7 @@ def argument_tree(words: Sequence[str]) -> dict[str, Any]:
             for pair in word.split(","):
                 put(tree, path_of(pair.partition("=")[0].strip()), pair.partition("=")[2].strip())
             continue
+        # `--weight -1`: a negative number is a value, not an option.
         negative = re.fullmatch(r"-[\d.][\d.eE+-]*", word)
         option = None if negative else OPTION.fullmatch(word)
         override = None if option else OVERRIDE.fullmatch(word)
@@ -99,9 +100,9 @@ def spelled_options(words: Sequence[str]) -> dict[tuple[str, ...], str]:
     }
 
 
-def launcher_tree(words: Sequence[str]) -> dict[str, Any]:
+def launcher_tree(words: Sequence[str]) -> dict[str, object]:
     """Return the options that determine how many processes are started."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for index, word in enumerate(words):
         if not (option := OPTION.fullmatch(word)) or option[1] not in LAUNCHER:
             continue
@@ -124,7 +125,7 @@ def path_of(name: str) -> tuple[str, ...]:
     return tuple(part.replace("-", "_") for part in re.split(r"[./]", name) if part) or (name,)
 
 
-def listed(text: str) -> Any:
+def listed(text: str) -> object:
     """Return a list for `[a,b]`, else the text."""
     text = text.strip("\"'")
     if text.startswith("[") and text.endswith("]") and "[" not in text[1:]:

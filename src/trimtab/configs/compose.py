@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from trimtab.configs.document import Document
 from trimtab.configs.interpolation import interpolate
@@ -57,8 +56,8 @@ def composed(document: Document, path: Path) -> Document:
 
 
 def with_defaults(
-    tree: dict[str, Any], work: Composition, depth: int, folder: str = ""
-) -> dict[str, Any]:
+    tree: dict[str, object], work: Composition, depth: int, folder: str = ""
+) -> dict[str, object]:
     """Return a tree merged with what its defaults list names, in the list's order.
 
     Names are below the file's own folder.
@@ -67,7 +66,7 @@ def with_defaults(
     if not isinstance(entries, list) or depth > MAX_DEPTH:
         return tree
     names = [*entries] if "_self_" in entries else [*entries, "_self_"]
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for entry in names:
         if entry == "_self_":
             result = merged(result, tree)
@@ -90,7 +89,7 @@ def with_defaults(
     return result
 
 
-def choices(entry: Any) -> Iterator[tuple[str, str, bool]]:
+def choices(entry: object) -> Iterator[tuple[str, str, bool]]:
     """Give group, option and whether it may be missing, of one entry of a defaults list."""
     if isinstance(entry, str):
         yield "", entry, False
@@ -108,10 +107,10 @@ def choices(entry: Any) -> Iterator[tuple[str, str, bool]]:
 
 def group_file(
     name: str, work: Composition, depth: int
-) -> tuple[dict[str, Any], str | None] | None:
+) -> tuple[dict[str, object], str | None] | None:
     """Return the tree of a group's file and the package that its head states.
 
-    None where it is not there.
+    The result is None where it is not there.
     """
     name = name.removesuffix(".yaml").removesuffix(".yml")
     if not PLAIN_NAME.fullmatch(name) or ".." in name or len(work.files) >= MAX_FILES:
@@ -136,6 +135,7 @@ def group_file(
 def file_within(folder: Path, name: str) -> Path | None:
     """Return a file by its name below a folder; None where it is outside, too large or missing."""
     try:
+        # Resolved first, so that a link or `..` cannot lead out of the folder.
         root, file = folder.resolve(), (folder / name).resolve()
         if not file.is_relative_to(root) or not file.is_file() or file.stat().st_size > MAX_BYTES:
             return None
@@ -144,7 +144,7 @@ def file_within(folder: Path, name: str) -> Path | None:
     return folder / name
 
 
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     """Return two trees as one; what is above wins."""
     result = dict(below)
     for key, value in above.items():

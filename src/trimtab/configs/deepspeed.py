@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from trimtab.configs.compose import file_within
 from trimtab.configs.document import Document, squash
@@ -42,6 +41,7 @@ def with_config(document: Document, path: Path) -> Document:
     named = document.tree.get("deepspeed_config") or document.tree.get("deepspeed")
     if INNER in document.tree or not isinstance(named, str) or not named.endswith(".json"):
         return document
+    # Scripts are often read away from the folder they run in, so the bare name is tried as well.
     file = file_within(path.parent, named)
     if file is None and ".." not in named:
         file = file_within(path.parent, Path(named).name)
@@ -61,7 +61,7 @@ def with_config(document: Document, path: Path) -> Document:
 
 
 def mismatches(
-    tree: Mapping[str, Any], stated: Mapping[str, Setting], framework: str
+    tree: Mapping[str, object], stated: Mapping[str, Setting], framework: str
 ) -> Iterator[Doubt]:
     """Give what a DeepSpeed config states otherwise than the arguments of transformers' Trainer.
 
@@ -71,18 +71,19 @@ def mismatches(
     if framework not in TRAINERS or not isinstance(inner, Mapping):
         return
     for key, name in MATCHING:
-        theirs: Any = inner
+        theirs: object = inner
         for part in key.split("."):
             theirs = theirs.get(part) if isinstance(theirs, Mapping) else None
         mine = stated.get(name)
+        # "auto" takes the Trainer's own argument, so it cannot differ from it.
         if theirs is None or theirs == "auto" or (mine is not None and INNER in mine.key):
             continue
-        if told := differing(name, mine, theirs):
+        if ours := differing(name, mine, theirs):
             line = mine.line if mine else None
             expected = 'one value, or "auto" in the DeepSpeed config'
             yield Doubt(
                 name,
-                f"{told} and the DeepSpeed config's {key}",
+                f"{ours} and the DeepSpeed config's {key}",
                 str(theirs)[:40],
                 line,
                 expected,
@@ -90,23 +91,26 @@ def mismatches(
             )
 
 
-def differing(name: str, mine: Setting | None, theirs: Any) -> str:
+def differing(name: str, mine: Setting | None, theirs: object) -> str:
     """Return the script's own setting where it differs from DeepSpeed's config; empty otherwise."""
     if name in ("fp16", "bf16"):
-        on = bool(mine and flag(mine.value))
+        on = bool(mine and flag(mine.value))  # an option that is absent is off
         differs = flag(theirs) is not None and on != flag(theirs)
         return f"{name} {'on' if on else 'off'}" if differs else ""
     ours, other = finite(mine.value) if mine else None, finite(theirs)
     if mine is None or ours is None or other is None:
         return ""
+    # Both are read from decimal text, so anything beyond round-off is a different number.
     close = abs(ours - other) <= 1e-9 * max(abs(ours), abs(other))
     return "" if close else f"{mine.key} {mine.value}"
 
 
-def own_scaler(tree: Mapping[str, Any], stated: Mapping[str, Setting]) -> dict[str, Setting] | None:
+def own_scaler(
+    tree: Mapping[str, object], stated: Mapping[str, Setting]
+) -> dict[str, Setting] | None:
     """Return what is stated with the loss scale of DeepSpeed in place of the script's.
 
-    None where DeepSpeed is off.
+    The result is None where DeepSpeed is off.
 
     DeepSpeed's engine scales the loss as the `fp16` part of its config says: `loss_scale` 0, or
     none, is dynamic from 2 ** `initial_scale_power` on. Megatron's `--loss-scale` is not passed on

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from trimtab.configs.settings import Origin, Setting
 from trimtab.configs.values import finite
@@ -17,12 +16,12 @@ class Derivation:
     stated: dict[str, Setting]
     values: dict[str, Setting] = field(default_factory=dict)
     note: list[str] = field(default_factory=list)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, object] = field(default_factory=dict)
     batch_unit: str = ""
     """What `batch_size` counts in this framework: global, micro, or "" where it is not known."""
     ffn_rule: str = ""
 
-    def fact(self, name: str) -> Any:
+    def fact(self, name: str) -> object:
         """Return a stated fact, or None."""
         found = self.stated.get(name)
         return None if found is None else found.value
@@ -45,7 +44,9 @@ class Derivation:
         if found is not None and name not in self.values:
             self.values[name] = found
 
-    def derive(self, name: str, value: Any, /, *sources: str, origin: Origin = "derived") -> None:
+    def derive(
+        self, name: str, value: object, /, *sources: str, origin: Origin = "derived"
+    ) -> None:
         """Set what was computed from the named facts, unless the file states it."""
         if value is None or name in self.values:
             return
@@ -56,6 +57,6 @@ class Derivation:
         text = "" if source is None else str(source.value)[:40]
         self.values[name] = Setting(value, origin, key, line, text)
 
-    def default(self, name: str) -> Any:
+    def default(self, name: str) -> object:
         """Return the framework's default of a fact or setting, or None."""
         return self.defaults.get(name)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from trimtab.configs import derive_batch, derive_shape
 from trimtab.configs.derivation import Derivation
@@ -27,8 +26,8 @@ loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
 def settings_of(facts: Derivation) -> dict[str, Setting]:
     """Return the canonical settings of one config, in the order of `NAMES`.
 
-    What is stated stands; what can be computed from it is `derived`; what is left is filled with
-    the documented defaults of the framework, and computed on.
+    A stated value wins. A value computed from stated ones is `derived`. What is still absent gets
+    the framework's documented default, and the computations run once more with it.
     """
     for name in AS_STATED.split():
         facts.keep(name)
@@ -46,7 +45,7 @@ def settings_of(facts: Derivation) -> dict[str, Setting]:
 def optimizer(facts: Derivation) -> None:
     """Betas as a pair, clip below 0 as off, minimum LR as a share of the peak."""
     betas = facts.fact("betas")
-    if betas:
+    if isinstance(betas, tuple | list) and betas:
         facts.derive("beta1", betas[0], "betas", origin="stated")
         facts.derive("beta2", betas[1], "betas", origin="stated")
     if facts.fact("clip_on") is False:
@@ -149,7 +148,7 @@ def objective(facts: Derivation) -> None:
         facts.derive("objective", started, "program")
 
 
-def goal_of(text: Any) -> str | None:
+def goal_of(text: object) -> str | None:
     """Return what the words of a text say is trained for, or None."""
     words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
     return next((goal for word, goal in OBJECTIVES if word in words), None)
@@ -171,6 +170,7 @@ def dtypes(facts: Derivation) -> None:
         chosen, source = "fp16", "fp16"
     if on8:
         chosen, source = "fp8", "fp8"
+    # Both off and nothing named is a statement; both absent is not.
     if chosen is None and bf16 is False and fp16 is False:
         chosen, source = "fp32", "bf16"
     if facts.fact("half_weights"):
@@ -197,10 +197,7 @@ def dtypes(facts: Derivation) -> None:
 
 
 def sharding(facts: Derivation) -> None:
-    """Derive the ZeRO stage.
-
-    From the names of FSDP's strategies and of distributed optimizers.
-    """
+    """Derive the ZeRO stage from the names of FSDP strategies and distributed optimizers."""
     named = facts.fact("fsdp")
     text = str(named).lower()
     if any(word in text for word in ("shard_grad_op", "shardgradop", "zero2")):

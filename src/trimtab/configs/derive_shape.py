@@ -4,7 +4,7 @@ import math
 import re
 
 from trimtab.configs.derivation import Derivation
-from trimtab.configs.values import NO, YES, flag
+from trimtab.configs.values import NO, YES, finite, flag
 
 __all__ = ["llama_ffn", "parameters", "shape"]
 
@@ -67,7 +67,7 @@ def feed_forward(facts: Derivation, hidden: int) -> None:
     rule = facts.ffn_rule
     gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
     ratio = facts.amount("mlp_ratio")
-    multiple = int(facts.amount("multiple_of") or facts.default("multiple_of") or 1)
+    multiple = int(facts.amount("multiple_of") or finite(facts.default("multiple_of")) or 1)
     if ratio is not None:
         facts.derive("ffn", math.floor(ratio * hidden + 1e-6), "mlp_ratio")
     elif "ffn" not in facts.values and rule == "llama":
@@ -142,7 +142,7 @@ def hybrid(facts: Derivation) -> str:
 def counted_hybrid(facts: Derivation, hidden: float, pattern: str) -> int | None:
     """Return the parameters of a model whose layers are of several kinds.
 
-    None where a kind's width is not stated.
+    The result is None where a kind's width is not stated.
 
     A Mamba-2 layer of expansion 2 has 4 h^2 in its input projection and 2 h^2 in its output
     projection; its other weights are left out (about 2 %). Source: Megatron-LM,
@@ -168,7 +168,7 @@ def counted_hybrid(facts: Derivation, hidden: float, pattern: str) -> int | None
 def counted(facts: Derivation, hidden: float, layers: float) -> tuple[int | None, int | None]:
     """Return parameters and, of a mixture of experts, those that one token uses.
 
-    None where the shape leaves them open.
+    The result is None where the shape leaves them open.
     """
     ffn = facts.get("ffn_effective") or facts.get("ffn")
     tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
@@ -198,7 +198,7 @@ def counted(facts: Derivation, hidden: float, layers: float) -> tuple[int | None
 def size_in_name(name: str) -> float | None:
     """Return 8e9 for `Meta-Llama-3-8B`, 46e9-like products for `8x7B`.
 
-    None where no size is named.
+    The result is None where no size is named.
     """
     tail = name.rstrip("/").split("/")[-1]
     if mixture := MIXTURE_IN_NAME.search(tail):

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 __all__ = ["MAX_DEPTH", "MAX_LEAVES", "Document", "Leaf", "PathKey", "leaves", "squash"]
 
@@ -19,7 +18,7 @@ class Leaf:
     """One value of a config and the way to it."""
 
     path: PathKey
-    value: Any
+    value: object
     line: int | None = None
     spelled: str = ""
     """The option as it is typed, `--adam-beta2`, where it is one."""
@@ -34,7 +33,7 @@ class Leaf:
 class Document:
     """One config as its syntax gives it: nested dicts and lists of plain values."""
 
-    tree: Mapping[str, Any]
+    tree: Mapping[str, object]
     syntax: str
     lines: Mapping[PathKey, int] = field(default_factory=dict)
     note: tuple[str, ...] = ()
@@ -53,7 +52,7 @@ class Document:
         return [replace(leaf, spelled=self.spelled.get(leaf.path, "")) for leaf in found]
 
 
-def leaves(tree: Any, lines: Mapping[PathKey, int], path: PathKey = ()) -> Iterator[Leaf]:
+def leaves(tree: object, lines: Mapping[PathKey, int], path: PathKey = ()) -> Iterator[Leaf]:
     """Walk a tree depth first. Lists of dicts give their index as a key; depth is bounded."""
     if len(path) > MAX_DEPTH:
         return

@@ -205,9 +205,10 @@ def export(settings: Settings, architecture: str) -> dict[str, Any]:
             else "; no known one can: export with code of your own"
         )
         raise ConfigError(f"{settings.path}: {target.cls} {'; it '.join(misfits)}{rest}")
-    config: dict[str, Any] = {"model_type": target.model_type, "architectures": [target.cls]}
+    config: dict[str, object] = {"model_type": target.model_type, "architectures": [target.cls]}
     for name, key in target.keys.items():
         value = settings.get(name)
+        # Where the framework builds the width as stated, no effective width was derived.
         if name == "ffn_effective" and value is None:
             value = settings.get("ffn")
         if isinstance(value, str) or value is None:

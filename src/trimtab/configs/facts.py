@@ -6,7 +6,6 @@ Each fact is None where the settings do not determine it; rules that need it are
 import math
 import re
 from functools import cached_property
-from typing import Any
 
 from trimtab.configs.settings import Setting, Settings
 
@@ -142,7 +141,7 @@ class Facts:
         self._corpus_tokens = corpus_tokens
         self._train_tokens = train_tokens
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """Return the value of a setting, unconverted."""
         return self.settings.get(name)
 
@@ -194,7 +193,7 @@ class Facts:
     # kind of training
     @cached_property
     def is_adapter(self) -> bool:
-        """Whether only adapters are trained (LoRA and its kin)."""
+        """Whether only adapters are trained (LoRA and the like)."""
         if self.get("adapter") is not None:
             return self.get("adapter") is True
         return bool(_ADAPTER.search(self.text("objective")) or _ADAPTER.search(self._file_name))

@@ -11,7 +11,7 @@ from trimtab.errors import ReadError
 __all__ = ["flat_config"]
 
 LAUNCHER = "launcher"
-"""Where a script's document keeps the options of torchrun, srun and their like."""
+"""Key under which a script's document keeps the options of torchrun, srun and the like."""
 
 
 def flat_config(path: Path) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from trimtab.configs.values import arithmetic, number
 
@@ -13,7 +12,7 @@ WHOLE = re.compile(r"\s*\$\{[^${}]*\}\s*")
 MAX_ROUNDS = 20
 
 
-def interpolate(tree: Mapping[str, Any]) -> dict[str, Any]:
+def interpolate(tree: Mapping[str, object]) -> dict[str, object]:
     """Return the tree with `${…}` replaced where the file itself gives the value.
 
     Absolute (`${model.hidden}`), relative (`${.hidden}`, `${..x}`), arithmetic resolvers
@@ -25,7 +24,7 @@ def interpolate(tree: Mapping[str, Any]) -> dict[str, Any]:
     return done
 
 
-def walk(node: Any, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def walk(node: object, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return one node with its references filled."""
     if isinstance(node, dict):
         return {key: walk(value, root, (*path, str(key))) for key, value in node.items()}
@@ -36,7 +35,7 @@ def walk(node: Any, root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return node
 
 
-def fill(text: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def fill(text: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return a text with its references filled, innermost first.
 
     A lone reference keeps its type.
@@ -46,21 +45,24 @@ def fill(text: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
         if found is None:
             return text
         value = resolve(found[1].strip(), root, path)
+        # A value that repeats itself in each round would grow without bound.
         if value is None or isinstance(value, dict) or len(str(value)) > 2000:
             return text
+        # `${a.b}` alone stands for a number or list, not for its text.
         if WHOLE.fullmatch(text) and not (isinstance(value, str) and "${" in value):
             return value
         text = text[: found.start()] + str(value) + text[found.end() :]
     return text
 
 
-def resolve(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def resolve(reference: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return the value of one reference, or None."""
     name, colon, rest = reference.partition(":")
     if not colon:
         return look_up(reference, root, path)
     arguments = [part.strip().strip("'\"") for part in rest.split(",")]
     name = name.strip().lower().removeprefix("oc.").removeprefix("calc_").removeprefix("math.")
+    # The environment of this machine is not the one the run had: only the fallback counts.
     if name in {"env", "environ", "select", "decode"}:
         return plain(arguments[-1]) if len(arguments) > 1 else None
     if name in {"eval", "calc", "math"}:
@@ -94,7 +96,7 @@ def calculate(name: str, values: list[float | int]) -> float | int | None:
     return arithmetic(f" {sign} ".join(f"({value!r})" for value in values))
 
 
-def look_up(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
+def look_up(reference: str, root: dict[str, object], path: tuple[str, ...]) -> object:
     """Return the value at a reference.
 
     One unknown first word is taken for the name of this file's root.
@@ -107,7 +109,7 @@ def look_up(reference: str, root: dict[str, Any], path: tuple[str, ...]) -> Any:
     return found if found is not None or dots or len(parts) < 2 else step_down(root, parts[1:])
 
 
-def step_down(node: Any, parts: list[str]) -> Any:
+def step_down(node: object, parts: list[str]) -> object:
     """Return the value at a path, or None."""
     for part in parts:
         if isinstance(node, list) and part.isdigit() and int(part) < len(node):
@@ -119,7 +121,7 @@ def step_down(node: Any, parts: list[str]) -> Any:
     return node
 
 
-def plain(text: str) -> Any:
+def plain(text: str) -> object:
     """Return a fallback value: a number where it reads as one."""
     found = number(text)
     return text if found is None else found

@@ -84,6 +84,7 @@ def fitting(
         not trains
         or "hidden" in run.values
         or "layers" in run.values
+        # Given weights bring their own shape, which a description beside them need not share.
         or run.get("pretrained") is True
     ):
         return None
@@ -97,6 +98,7 @@ def fitting(
         for d in descriptions
         if PurePath(d.path).parent == here and PurePath(d.path).name == USUAL_NAME
     ]
+    # The closest tie decides alone: a file that is named beats one that only lies beside.
     candidates = named or beside or anyhow
     return candidates[0] if len(candidates) == 1 else None
 

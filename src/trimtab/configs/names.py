@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 __all__ = ["Fact", "fact_table", "read_table"]
 
@@ -46,7 +46,7 @@ class FactRow(TypedDict, total=False):
 @cache
 def fact_table() -> Mapping[str, Fact]:
     """Return every fact by its name."""
-    table: dict[Group, dict[str, FactRow]] = read_table("names.toml")
+    table = cast("dict[Group, dict[str, FactRow]]", read_table("names.toml"))
     return {name: _fact(group, row) for group, rows in table.items() for name, row in rows.items()}
 
 
@@ -62,6 +62,6 @@ def _fact(group: Group, row: FactRow) -> Fact:
     )
 
 
-def read_table(name: str) -> Any:
+def read_table(name: str) -> dict[str, Any]:
     """Return a data file of this package."""
     return tomllib.loads((files("trimtab.configs") / name).read_text("utf-8"))

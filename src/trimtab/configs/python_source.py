@@ -7,7 +7,6 @@ import ast
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from trimtab.configs.document import Document, PathKey
 from trimtab.configs.text_sources import put
@@ -79,9 +78,9 @@ def halves_weights(node: ast.AST) -> bool:
 class PythonReader:
     """Collects what a body of statements assigns."""
 
-    def __init__(self, names: dict[str, Any] | None = None) -> None:
-        self.names: dict[str, Any] = names or {}
-        self.tree: dict[str, Any] = {}
+    def __init__(self, names: dict[str, object] | None = None) -> None:
+        self.names: dict[str, object] = names or {}
+        self.tree: dict[str, object] = {}
         self.lines: dict[PathKey, int] = {}
         self.sure = True
 
@@ -144,6 +143,7 @@ class PythonReader:
         found = self.value(value)
         if found is UNKNOWN:
             return
+        # Inside a branch a name keeps the value that it has outside of it.
         if len(path) == 1 and (self.sure or path[0] not in self.names):
             self.names[path[0]] = found
         self.store((*prefix, *path), found, value)
@@ -158,9 +158,9 @@ class PythonReader:
             self.store((*prefix, owner[0] if owner[-1] == "update" else owner[-1]), found, node)
 
     def option(self, node: ast.Call, prefix: PathKey) -> bool:
-        """Take a call that names an option.
+        """Take a call that names an option; return whether it is one.
 
-        Such as `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
+        Examples are `add_argument("--lr", default=…)` and `hyperparam("--lr", 3e-4)`.
         """
         first = node.args[0] if node.args else None
         if not (isinstance(first, ast.Constant) and isinstance(first.value, str)):
@@ -181,7 +181,7 @@ class PythonReader:
             self.store((*prefix, key.lstrip("-").replace("-", "_")), self.value(value), node)
         return True
 
-    def store(self, path: PathKey, value: Any, node: ast.AST) -> None:
+    def store(self, path: PathKey, value: object, node: ast.AST) -> None:
         """Put a value into the tree with its line."""
         if value is UNKNOWN:
             return
@@ -194,7 +194,7 @@ class PythonReader:
         put(self.tree, path, value)
         self.lines[path] = getattr(node, "lineno", 0)
 
-    def value(self, node: ast.expr, depth: int = 0) -> Any:
+    def value(self, node: ast.expr, depth: int = 0) -> object:
         """Return the value of an expression, a dict for a record, or UNKNOWN."""
         if depth > MAX_DEPTH:
             return UNKNOWN
@@ -238,19 +238,19 @@ class PythonReader:
             return self.value(node.body, depth + 1)
         return self.computed(node)
 
-    def looked_up(self, node: ast.expr, depth: int = 0) -> Any:
+    def looked_up(self, node: ast.expr, depth: int = 0) -> object:
         """Return what `cfg.x` or `data["x"]` stands for, or UNKNOWN."""
         path = dotted(node)
         if path is None:
             return UNKNOWN
-        found: Any = self.names.get(path[0], self.tree.get(path[0]))
+        found: object = self.names.get(path[0], self.tree.get(path[0]))
         for part in path[1:]:
             found = found.get(part) if isinstance(found, dict) and depth < MAX_DEPTH else None
         if found is None:
             return ".".join(path) if path[-1] in DTYPES else UNKNOWN
         return found
 
-    def computed(self, node: ast.expr) -> Any:
+    def computed(self, node: ast.expr) -> object:
         """Return constant arithmetic, with the names that are known."""
         names = {
             name: value for name, value in self.names.items() if isinstance(value, int | float)
@@ -260,7 +260,7 @@ class PythonReader:
         except (ValueError, TypeError, ArithmeticError):
             return UNKNOWN
 
-    def record(self, node: ast.Call, depth: int) -> Any:
+    def record(self, node: ast.Call, depth: int) -> object:
         """Return a call as its keyword arguments, or as the plain value that it stands for."""
         name = (dotted(node.func) or ("",))[-1]
         plain = self.plain_call(node, name, depth)
@@ -268,7 +268,7 @@ class PythonReader:
             return plain
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             return self.chained(node, depth)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for argument in [*node.args, *(k.value for k in node.keywords if k.arg is None)]:
             value = self.value(argument, depth + 1)
             if isinstance(value, dict):
@@ -277,6 +277,7 @@ class PythonReader:
             value = self.value(keyword.value, depth + 1) if keyword.arg else UNKNOWN
             if value is not UNKNOWN:
                 found[str(keyword.arg)] = value
+        # `setdefault`: a keyword of the same name, which the call states, wins.
         if PRESET.search(name):
             found.setdefault("preset", name)
         if not found:
@@ -285,10 +286,10 @@ class PythonReader:
             found.setdefault("_type", name)
         return found
 
-    def plain_call(self, node: ast.Call, name: str, depth: int) -> Any:
+    def plain_call(self, node: ast.Call, name: str, depth: int) -> object:
         """Return the value that a call stands for, UNKNOWN, or RECORD.
 
-        `field(default=…)` and a getenv give their default, `int(…)` and its kin their argument.
+        `field(default=…)` and `getenv` give their default, `int(…)` and the like their argument.
         """
         keywords = {k.arg: k.value for k in node.keywords if k.arg}
         if name == "field":
@@ -298,8 +299,9 @@ class PythonReader:
             return self.value(node.args[1], depth + 1) if len(node.args) == 2 else UNKNOWN
         if name in {"int", "float", "str", "bool", "round", "Field"} and node.args:
             given = self.value(node.args[0], depth + 1)
-            whole = name in {"int", "round"} and isinstance(given, float) and math.isfinite(given)
-            return int(given) if whole else given
+            if name in {"int", "round"} and isinstance(given, float) and math.isfinite(given):
+                return int(given)
+            return given
         if len(node.args) != 1 or keywords:
             return RECORD
         only = self.value(node.args[0], depth + 1)
@@ -307,7 +309,7 @@ class PythonReader:
             return f"{only}{LENGTHS[name]}"
         return only if isinstance(only, str) and NAMED.search(name) else RECORD
 
-    def chained(self, node: ast.Call, depth: int) -> Any:
+    def chained(self, node: ast.Call, depth: int) -> object:
         """Return a call on the result of a call as one record.
 
         `Config(…).with_callback("saver", Saver(…))` is the record of Config with `saver` below it.

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any
 
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
@@ -68,10 +67,10 @@ TRAINING = (
 def read_config(path: str | Path, frameworks: Sequence[Framework] | None = None) -> list[Settings]:
     """Read one config file, or every config of a directory, into settings by canonical name.
 
-    Command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python config
-    files, and arguments or settings stored as JSON (`{"args": […]}`, `{"config": {…}}`). The
-    framework is told by its keys; what is not one of `frameworks` is read by the common names of
-    settings alone, as framework "generic".
+    It reads command lines, sbatch and shell scripts, YAML, JSON, TOML, INI and gin files, Python
+    config files, and arguments or settings stored as JSON (`{"args": […]}`, `{"config": {…}}`). The
+    framework is recognized by its keys; any other config is read by the common names of settings
+    alone, as framework "generic".
 
     Args:
         path: A file or a directory. In a directory, files without a config's ending, and files that
@@ -154,6 +153,7 @@ def load(path: Path, *, stored_config: bool = True) -> list[Document]:
     """
     try:
         size = path.stat().st_size
+        # The size is checked before reading, and again after: a compressed file grows.
         if size > MAX_BYTES:
             raise ReadError(
                 f"{path}: {size} bytes is more than a config has (at most {MAX_BYTES}); is it the"
@@ -183,12 +183,15 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     own = runner(document, leaves, frameworks)
     framework = own or detect(document, leaves, frameworks)
     note = list(document.note)
+    # The order matters: facts, then the loss scale that DeepSpeed overrides, then doubts. A value
+    # in doubt is removed before anything is derived from it, and gets no default either.
     stated = stated_facts(document, leaves, framework, fills_in=own is not None)
     if (scaled := own_scaler(document.tree, stated)) is not None:
         if "loss_scale" in stated and scaled.get("loss_scale") != stated["loss_scale"]:
             note.append("the loss is scaled as DeepSpeed's config says, not by --loss-scale")
         stated = scaled
     no_clip = switched_off(leaves, "clip")
+    # `max_norm: null` turns clipping off, unless the framework then takes a default of its own.
     if no_clip is not None and not (framework is not None and framework.defaults.get("clip")):
         stated.setdefault("clip", Setting(0, "stated", no_clip.key, no_clip.line))
     name = framework.name if framework else "generic"
@@ -249,8 +252,9 @@ def unread_files(document: Document, files: Iterable[str]) -> Iterable[Doubt]:
 def named_files(leaves: Iterable[Leaf]) -> Iterable[str]:
     """Give the configs that keys such as `config_name` and `model_name_or_path` name."""
     for leaf in leaves:
-        named = squash(leaf.path[-1]) in REFERENCES and isinstance(leaf.value, str)
-        if named and CONFIG_FILE.fullmatch(leaf.value):
+        if squash(leaf.path[-1]) not in REFERENCES or not isinstance(leaf.value, str):
+            continue
+        if CONFIG_FILE.fullmatch(leaf.value):
             yield leaf.value
 
 
@@ -293,10 +297,10 @@ def knob(found: KeyCandidate, leaves: Iterable[Leaf]) -> Leaf:
 
 def defaults_for(
     framework: Framework, stated: Mapping[str, Setting], leaves: Iterable[Leaf]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the framework's defaults that apply.
 
-    None for a model description, and none for a key whose value the file leaves open.
+    No default applies to a model description, nor to a key whose value the file leaves open.
     """
     if not any(name in stated for name in TRAINING):
         return {}

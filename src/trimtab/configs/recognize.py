@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from trimtab.configs.document import Leaf, squash
 from trimtab.configs.names import Fact, fact_table
@@ -152,7 +151,7 @@ class KeyCandidate:
 
     fact: str
     leaf: Leaf
-    value: Any
+    value: object
     score: float
 
 
@@ -190,6 +189,7 @@ def candidates(leaf: Leaf) -> list[KeyCandidate]:
         if value is None:
             continue
         place = placed(name, fact, parents, aside)
+        # A weak key counts in full only under a parent that names the right part of a config.
         if base <= WEAK_FITTING:
             fits = bool(GROUP_WORDS.get(fact.group, frozenset()) & words_of(parents))
             if fact.kind == "text" and not fits:
@@ -206,7 +206,8 @@ def left_open(leaves: Iterable[Leaf]) -> set[str]:
     """
     found: set[str] = set()
     for leaf in leaves:
-        if unresolved(leaf.value) and leaf.value.strip():
+        # `key:` without any text is not a placeholder: the framework's default holds there.
+        if isinstance(leaf.value, str) and unresolved(leaf.value) and leaf.value.strip():
             found.update(
                 name for name, base in named(squash(leaf.path[-1]), "") if base >= PREFIXED
             )
@@ -288,14 +289,14 @@ def placed(name: str, fact: Fact, parents: list[str], aside: frozenset[str]) -> 
     return score
 
 
-def accepted(fact: Fact, value: Any) -> Any:
+def accepted(fact: Fact, value: object) -> object:
     """Return the value in the fact's kind, or None where it cannot be it."""
     if value is None or (unresolved(value) and fact.kind != "flag"):
         return None
     return KINDS.get(fact.kind, measured)(fact, value)
 
 
-def worded(_: Fact, value: Any) -> str | None:
+def worded(_: Fact, value: object) -> str | None:
     """Return a text, a list of texts as one; numbers and long texts are none."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ",".join(value)
@@ -304,13 +305,13 @@ def worded(_: Fact, value: Any) -> str | None:
     return value
 
 
-def paired(_: Fact, value: Any) -> tuple[float, float] | None:
+def paired(_: Fact, value: object) -> tuple[float, float] | None:
     """Return two numbers from 0 to 1."""
     found = pair(value)
     return found if found and all(0 <= part <= 1 for part in found) else None
 
 
-def lasting(fact: Fact, value: Any) -> Any:
+def lasting(fact: Fact, value: object) -> object:
     """Return a length of training as it is written, if it has a unit or a possible size."""
     length = None if isinstance(value, bool) else duration(value)
     if length is None:
@@ -319,7 +320,7 @@ def lasting(fact: Fact, value: Any) -> Any:
     return value if unit or fact.low <= amount <= fact.high or amount <= 0 else None
 
 
-def measured(fact: Fact, value: Any) -> Any:
+def measured(fact: Fact, value: object) -> object:
     """Return a number within the fact's bounds.
 
     A mistyped number of the optimizer stays as text.
@@ -337,7 +338,7 @@ def measured(fact: Fact, value: Any) -> Any:
     return found
 
 
-KINDS: Mapping[str, Callable[[Fact, Any], Any]] = {
+KINDS: Mapping[str, Callable[[Fact, object], object]] = {
     "flag": lambda _, value: flag(value),
     "bool": lambda _, value: value if isinstance(value, bool) else None,
     "text": worded,

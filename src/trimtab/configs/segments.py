@@ -1,7 +1,6 @@
 """Learning-rate schedules written as a list of segments, which hold warm-up, peak and end."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from trimtab.configs.document import PathKey, squash
 from trimtab.configs.settings import Setting
@@ -14,7 +13,7 @@ ENDS = {"endlearningrate", "endlr", "finallearningrate", "lrend"}
 LENGTHS = {"totaliters", "steps", "numsteps", "decaysteps", "iters", "totalsteps"}
 
 
-def segment_facts(tree: Any) -> dict[str, Setting]:
+def segment_facts(tree: object) -> dict[str, Setting]:
     """Return lr, min_lr and warmup_steps of a list of segments with start, end and length.
 
     {} where there is none.
@@ -39,7 +38,7 @@ def segment_facts(tree: Any) -> dict[str, Setting]:
 
 
 def lists(
-    node: Any, path: PathKey
+    node: object, path: PathKey
 ) -> Iterator[tuple[PathKey, list[tuple[float | None, float | None, float | None]]]]:
     """Give every list whose items have a start or an end of the learning rate."""
     if len(path) > 40:
@@ -60,8 +59,9 @@ def lists(
                 yield from lists(item, path)
 
 
-def read(item: Mapping[str, Any]) -> tuple[float | None, float | None, float | None] | None:
+def read(item: Mapping[str, object]) -> tuple[float | None, float | None, float | None] | None:
     """Return start, end and length of one segment, which may be nested under a scheduler's name."""
+    # `{"LinearWarmup": {"start_lr": …}}`: some frameworks name the scheduler around its values
     if len(item) == 1 and isinstance(inner := next(iter(item.values())), Mapping):
         item = inner
     named = {squash(str(key)): finite(value) for key, value in item.items()}

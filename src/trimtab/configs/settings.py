@@ -6,7 +6,7 @@ gives None, and no rule speaks of it.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["NAMES", "UNEVEN", "Doubt", "Origin", "Setting", "Settings"]
 
@@ -114,7 +114,7 @@ NAMES: Mapping[str, str] = {
 class Setting:
     """One value and where it comes from."""
 
-    value: Any
+    value: object
     origin: Origin = "stated"
     key: str = ""
     """The framework's own key, as a user would search for it: `--init-method-std`, `model.d_model`.
@@ -161,7 +161,7 @@ class Settings:
     names_files: tuple[str, ...] = ()
     """Configs that it names, read or not."""
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """Return the value of a setting, or None where it is absent."""
         if name not in NAMES:
             raise KeyError(name)

@@ -232,7 +232,8 @@ def words(text: str) -> list[str]:
 def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
     """Return a text with the known variables filled in; unknown ones stay as they are.
 
-    So does what would make it longer than `MAX_EXPANSION`: variables may double from line to line.
+    A variable also stays where its value would make the text longer than `MAX_EXPANSION`, since
+    variables may double from line to line.
     """
     left = MAX_EXPANSION
 
@@ -266,6 +267,7 @@ def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
                     else ""
                 )
             return found
+        # `${LR:-3e-4}`: the script's own fallback is the best guess where the caller sets nothing
         fallback = re.match(r":?[-=](.*)", rest)
         return (
             expand(fallback[1].strip("\"'"), variables, depth + 1)
@@ -275,7 +277,7 @@ def expand(text: str, variables: dict[str, str], depth: int = 0) -> str:
 
     if depth > MAX_DEPTH:  # a variable that holds itself
         return text
-    for _ in range(6):
+    for _ in range(6):  # a variable's value may name another variable
         left = MAX_EXPANSION
         grown = VARIABLE.sub(bounded, text)
         if grown == text or len(grown) > MAX_EXPANSION:

@@ -42,7 +42,7 @@ class Twin:
     qk_norm: bool = False
     embed_norm: bool = False
     init_std: float = math.sqrt(0.4 / 64)
-    """Of all matrices; output layers have it over √(2 layers)."""
+    """Standard deviation of all matrices; output layers have it over √(2 layers)."""
     mup: bool = False
     """Maximal update parametrisation, with `base_hidden` as the width at which both are alike."""
     base_hidden: int = 64

@@ -42,9 +42,7 @@ SUFFIXES = frozenset(BY_SUFFIX)
 
 
 def documents(name: str, text: str, *, stored_config: bool = True) -> Iterator[Document]:
-    """Yield the documents of a text.
-
-    With `${…}` filled in and the wrappers of stored facts removed.
+    """Yield the documents of a text, with `${…}` filled in and wrappers of stored facts removed.
 
     Args:
         name: Name of the file; its ending gives the syntax.

@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from typing import Any
 
 from trimtab.configs.document import Document, PathKey
 
@@ -28,6 +27,7 @@ def read_json(text: str) -> Document:
         try:
             tree = json.loads(text)
         except json.JSONDecodeError as error:
+            # Strict JSON first: the lenient pass costs two regular expressions over the whole text.
             bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else " ", text)
             bare = TRAILING_COMMA.sub(lambda m: m[1] or "", bare)
             try:
@@ -65,11 +65,12 @@ def read_assignments(text: str) -> Document:
 
     Macros `%NAME` are filled in.
     """
-    tree: dict[str, Any] = {}
+    tree: dict[str, object] = {}
     lines: dict[PathKey, int] = {}
     section: PathKey = ()
     block: PathKey = ()
     for row, line in enumerate(text.splitlines(), start=1):
+        # A sign inside a word, as in `a#b`, starts no comment.
         bare = re.sub(r"(^|\s)[#;].*$", "", line)
         if head := SECTION.fullmatch(bare):
             section = tuple(part for part in re.split(r"[.:/]", head[1].strip()) if part)
@@ -84,11 +85,12 @@ def read_assignments(text: str) -> Document:
         path = (*section, *block, *(part for part in re.split(r"[./]", found[1]) if part))
         put(tree, path, plain(found[2]))
         lines[path] = row
-    return Document(filled(tree, tree), "assignments", lines)
+    done = {key: filled(value, tree) for key, value in tree.items()}
+    return Document(done, "assignments", lines)
 
 
-def put(tree: dict[str, Any], path: PathKey, value: Any) -> None:
-    """Set a value at a path; a value that stands in the way makes room."""
+def put(tree: dict[str, object], path: PathKey, value: object) -> None:
+    """Set a value at a path; a plain value on the way is replaced."""
     for part in path[:-1]:
         below = tree.get(part)
         if not isinstance(below, dict):
@@ -97,9 +99,10 @@ def put(tree: dict[str, Any], path: PathKey, value: Any) -> None:
     tree[path[-1]] = value
 
 
-def plain(text: str) -> Any:
+def plain(text: str) -> object:
     """Return the value of a right-hand side: JSON where it is some, else text without quotes."""
     text = text.strip().rstrip(",")
+    # gin writes tuples with parentheses, which JSON does not have
     listed = f"[{text[1:-1]}]" if text.startswith("(") and text.endswith(")") else text
     try:
         return json.loads(listed.replace("'", '"'))
@@ -107,7 +110,7 @@ def plain(text: str) -> Any:
         return {"True": True, "False": False, "None": None}.get(text, text.strip("'\""))
 
 
-def filled(node: Any, root: dict[str, Any]) -> Any:
+def filled(node: object, root: dict[str, object]) -> object:
     """Return a tree whose macros `%NAME` have the value of NAME at the root."""
     if isinstance(node, dict):
         return {key: filled(value, root) for key, value in node.items()}
@@ -116,7 +119,7 @@ def filled(node: Any, root: dict[str, Any]) -> Any:
     return node
 
 
-def key_lines(text: str, tree: dict[str, Any]) -> dict[PathKey, int]:
+def key_lines(text: str, tree: dict[str, object]) -> dict[PathKey, int]:
     """Find the line of each key by looking on from the key before it; good enough to point at."""
     lines: dict[PathKey, int] = {}
     starts: dict[str, list[int]] = {}
@@ -125,7 +128,7 @@ def key_lines(text: str, tree: dict[str, Any]) -> dict[PathKey, int]:
             match.start(1) if match[1] else match.start(2)
         )
 
-    def walk(node: Any, path: PathKey) -> None:
+    def walk(node: object, path: PathKey) -> None:
         if isinstance(node, dict) and len(path) < 60:
             for key, value in node.items():
                 if starts.get(key):

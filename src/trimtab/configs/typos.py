@@ -83,10 +83,12 @@ def misspelt(
                     f"Megatron-LM's option is {option}",
                     "not-read",
                 )
+    # A Python file has names of its own for everything; one letter off means nothing there.
     if document.syntax == "python":
         return
     for leaf in leaves:
         parts = [squash(part) for part in leaf.path]
+        # Short keys are one letter from too many words: `lr` from `lm`, `eps` from `dps`.
         if finite(leaf.value) is None or len(parts[-1]) < SHORTEST or BESIDE_THE_POINT & set(parts):
             continue
         if is_known(parts, framework):
@@ -133,6 +135,7 @@ def nearest(key: str) -> tuple[str, str] | None:
         for known in fact_table()[name].keys
         if len(known) >= SHORTEST and is_one_off(key, known)
     }
+    # Two facts within one letter: which of them was meant is a guess, so neither is offered.
     return next(iter(found.items())) if len(found) == 1 else None
 
 

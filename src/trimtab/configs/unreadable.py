@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.configs.document import Document, Leaf, squash
 from trimtab.configs.frameworks import Framework
@@ -100,7 +100,8 @@ def doubtful(
             if name not in RANGES or name in found:
                 continue
             kind = judged(name, leaf, document, framework)
-            # what another key states stands; a value out of its range may have been taken, and goes
+            # A value under another key is kept. This key's own value may have been taken although
+            # it is out of range, and is then removed.
             taken = stated.get(name)
             if kind is None or (taken is not None and taken.key != leaf.key):
                 continue
@@ -154,6 +155,7 @@ def judged(name: str, leaf: Leaf, document: Document, framework: Framework | Non
         return None  # NaN and Inf are kept, for a rule to report
     if framework is None and "beta" not in squash(leaf.key) and name != "lr":
         return None  # a word of many meanings
+    # Only a framework that itself refuses the value makes it impossible rather than odd.
     strict = framework is not None and framework.name in SHARES
     return None if is_possible(name, amount, strict=strict) else "impossible"
 
@@ -194,7 +196,7 @@ def meant(text: str) -> str:
     return plain if plain != text and re.fullmatch(r"-?\d*\.?\d+([eE]-?\d+)?", plain) else ""
 
 
-def pair_kind(value: Any, key: str) -> Kind | None:
+def pair_kind(value: object, key: str) -> Kind | None:
     """Return what is wrong with a pair of betas."""
     if isinstance(value, str) and PLACEHOLDER.search(value):
         return None
@@ -207,7 +209,7 @@ def pair_kind(value: Any, key: str) -> Kind | None:
     return None if all(0 <= part < 1 for part in found) else "impossible"
 
 
-def text_of(value: Any) -> str:
+def text_of(value: object) -> str:
     """Return a value as written, shortened."""
     return str(value)[:40]
 

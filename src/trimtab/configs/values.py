@@ -5,7 +5,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 __all__ = [
     "NO",
@@ -31,7 +30,7 @@ DURATION = re.compile(
     r"(ba|batch(?:es)?|steps?|its?|iters?|updates?|ep|epochs?|dur|sp|samples?|tok|tokens?|T|%)"
 )
 UNITS = {"ba": "steps", "ep": "epochs", "dur": "ratio", "sp": "samples", "tok": "tokens"}
-OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+OPERATORS: Mapping[type, Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -39,7 +38,7 @@ OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
-CALLS: Mapping[str, Callable[..., Any]] = {
+CALLS: Mapping[str, Callable[..., object]] = {
     "int": int,
     "float": float,
     "round": round,
@@ -65,6 +64,7 @@ def number(value: object) -> float | int | None:
     if NUMBER.fullmatch(text):
         found = float(text.replace("_", ""))
         plain = "." not in text and "e" not in text.lower()
+        # int() of thousands of digits takes quadratic time, and Python refuses it above 4300.
         return int(text.replace("_", "")) if plain and len(text) < 40 else found
     if re.fullmatch(r"\d{1,3}(,\d{3})+", text):
         return int(text.replace(",", ""))
@@ -83,7 +83,7 @@ def finite(value: object) -> float | int | None:
     return found if found is not None and math.isfinite(found) else None
 
 
-def arithmetic(text: str, names: Mapping[str, Any] | None = None) -> float | int | None:
+def arithmetic(text: str, names: Mapping[str, object] | None = None) -> float | int | None:
     """Return the value of `8 / 3`, `2**16`, `4*H`; None where it is anything else. Never runs code.
 
     `names` gives the values of names. Powers are bounded, so no text costs more than its length.
@@ -96,8 +96,8 @@ def arithmetic(text: str, names: Mapping[str, Any] | None = None) -> float | int
 
 
 def calculate(
-    node: ast.expr, names: Mapping[str, Any], known: Callable[[ast.expr], Any] | None = None
-) -> Any:
+    node: ast.expr, names: Mapping[str, object], known: Callable[[ast.expr], object] | None = None
+) -> object:
     """Return the value of a constant expression; ValueError where it is not one.
 
     `known` gives the value of `a.b` and `a["b"]`.
@@ -110,7 +110,11 @@ def calculate(
         return names[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
         operand = calculate(node.operand, names, known)
-        return -operand if isinstance(node.op, ast.USub) else operand
+        if isinstance(node.op, ast.UAdd):
+            return operand
+        if not isinstance(operand, int | float | complex):
+            raise ValueError(f"{operand!r:.40} is not a number")
+        return -operand
     if isinstance(node, ast.BinOp):
         left, right = calculate(node.left, names, known), calculate(node.right, names, known)
         return combined(node.op, left, right)
@@ -123,20 +127,22 @@ def calculate(
     raise ValueError(type(node).__name__)
 
 
-def combined(operation: ast.operator, left: Any, right: Any) -> Any:
+def combined(operation: ast.operator, left: object, right: object) -> object:
     """Return the result of an operation on two numbers.
 
     Bounded, so that a text of a few characters cannot ask for a number of a million digits.
     """
-    if not all(isinstance(side, int | float) for side in (left, right)):
+    if not (isinstance(left, int | float) and isinstance(right, int | float)):
         raise ValueError(f"{left!r:.40} and {right!r:.40} are not two numbers")
     if isinstance(operation, ast.Pow):
         if abs(left) > 1e9 or abs(right) > 64:
             raise ValueError("power too large")
         return left**right
-    if isinstance(operation, ast.LShift) and 0 <= right <= 64 and isinstance(left, int):
-        return left << right
-    if isinstance(left, int) and isinstance(right, int) and max(abs(left), abs(right)) > 1e30:
+    whole = isinstance(left, int) and isinstance(right, int)
+    if isinstance(operation, ast.LShift) and whole and 0 <= right <= 64:
+        return int(left) << int(right)
+    # Python's integers have no largest value: a product of huge ones takes memory and time.
+    if whole and max(abs(left), abs(right)) > 1e30:
         raise ValueError("number too large")
     if type(operation) not in OPERATORS:
         raise ValueError(type(operation).__name__)
@@ -191,6 +197,7 @@ def flag(value: object) -> bool | None:
     """Return a value as a flag, or None."""
     if isinstance(value, bool):
         return value
+    # 2 under a flag's key is a level or a count, not "on".
     if isinstance(value, int | float) and value in (0, 1):
         return bool(value)
     if isinstance(value, str):

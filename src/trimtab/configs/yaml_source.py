@@ -1,7 +1,6 @@
 """Safe YAML: no objects are built, aliases and depth are bounded, unknown tags are plain values."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import yaml
 
@@ -21,6 +20,7 @@ def read_yaml(text: str) -> Iterator[Document]:
         ValueError: The text is no YAML (with the line), or grows too large by aliases.
     """
     try:
+        # The composer recurses in C, where too deep a nesting may end the process.
         refuse_depth(text)
         for root in filter(None, yaml.compose_all(text, Loader=LOADER)):
             builder = Builder()
@@ -59,8 +59,9 @@ class Builder:
         self.built = 0
         self.scalars = yaml.SafeLoader("")
 
-    def build(self, node: yaml.Node, path: PathKey) -> Any:
+    def build(self, node: yaml.Node, path: PathKey) -> object:
         """Return the plain value of a node."""
+        # Counted after aliases are expanded: a few lines of nested aliases make billions of values.
         self.built += 1
         if self.built > MAX_LEAVES or len(path) > MAX_DEPTH:
             raise ValueError(
@@ -71,6 +72,7 @@ class Builder:
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, str(i))) for i, item in enumerate(node.value)]
         self.lines.setdefault(path, node.start_mark.line + 1)
+        # `!!python/…` tags build objects; their text is all that is taken.
         if node.tag.startswith("tag:yaml.org,2002:") and "python" not in node.tag:
             if node.tag.endswith((":timestamp", ":binary")):
                 return str(node.value)
@@ -80,10 +82,10 @@ class Builder:
                 return str(node.value)
         return str(node.value)
 
-    def mapping(self, node: yaml.MappingNode, path: PathKey) -> dict[str, Any]:
+    def mapping(self, node: yaml.MappingNode, path: PathKey) -> dict[str, object]:
         """Return a mapping; what a merge key brings in gives way to what is written."""
-        merged: dict[str, Any] = {}
-        written: dict[str, Any] = {}
+        merged: dict[str, object] = {}
+        written: dict[str, object] = {}
         for key_node, value_node in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 sources = (

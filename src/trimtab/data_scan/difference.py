@@ -13,12 +13,11 @@ import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trimtab.data_scan.block import DataBlock, show
+from trimtab.data_scan.block import DataBlock, Elements, show
+from trimtab.data_scan.source_counts import Example
 
 __all__ = ["CleaningDifference", "NgramCounts", "by_lines"]
 
@@ -39,11 +38,12 @@ class NgramCounts:
         self.fours = np.zeros(1 << _HASH_BITS, np.int64)
         self.example = np.zeros(1 << _HASH_BITS, np.uint32)
 
-    def update(self, data: NDArray[np.uint8]) -> None:
+    def update(self, data: Elements) -> None:
         """Count the n-grams of a block; those over the edges of documents are few and count too."""
         if len(data) < 4:
             return
         raw = np.ascontiguousarray(data)
+        # Overlapping views of the bytes: no copy per n-gram.
         pairs = np.ndarray((len(raw) - 1,), "<u2", raw.data, strides=(1,))
         self.pairs += np.bincount(pairs, minlength=1 << 16)
         fours = np.ndarray((len(raw) - 3,), "<u4", raw.data, strides=(1,)).astype(np.uint32)
@@ -67,12 +67,12 @@ class NgramCounts:
 
 @dataclass
 class CleaningDifference:
-    """Before against after, over the text of both."""
+    """Compares the text before a cleaning step with the text after it."""
 
     before: NgramCounts = field(default_factory=NgramCounts)
     after: NgramCounts = field(default_factory=NgramCounts)
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """Of each document before, by the hash of its letters: hash, length, backslashes."""
+    """Documents before, by the hash of their letters: hash, length, backslashes."""
     capacity: int = 1 << 22
     num_before: int = 0
     num_after: int = 0
@@ -81,7 +81,7 @@ class CleaningDifference:
     num_new: int = 0
     inserted_bytes: int = 0
     inserted_backslashes: int = 0
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
     def add_before(self, block: DataBlock) -> None:
         """Take in a block of what went into the cleaning."""

@@ -13,21 +13,21 @@ permutation hashing, arXiv:1208.1259.
 
 import hashlib
 import itertools
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import DataBlock
+from trimtab.data_scan.block import DataBlock, Elements
 from trimtab.data_scan.source_counts import SourceCounts
 
-__all__ = ["Duplicates", "HashCounter"]
+__all__ = ["CounterState", "Duplicates", "DuplicatesState", "HashCounter"]
 
 _BINS, _ROWS = 64, 8
 _SHORTEST_BYTES = 128
 """Shorter documents have too few shingles for 64 bins, and are not compared."""
 _COMPARED_BYTES = 1 << 22
-"""Of a longer document this much is compared: its hashes would take eight times its size."""
+"""Of a longer document only this much is compared: its hashes take eight times its size."""
 _HEAD_BYTES = 64
 _HEADS_SEEN = 20
 """A beginning that came so often before is a template's."""
@@ -39,6 +39,23 @@ _MOST_EMPTY = 2
 _EMPTY = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 _SHINGLE_TOKENS = 5
+
+
+class CounterState(TypedDict):
+    """State of a `HashCounter`; the two arrays run in parallel."""
+
+    bits: int
+    hashes: NDArray[np.uint64]
+    times: NDArray[np.int64]
+
+
+class DuplicatesState(TypedDict):
+    """State of `Duplicates`; `keys` is None where near duplicates are not looked for."""
+
+    exact: CounterState
+    keys: CounterState | None
+    heads: CounterState
+    num_short: int
 
 
 class HashCounter:
@@ -66,7 +83,7 @@ class HashCounter:
             self.times = {h: n for h, n in self.times.items() if not h & mask}
         return before
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CounterState:
         """Return it as arrays."""
         return {
             "bits": self.bits,
@@ -74,7 +91,7 @@ class HashCounter:
             "times": np.fromiter(self.times.values(), np.int64, len(self.times)),
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: CounterState) -> None:
         """Go back to a state."""
         self.bits = int(state["bits"])
         self.times = dict(zip(state["hashes"].tolist(), state["times"].tolist(), strict=True))
@@ -106,6 +123,7 @@ class Duplicates:
                 account.add_total("docs_hashed", 1)
                 continue
             before = self.exact.add(_digest(raw[start * width : end * width]))
+            # A hash that is not sampled (-1) counts on neither side, so the share stays unbiased.
             if before >= 0:
                 account.add_total("docs_hashed", 1)
             if before > 0:
@@ -158,7 +176,7 @@ class Duplicates:
             )
         return tuple(notes)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> DuplicatesState:
         """Return both tables as arrays."""
         return {
             "exact": self.exact.state(),
@@ -167,7 +185,7 @@ class Duplicates:
             "num_short": self.num_short,
         }
 
-    def load(self, state: dict[str, Any]) -> None:
+    def load(self, state: DuplicatesState) -> None:
         """Go back to a state."""
         self.exact.load(state["exact"])
         self.heads.load(state["heads"])
@@ -190,7 +208,7 @@ def _note(account: SourceCounts, rule: str, block: DataBlock, docs: list[int]) -
     account.hit(rule, block, units, at)
 
 
-def shingle_hashes(data: NDArray[Any]) -> NDArray[np.uint64]:
+def shingle_hashes(data: Elements) -> NDArray[np.uint64]:
     """Return a 64-bit hash of the shingle that starts at each element, uint64 [n - shingle + 1]."""
     if data.dtype == np.uint8:
         n = len(data) - 7
@@ -205,6 +223,7 @@ def shingle_hashes(data: NDArray[Any]) -> NDArray[np.uint64]:
         hashes = np.zeros(n, np.uint64)
         for i in range(_SHINGLE_TOKENS):
             hashes = (hashes + data[i : i + n].astype(np.uint64)) * _MIX
+    # A multiplication mixes upwards only; the fold brings high bits down before the second one.
     hashes ^= hashes >> np.uint64(32)
     hashes *= _MIX
     return hashes
@@ -229,6 +248,7 @@ def band_keys(block: DataBlock, docs: NDArray[np.int64]) -> NDArray[np.uint64]:
     bins = ((values >> np.uint64(56)) & np.uint64(_BINS - 1)).astype(np.int64)
     least = np.full(len(docs) * _BINS, _EMPTY, np.uint64)
     np.minimum.at(least, row[doc] * _BINS + bins, values << np.uint64(8))
+    # The top 8 bits chose the bin, so they are shifted out of the value that is compared.
     bands = least.reshape(len(docs), _BINS // _ROWS, _ROWS)
     keys = np.zeros(bands.shape[:2], np.uint64) + np.arange(_BINS // _ROWS, dtype=np.uint64)
     for i in range(_ROWS):

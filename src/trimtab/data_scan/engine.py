@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 from trimtab.data_scan.block import DataBlock
 from trimtab.data_scan.difference import CleaningDifference, by_lines
-from trimtab.data_scan.duplicates import Duplicates
+from trimtab.data_scan.duplicates import Duplicates, DuplicatesState
 from trimtab.data_scan.epochs import EpochPlan, plan_epochs
 from trimtab.data_scan.findings import DataFinding, corpus_tokens, judge
 from trimtab.data_scan.passes import PASSES
 from trimtab.data_scan.places import check_state_place
-from trimtab.data_scan.source_counts import SourceCounts
+from trimtab.data_scan.source_counts import CountsState, SourceCounts
 from trimtab.data_scan.sources import ReadSettings, expand, find_sources, open_source
 from trimtab.data_scan.state import load_state, save_state
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
@@ -58,7 +58,7 @@ class Progress:
     total: int
     """0 where nobody knows."""
     scanned_bytes: int
-    """Over all sources."""
+    """Bytes read so far, over all sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def scan(
     """Scan every source under the paths, and compare the input and output of a cleaning step.
 
     Args:
-        paths: Files and directories; a path that cannot be read is told in `errors` and stops
+        paths: Files and directories; a path that cannot be read is listed in `errors` and stops
             nothing.
         settings: What is looked for.
         before: Files before the cleaning step.
@@ -124,6 +124,20 @@ def scan(
     )
 
 
+class _JobState(TypedDict):
+    """What a resumed scan needs; written by `save_state`."""
+
+    schema: int
+    of: list[object]
+    next_file: int
+    cursor: int
+    under_way: bool
+    scanned_bytes: int
+    errors: list[dict[str, str]]
+    accounts: list[CountsState]
+    duplicates: DuplicatesState | None
+
+
 class _Job:
     def __init__(
         self,
@@ -156,6 +170,7 @@ class _Job:
                 self._scan_file(path)
             except (ReadError, MissingExtraError, OSError) as error:
                 self.errors.append({"path": str(path), "error": str(error)})
+                # A file that fails at its first block has no figures; a later failure leaves some.
                 if self.under_way and not self.accounts[-1].num_units:
                     self.accounts.pop()
                 elif self.under_way:
@@ -172,6 +187,7 @@ class _Job:
             )
             self.under_way = True
         account = self.accounts[-1]
+        # Block and cursor advance together: a state saved here neither repeats nor skips a block.
         for block, cursor in reader.blocks(self.cursor, account.num_units):
             self._take(block, account)
             self.cursor = cursor
@@ -201,12 +217,12 @@ class _Job:
         if len(block.ids):
             account.num_units = int(block.ids[-1]) + 1
 
-    def _described(self) -> list[Any]:
+    def _described(self) -> list[object]:
         """Return what a note is good for: these settings on these files."""
         files = [[str(f), f.stat().st_size, f.stat().st_mtime_ns] for f in self.files]
         return [repr(self.settings), files]
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> _JobState:
         return {
             "schema": 2,
             "of": self._described(),
@@ -226,11 +242,11 @@ class _Job:
             )
         if not self.state_path.exists():  # ended before its first note
             return
-        state = load_state(self.state_path)
+        state = cast("_JobState", load_state(self.state_path))
         if state.get("schema") != 2 or state["of"] != self._described():
             raise ReadError(
                 f"{self.state_path}: was noted on other data or settings; leave out --resume to"
-                " begin anew"
+                " start from the beginning"
             )
         self.next_file, self.cursor, self.under_way = (
             state["next_file"],
@@ -239,7 +255,7 @@ class _Job:
         )
         self.scanned_bytes, self.errors = state["scanned_bytes"], state["errors"]
         self.accounts = [SourceCounts.from_state(a) for a in state["accounts"]]
-        if self.duplicates is not None:
+        if self.duplicates is not None and state["duplicates"] is not None:
             self.duplicates.load(state["duplicates"])
 
 

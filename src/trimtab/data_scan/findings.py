@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,23 +11,25 @@ from trimtab.data_scan.difference import CleaningDifference
 from trimtab.data_scan.epochs import EpochPlan
 from trimtab.data_scan.passes import NOT_JUDGED, RATIO_STEPS
 from trimtab.data_scan.rules import DataRule, data_rules
-from trimtab.data_scan.source_counts import MAX_EXAMPLES, SourceCounts, Tally
+from trimtab.data_scan.source_counts import MAX_EXAMPLES, Example, SourceCounts, Tally
 from trimtab.signals.robust import mad_sigma
 
-__all__ = ["DataFinding", "corpus_tokens", "figures", "judge"]
+__all__ = ["DataFinding", "Figures", "corpus_tokens", "figures", "judge"]
 
 Severity = Literal["error", "warning", "info"]
+Figures: TypeAlias = dict[str, Any]
+"""A row of the table as JSON holds it: counts, shares, names; docs/formats.md lists the fields."""
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 BYTES_PER_TOKEN = 4
-"""Of English under the usual tokenizers; only to estimate the tokens of text."""
+"""Typical for English under common tokenizers; only used to estimate the tokens of text."""
 OUTLIER_SPREADS = 8.0
 OUTLIER_DISTANCE = 0.15
 """A piece is an outlier below median - max(8 robust spreads, 0.15): an artefact in half of a batch
 moved the ratio by 3.5 to 9 spreads in trimtab's own lab, prose of one source stays within 0.1."""
 SOUND_RATIO = {"text": 0.12, "tokens": 0.20}
-"""And below this: in a mixture the median says little. Of Python's standard library as text nothing
-is below 0.12, nor are Chinese, tables of numbers or LaTeX; the artefacts of our tests are below
-0.08. Two bytes a token hold more: ids of prose come to 0.75."""
+"""An outlier is also below this: in a mixture the median says little. Nothing in Python's standard
+library as text is below 0.12, nor are Chinese, tables of numbers or LaTeX; the artefacts of our
+tests are below 0.08. Two bytes a token hold more: ids of prose come to 0.75."""
 _FEWEST_JUDGED = 20
 
 
@@ -45,7 +47,7 @@ class DataFinding:
     where: str = ""
     count: int = 0
     """Units hit."""
-    examples: tuple[Mapping[str, Any], ...] = ()
+    examples: tuple[Example, ...] = ()
     ranges: tuple[tuple[int, int], ...] = field(default=(), repr=False)
     """[first, last] of the units hit, where leaving them out is the remedy."""
 
@@ -81,7 +83,7 @@ def corpus_tokens(accounts: Iterable[SourceCounts]) -> tuple[int, bool]:
     return total, estimated
 
 
-def figures(account: SourceCounts) -> dict[str, Any]:
+def figures(account: SourceCounts) -> Figures:
     """Return the row of a source in the table; shares are of its units or documents."""
     totals, units = account.totals, max(account.num_units, 1)
     counts = account.counts[account.counts > 0] / max(account.counts.sum(), 1)
@@ -120,7 +122,7 @@ def figures(account: SourceCounts) -> dict[str, Any]:
     }
 
 
-def _of_origin(name: str, counts: Mapping[str, int]) -> dict[str, Any]:
+def _of_origin(name: str, counts: Mapping[str, int]) -> Figures:
     """Return the row of the documents that say they are from one origin."""
     units = max(counts.get("units", 0), 1)
     shares = {
@@ -158,7 +160,7 @@ def _finding(
     rule: DataRule,
     account: SourceCounts,
     count: int,
-    examples: Sequence[Mapping[str, Any]],
+    examples: Sequence[Example],
     ranges: tuple[tuple[int, int], ...],
 ) -> DataFinding:
     share = count / max(account.num_units, 1)
@@ -265,7 +267,7 @@ def _of_lengths(account: SourceCounts) -> Iterator[DataFinding]:
             values={"documents": empty, "share": empty / docs},
             why=rule.why,
             source=rule.source,
-            instead="build the index anew without them",
+            instead="rebuild the index without them",
             where=account.path,
             count=empty,
         )

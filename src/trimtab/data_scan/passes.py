@@ -6,7 +6,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, DataBlock
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Elements
 from trimtab.data_scan.runs import MAX_SPAN, MIN_RUN_BYTES, find_runs
 from trimtab.data_scan.source_counts import SourceCounts
 
@@ -214,7 +214,7 @@ _MARKS: dict[str, tuple[bytes, ...]] = {
 UTF-8 as Latin-1 or Windows-1252 makes of accents, quotes and spaces; no language writes them."""
 
 
-def _places(data: NDArray[np.uint8], raw: bytes, mark: bytes) -> NDArray[np.int64]:
+def _places(data: Elements, raw: bytes, mark: bytes) -> NDArray[np.int64]:
     """Return the positions of a mark.
 
     Vectorized, since a loop of `bytes.find` is slow where the mark is common.

@@ -1,9 +1,9 @@
 """Parquet and Arrow files: the text column alone, a batch at a time. Needs the `data` extra."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +15,40 @@ __all__ = ["Columns"]
 
 _FIELDS = ("text", "content", "raw_content", "body", "document", "article", "code")
 _ROWS = 1024
+
+
+class _Field(Protocol):
+    """What is used of `pyarrow.Field`; pyarrow has no types of its own."""
+
+    name: str
+    type: object
+
+
+class _Column(Protocol):
+    """What is used of `pyarrow.Array`."""
+
+    offset: int
+    null_count: int
+
+    def __len__(self) -> int: ...
+
+    def cast(self, target: object, /) -> "_Column": ...
+
+    def buffers(self) -> tuple[object, memoryview, memoryview | None]: ...
+
+    def to_pylist(self) -> list[str | None]: ...
+
+
+class _Batch(Protocol):
+    """What is used of `pyarrow.RecordBatch`."""
+
+    num_rows: int
+    num_columns: int
+    nbytes: int
+
+    def column(self, index: int, /) -> _Column: ...
+
+    def slice(self, offset: int, length: int, /) -> "_Batch": ...
 
 
 class Columns:
@@ -44,14 +78,14 @@ class Columns:
         try:
             for number, batch in enumerate(self._batches()):
                 if number >= cursor:
-                    yield _block(pa, batch, next_id), number + 1
+                    yield _block(batch, next_id), number + 1
                     next_id += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             raise ReadError(
                 f"{self.path}: cannot be read as a table ({str(error)[:200]}); check the file"
             ) from error
 
-    def _batches(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[_Batch]:
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -59,23 +93,23 @@ class Columns:
             magic = file.read(6)
         if magic.startswith(b"PAR1"):
             with parquet.ParquetFile(self.path) as table:
-                names = self._columns(pa, table.schema_arrow)
+                names = self._columns(table.schema_arrow)
                 for batch in table.iter_batches(batch_size=_ROWS, columns=names):
                     yield batch.select(names)
             return
         with pa.memory_map(str(self.path)) as source:
             if magic == b"ARROW1":
                 reader = pa.ipc.open_file(source)
-                names = self._columns(pa, reader.schema)
+                names = self._columns(reader.schema)
                 for i in range(reader.num_record_batches):
                     yield from _cut(reader.get_batch(i).select(names))
             else:
                 stream = pa.ipc.open_stream(source)
-                names = self._columns(pa, stream.schema)
+                names = self._columns(stream.schema)
                 for batch in stream:
                     yield from _cut(batch.select(names))
 
-    def _columns(self, pa: Any, schema: Any) -> list[str]:
+    def _columns(self, schema: Iterable[_Field]) -> list[str]:
         """Return the column of the text.
 
         The second is the column of origins, if there is one.
@@ -83,9 +117,10 @@ class Columns:
         Raises:
             ReadError: There is no column of text.
         """
-        texts = [
-            f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)
-        ]
+        from pyarrow import types
+
+        texts = [f.name for f in schema if types.is_string(f.type) or types.is_large_string(f.type)]
+        # The usual names first: a table may have other text columns, such as a title, before them.
         for name in (self.field,) if self.field else (*_FIELDS, *texts):
             if name in texts:
                 origin = (o for o in ((self.by,) if self.by else ORIGINS) if o in texts)
@@ -98,24 +133,27 @@ class Columns:
         )
 
     @staticmethod
-    def _shown(column: Any, texts: list[str]) -> str:
+    def _shown(column: _Field, texts: list[str]) -> str:
         return str(column.name) if column.name in texts else f"{column.name} ({column.type})"
 
 
-def _cut(batch: Any) -> Iterator[Any]:
+def _cut(batch: _Batch) -> Iterator[_Batch]:
     """Yield a batch in slices that make blocks of bounded size."""
     rows = _ROWS if batch.nbytes < BLOCK_BYTES * 64 else 64
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
 
 
-def _block(pa: Any, batch: Any, first_id: int) -> DataBlock:
+def _block(batch: _Batch, first_id: int) -> DataBlock:
+    import pyarrow as pa
+
     column = batch.column(0).cast(pa.large_binary())
     count = len(column)
     _, offsets, values = column.buffers()
     starts = np.frombuffer(offsets, np.int64)[column.offset : column.offset + count + 1]
     raw = np.frombuffer(values, np.uint8) if values is not None else np.zeros(0, np.uint8)
     data = raw[starts[0] : starts[-1]] if count else raw[:0]
+    # A slice of a column shares the buffers of the whole, so its offsets do not start at 0.
     starts = (starts - starts[0]) if count else np.zeros(1, np.int64)
     ids = np.arange(first_id, first_id + count, dtype=np.int64)
     says = batch.column(1).to_pylist() if batch.num_columns > 1 else []

@@ -61,10 +61,7 @@ class TarShard:
         return block_of(docs, next_id, num_unreadable=bad, size_bytes=size, origins=says)
 
     def _samples(self) -> Iterator[tuple[bytes | None, str]]:
-        """Yield each sample's text, None for one whose text cannot be read.
-
-        And where it is from.
-        """
+        """Yield each sample's text, None where it cannot be read, and its origin."""
         key, text = None, b""
         readable = True
         with opened(self.path, 0) as stream:
@@ -76,6 +73,7 @@ class TarShard:
                         if not member.isreg():
                             continue
                         name = member.name.rpartition("/")
+                        # WebDataset: members with one name up to the first dot are one sample
                         here = f"{name[0]}/{name[2].partition('.')[0]}"
                         if here != key:
                             if key is not None:
@@ -88,8 +86,8 @@ class TarShard:
             except (tarfile.TarError, OSError, EOFError, ValueError) as error:
                 where = "" if key is None else f" behind sample {key}"
                 raise ReadError(
-                    f"{self.path}: cannot be read as a tar shard{where} ({error}); make the shard"
-                    " anew"
+                    f"{self.path}: cannot be read as a tar shard{where} ({error}); write the"
+                    " shard again"
                 ) from error
         if key is not None:
             yield text if readable else None, self._origin
@@ -100,13 +98,14 @@ class TarShard:
         Raises:
             ReadError: More than zeros follows it.
         """
+        # tarfile takes the end of the file for the end of the archive, so a cut shard looks whole.
         if metered.total_bytes <= end_bytes:
             self.notes.append("the shard has no mark of its end; it may have been cut there")
         while rest := metered.rest():
             if rest.strip(b"\0"):
                 raise ReadError(
                     f"{self.path}: something lies behind the end of the archive (two shards in one"
-                    " file?); readers of tar leave it out; make the shard anew"
+                    " file?); readers of tar leave it out; write the shard again"
                 )
 
     def _text(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes | None:

@@ -6,12 +6,12 @@ Nothing is unpickled.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Unit
+from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Elements, Unit
 from trimtab.errors import ReadError
 
 __all__ = ["Tokens", "megatron", "npy", "raw_bin"]
@@ -30,12 +30,12 @@ class Tokens:
     """Tokens in a row in a file, cut into samples of `context` tokens."""
 
     path: Path
-    dtype: np.dtype[Any]
+    dtype: np.dtype[np.integer]
     offset: int
     num_tokens: int
     context: int
     doc_ends: NDArray[np.int64] | None = None
-    """int64 [docs]: token after each document; None where the file does not tell documents."""
+    """int64 [docs]: token after each document; None where the file does not mark documents."""
     unit: Unit = "sample"
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Tokens:
                 cursor = end
 
     def _block_end(self, cursor: int, per_block: int) -> int:
-        """Return where a block ends: at a sample's edge, or at a document's where they are told."""
+        """Return where a block ends: at a sample's edge, or a document's where they are marked."""
         end = min(cursor + per_block, self.num_tokens)
         if self.doc_ends is None:
             return end
@@ -68,14 +68,14 @@ class Tokens:
         whole = int(self.doc_ends[last - 1]) if last else cursor
         return whole if whole > cursor else end  # a document longer than a block is cut
 
-    def _read(self, file: BinaryIO, cursor: int, end: int) -> NDArray[Any]:
+    def _read(self, file: BinaryIO, cursor: int, end: int) -> Elements:
         file.seek(self.offset + cursor * self.dtype.itemsize)
         raw = file.read((end - cursor) * self.dtype.itemsize)
         whole = len(raw) - len(raw) % self.dtype.itemsize
         tokens = np.frombuffer(raw[:whole], self.dtype)
         return tokens.astype(np.uint16) if self.dtype.itemsize == 1 else tokens  # uint8 means text
 
-    def _block(self, data: NDArray[Any], cursor: int) -> DataBlock:
+    def _block(self, data: Elements, cursor: int) -> DataBlock:
         end, size = cursor + len(data), self.context
         edges = np.arange(cursor // size * size + size, end, size, dtype=np.int64)
         starts = np.concatenate(([cursor], edges, [end])).astype(np.int64)
@@ -116,12 +116,12 @@ def megatron(index: Path, context: int) -> Tokens:
         or (np.diff(docs) < 0).any()
     ):
         raise ReadError(
-            f"{index}: sizes or documents are negative or out of order; build the index anew"
+            f"{index}: sizes or documents are negative or out of order; rebuild the index"
         )
     ends = np.cumsum(sizes, dtype=np.int64)
     if len(sizes) and not np.array_equal(pointers, (ends - sizes) * dtype.itemsize):
         raise ReadError(
-            f"{index}: sequences do not lie end to end in {binary.name}; merge the data anew"
+            f"{index}: sequences do not lie end to end in {binary.name}; merge the data again"
         )
     num = int(ends[-1]) if len(ends) else 0
     if num * dtype.itemsize > size_bytes:
@@ -133,7 +133,9 @@ def megatron(index: Path, context: int) -> Tokens:
     return Tokens(binary, dtype, 0, num, context, doc_ends)
 
 
-def _read_index(index: Path, file: BinaryIO) -> tuple[np.dtype[Any], Any, Any, Any]:
+def _read_index(
+    index: Path, file: BinaryIO
+) -> tuple[np.dtype[np.integer], NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
     head = file.read(_HEADER_BYTES)
     if len(head) < _HEADER_BYTES or not head.startswith(_MAGIC):
         raise ReadError(
@@ -189,7 +191,7 @@ def npy(path: Path, context: int) -> Tokens:
             f"{path}: cannot be read as a numpy array ({why}); save it with numpy.save"
         ) from error
     if any(n < 0 for n in shape):
-        raise ReadError(f"{path}: says that it has the shape {shape}; save it anew")
+        raise ReadError(f"{path}: says that it has the shape {shape}; save it again")
     if dtype.kind not in "iu" or len(shape) not in (1, 2) or (fortran and len(shape) > 1):
         raise ReadError(
             f"{path}: holds {dtype} of shape {shape}; expected integer tokens [tokens] or [samples,"
@@ -201,7 +203,7 @@ def npy(path: Path, context: int) -> Tokens:
 
 
 def raw_bin(path: Path, context: int, dtype: str | None) -> Tokens:
-    """Return the tokens of a `.bin` without an index; llm.c's header tells the dtype, else `dtype`.
+    """Return the tokens of a `.bin` without an index; llm.c's header gives the dtype, else `dtype`.
 
     Raises:
         ReadError: Nobody says what the numbers are.

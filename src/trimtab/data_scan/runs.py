@@ -7,10 +7,11 @@ where all of them hold.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from trimtab.data_scan.block import Elements
 
 __all__ = ["MAX_SPAN", "MIN_REPEATS", "MIN_RUN_BYTES", "Runs", "find_runs"]
 
@@ -32,7 +33,11 @@ class Runs:
 
 
 def find_runs(
-    data: NDArray[Any], edges: NDArray[np.int64], *, min_length: int = 0, max_span: int = MAX_SPAN
+    data: Elements,
+    edges: NDArray[np.int64],
+    *,
+    min_length: int = 0,
+    max_span: int = MAX_SPAN,
 ) -> Runs:
     """Return every run of one n-gram of 1 to `max_span` elements, repeated `MIN_REPEATS` times.
 
@@ -42,7 +47,7 @@ def find_runs(
     Args:
         data: integers [n].
         edges: int64 [units + 1], rising, from 0 to n; no run crosses one.
-        min_length: Shortest stretch told, in elements.
+        min_length: Shortest stretch reported, in elements.
         max_span: Longest span looked for.
 
     Cost: about max_span * n / (the sampling step, 8 to 100) comparisons; 1 to 5 ns per byte.
@@ -75,7 +80,7 @@ def _within(inner: NDArray[np.int64], outer: NDArray[np.int64]) -> NDArray[np.bo
 
 
 def _of_span(
-    data: NDArray[Any], edges: NDArray[np.int64], span: int, shortest: int
+    data: Elements, edges: NDArray[np.int64], span: int, shortest: int
 ) -> Iterator[tuple[int, int]]:
     """Yield runs of one span, each as [start, end)."""
     equal_needed = shortest - span  # consecutive i with data[i] == data[i - span]

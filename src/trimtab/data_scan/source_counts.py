@@ -2,18 +2,31 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.data_scan.block import DataBlock, show
 
-__all__ = ["MAX_EXAMPLES", "SourceCounts", "Tally"]
+__all__ = ["MAX_EXAMPLES", "CountsState", "Example", "SourceCounts", "Tally"]
+
+CountsState: TypeAlias = dict[str, Any]
+"""The fields of `SourceCounts` by name, as JSON values and arrays."""
 
 MAX_EXAMPLES = 3
 MAX_ORIGINS = 100
 OTHER_ORIGINS = "(others)"
+
+
+class Example(TypedDict):
+    """A stretch of data that shows what a rule found."""
+
+    id: int
+    offset: int
+    text: str
+    path: NotRequired[str]
+    """The file, where the finding is about several."""
 
 
 @dataclass
@@ -22,7 +35,7 @@ class Tally:
 
     ranges: list[list[int]] = field(default_factory=list)
     """[first, last] of unit numbers, rising."""
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[Example] = field(default_factory=list)
 
     @property
     def num_units(self) -> int:
@@ -32,6 +45,7 @@ class Tally:
     def add(self, ids: Iterable[int]) -> None:
         """Add units, in rising order from one call to the next; the last one may come again."""
         for number in ids:
+            # Neighbours are merged at once: a rule that hits every unit keeps one range.
             if self.ranges and number <= self.ranges[-1][1] + 1:
                 self.ranges[-1][1] = max(number, self.ranges[-1][1])
             else:
@@ -67,8 +81,8 @@ class SourceCounts:
     """How many documents have each length."""
     tallies: dict[str, Tally] = field(default_factory=dict)
     origins: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By where documents say they are from: units, bytes, compressed, judged, and units hit by each
-    rule."""
+    """Origin as documents state it → units, bytes, compressed, judged, and units hit by each rule.
+    """
     notes: list[str] = field(default_factory=list)
 
     def hit(
@@ -100,11 +114,12 @@ class SourceCounts:
     def add_of_origin(self, origin: str, name: str, number: int) -> None:
         """Add to a named count of an origin; beyond `MAX_ORIGINS` origins share one row."""
         if origin not in self.origins and len(self.origins) >= MAX_ORIGINS:
+            # A field such as a URL has one value per document, and would fill memory.
             origin = OTHER_ORIGINS
         counts = self.origins.setdefault(origin, {})
         counts[name] = counts.get(name, 0) + number
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> CountsState:
         """Return it as JSON and arrays."""
         state = dict(vars(self))
         state["ratio_low"] = np.frombuffer(bytes(self.ratio_low), np.uint8)
@@ -119,8 +134,8 @@ class SourceCounts:
         return state
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> "SourceCounts":
-        """Return what `state` was taken of."""
+    def from_state(cls, state: CountsState) -> "SourceCounts":
+        """Return the counts that `state` was taken of."""
         lengths, tallies = state["lengths"], state["tallies"]
         return cls(
             **{

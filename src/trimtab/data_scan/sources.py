@@ -69,7 +69,7 @@ def expand(paths: list[str]) -> FoundFiles:
         if path.is_dir():
             _walk(path, found)
         elif path.is_symlink() and not path.exists():
-            found._fail(given, "is a link that leads nowhere; mend it, or give the file itself")
+            found._fail(given, "is a link that leads nowhere; correct it, or give the file itself")
         elif not path.exists():
             found._fail(given, "does not exist; give a file of data, or a directory of them")
         elif path.suffix == ".bin" and path.with_suffix(".idx").exists():
@@ -96,6 +96,7 @@ def _walk(root: Path, found: FoundFiles) -> None:
             if _is_data(path, found):
                 files.append(path)
     files.sort()
+    # A Megatron .bin is read through its .idx; listing both would scan it twice.
     indexed = {p.with_suffix(".bin") for p in files if p.suffix == ".idx"}
     files = [p for p in files if p not in indexed]
     found.files += files
@@ -151,6 +152,6 @@ def _begins_with_json(path: Path) -> bool:
     with open_data(path) as stream:
         try:
             start = stream.read1(4096).lstrip()
-        except ReadError:  # told where it is read in earnest
+        except ReadError:  # the reader reports it when it reads the whole file
             start = b""
     return start.startswith((b'{"', b"{ "))

@@ -4,29 +4,32 @@ import json
 import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["load_state", "save_state"]
 
 
-def save_state(path: Path, state: dict[str, Any]) -> None:
+def save_state(path: Path, state: Mapping[str, object]) -> None:
     """Write a state; a kill at any time leaves the old one or the new one.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    arrays: dict[str, NDArray[np.generic]] = {}
     text = json.dumps(_take_arrays(state, arrays)).encode()
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # no file of another's
     try:
         with temporary.open("wb") as file:
             np.savez(file, allow_pickle=False, json=np.frombuffer(text, np.uint8), **arrays)
             file.flush()
+            # Without it the rename may reach the disk before the data.
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
@@ -57,14 +60,14 @@ def load_state(path: Path) -> dict[str, Any]:
     ) as error:
         raise ReadError(
             f"{path}: holds no state of a scan, or a damaged one; leave out --resume and take it"
-            " away to begin anew"
+            " away to start from the beginning"
         ) from error
     if not isinstance(state, dict) or "accounts" not in state:
         raise ReadError(f"{path}: holds no state of a scan")
     return state
 
 
-def _take_arrays(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+def _take_arrays(value: object, arrays: dict[str, NDArray[np.generic]]) -> object:
     if isinstance(value, np.ndarray):
         name = f"a{len(arrays)}"
         arrays[name] = value
@@ -76,7 +79,7 @@ def _take_arrays(value: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     return value
 
 
-def _put_arrays(value: Any, saved: Any) -> Any:
+def _put_arrays(value: object, saved: Mapping[str, NDArray[np.generic]]) -> object:
     if isinstance(value, dict):
         if set(value) == {"__array__"}:
             return saved[value["__array__"]]

@@ -1,14 +1,12 @@
 """The terminal output of the scan: a line per source, then the findings, most severe first."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from trimtab.data_scan.engine import ScanResult
-from trimtab.data_scan.findings import DataFinding, corpus_tokens, figures
+from trimtab.data_scan.findings import DataFinding, Figures, corpus_tokens, figures
 from trimtab.text import visible
 
 __all__ = ["render_scan"]
@@ -67,7 +65,7 @@ def _sources(result: ScanResult) -> Text:
     return Text("\n".join(lines))
 
 
-def _line(name: str, row: Mapping[str, Any]) -> str:
+def _line(name: str, row: Figures) -> str:
     """Return the line of a file, or of what in it is from one origin."""
     shares = ("escapes", "repeats", "markup", "exact_duplicates", "near_duplicates")
     cells = (

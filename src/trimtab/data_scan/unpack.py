@@ -9,14 +9,17 @@ import io
 import lzma
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import zstandard
 
 from trimtab.errors import ReadError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 __all__ = ["open_data"]
 
@@ -39,8 +42,13 @@ _DAMAGED = (OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError, EOFError, 
 
 
 class _Decoder(Protocol):
-    eof: bool
-    unused_data: bytes
+    @property
+    def eof(self) -> bool: ...
+
+    @property
+    def unused_data(self) -> bytes: ...
+
+    def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
 
 
 @contextmanager
@@ -81,17 +89,18 @@ class _Unpacked(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any, /) -> int:
+    def readinto(self, buffer: "WriteableBuffer", /) -> int:
+        target = memoryview(buffer).cast("B")
         try:
-            while not self._ready and self._more(len(buffer)):
+            while not self._ready and self._more(len(target)):
                 pass
         except _DAMAGED as error:
             raise ReadError(
-                f"{self._path}: the {self._form} stream is damaged ({str(error)[:100]}); make the"
-                " shard anew"
+                f"{self._path}: the {self._form} stream is damaged ({str(error)[:100]}); write the"
+                " shard again"
             ) from error
-        size = min(len(buffer), len(self._ready))
-        buffer[:size] = self._ready[:size]
+        size = min(len(target), len(self._ready))
+        target[:size] = self._ready[:size]
         self._ready = self._ready[size:]
         self._given += size
         if self._given > max(MAX_SMALL_BYTES, MAX_EXPANSION * self._taken):
@@ -126,14 +135,15 @@ class _Unpacked(io.RawIOBase):
         return packed
 
     def _unpack(self, wanted: int) -> bytes:
-        decoder: Any = self._decoder
+        decoder = self._decoder
         packed, self._packed = self._packed, b""
         if self._form == "zstd":
-            done: bytes = decoder.decompress(packed)
+            done = decoder.decompress(packed)
         else:
             done = decoder.decompress(packed, wanted)
         if self._form == "gzip":
-            self._packed = decoder.unconsumed_tail
+            # Only zlib hands back what it did not get to; the others keep it inside.
+            self._packed = getattr(decoder, "unconsumed_tail", b"")
         if decoder.eof:
             self._packed = decoder.unused_data
         return done
@@ -148,18 +158,18 @@ class _Unpacked(io.RawIOBase):
         if not (rest.startswith(magic) or (self._form == "zstd" and rest[1:4] == b"\x2a\x4d\x18")):
             raise ReadError(
                 f"{self._path}: something that is no {self._form} lies behind the end of the"
-                " stream; make the shard anew"
+                " stream; write the shard again"
             )
         self._packed, self._decoder = rest, _decoder(self._form)
         return True
 
 
 def _decoder(form: str) -> _Decoder:
-    makers: dict[str, Any] = {
+    makers: dict[str, Callable[[], _Decoder]] = {
         "gzip": lambda: zlib.decompressobj(31),
         "xz": lzma.LZMADecompressor,
         "bzip2": bz2.BZ2Decompressor,
-        "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+        # It takes no `max_length`, and is never given one.
+        "zstd": lambda: cast("_Decoder", zstandard.ZstdDecompressor().decompressobj()),
     }
-    made: _Decoder = makers[form]()
-    return made
+    return makers[form]()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.config_rules.lint import ConfigFinding
 from trimtab.config_rules.rules import rule_table
@@ -23,7 +23,7 @@ def found(
     severity: Severity,
     message: str,
     *,
-    values: Mapping[str, Any] | None = None,
+    values: Mapping[str, object] | None = None,
     instead: str = "",
 ) -> ConfigFinding:
     """Return a finding under a rule of the table."""

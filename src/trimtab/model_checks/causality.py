@@ -35,9 +35,7 @@ class Lookahead:
 
 
 def look_ahead(model: nn.Module, anatomy: Anatomy) -> Lookahead | None:
-    """Run a model twice, in eval mode and from the same random state.
-
-    With another last token the second time.
+    """Run a model twice in eval mode, from one random state, with two different last tokens.
 
     Args:
         model: Gives logits, float [B, T, V], for tokens, int64 [B, T]; it is left as it was.
@@ -56,7 +54,7 @@ def look_ahead(model: nn.Module, anatomy: Anatomy) -> Lookahead | None:
     with as_it_was(model, anatomy):
         try:
             return _compare(model, tokens, vocab)
-        except Exception:  # noqa: BLE001 (why no pass is possible is told by the pass with a loss)
+        except Exception:  # noqa: BLE001 (the pass with a loss reports why)
             return None
 
 
@@ -80,7 +78,7 @@ def _compare(model: nn.Module, tokens: Tensor, vocab: int) -> Lookahead | None:
 
 
 def judge_lookahead(seen: Lookahead | None) -> Iterator[ConfigFinding]:
-    """Tell a model whose earlier logits a later token changes."""
+    """Report a model whose earlier logits a later token changes."""
     if seen is None or seen.earlier <= TOLERANCE:
         return
     yield found(

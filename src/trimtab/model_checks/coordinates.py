@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
 
 __all__ = ["Coordinates", "coordinate_check"]
 
@@ -54,7 +55,7 @@ class Coordinates:
         ]
         return "\n".join(rows)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON can hold it."""
         return {"passed": self.passed} | asdict(self)
 
@@ -67,8 +68,8 @@ def coordinate_check(
     build: Callable[[int], tuple[nn.Module, torch.optim.Optimizer]],
     widths: Sequence[int] = (64, 128, 256),
     *,
-    batch: Any = None,
-    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    batch: object = None,
+    loss: LossFunction | None = None,
     steps: int = 4,
     seeds: int = 2,
 ) -> Coordinates:
@@ -120,10 +121,11 @@ def _change(
     build: Callable[[int], tuple[nn.Module, torch.optim.Optimizer]],
     width: int,
     seed: int,
-    batch: Any,
-    loss: Callable[[nn.Module, Any], Tensor] | None,
+    batch: object,
+    loss: LossFunction | None,
     steps: int,
 ) -> dict[str, float]:
+    # The caller's random state stays as it was, although torch is seeded for each model.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model, optimizer = build(width)
@@ -135,7 +137,7 @@ def _change(
             if batch is None
             else batch
         )
-        judge = loss or token_loss
+        judge: LossFunction = loss or token_loss
         before = _activations(model, given, judge)
         for _ in range(steps):
             optimizer.zero_grad(set_to_none=True)
@@ -149,17 +151,15 @@ def _change(
     }
 
 
-def _activations(
-    model: nn.Module, batch: Any, loss: Callable[[nn.Module, Any], Tensor]
-) -> dict[str, Tensor]:
+def _activations(model: nn.Module, batch: object, loss: LossFunction) -> dict[str, Tensor]:
     """Return the output of every leaf with a matrix.
 
     The whole model has the name "output".
     """
     kept: dict[str, Tensor] = {}
 
-    def keeper(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def keeper(name: str) -> Callable[[nn.Module, object, object], None]:
+        def keep(_module: nn.Module, _inputs: object, output: object) -> None:
             value = getattr(output, "logits", output)
             if isinstance(value, Tensor) and value.dtype.is_floating_point:
                 kept[name] = value.detach().float()

@@ -7,7 +7,7 @@ import json
 import math
 import stat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["AskedStds", "from_hf_config"]
 
@@ -42,6 +42,10 @@ _TRUNCATED = "_no_grad_trunc_normal_"
 """Where torch.nn.init.trunc_normal_ ends up, also where it was imported by name."""
 
 
+_Argument: TypeAlias = "float | Tensor"
+"""What the operations that fill a tensor are called with."""
+
+
 class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes, for each tensor that is filled while it is active, the std that the fill asks for.
 
@@ -54,7 +58,7 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Start without a record."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._stds: dict[int, float] = {}
-        self._truncated: Any = None
+        self._truncated: object = None
 
     def __enter__(self) -> AskedStds:
         """Start recording.
@@ -67,7 +71,7 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         """Stop."""
         super().__exit__(*raised)  # type: ignore[no-untyped-call]
         if self._truncated is not None:
@@ -75,19 +79,21 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+        func: Callable[..., object],
+        types: object,
+        args: tuple[_Argument, ...] = (),
+        kwargs: dict[str, _Argument] | None = None,
+    ) -> object:
         """Run the operation, and note what it does to its first argument."""
         result = func(*args, **(kwargs or {}))
         if args and isinstance(args[0], Tensor):
-            self._note(str(func), args, kwargs or {})
+            self._note(str(func), args[0], args[1:], kwargs or {})
         return result
 
-    def _note(self, name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        key, rest = self._key(args[0]), list(args[1:])
+    def _note(
+        self, name: str, filled: Tensor, rest: Sequence[_Argument], named: Mapping[str, _Argument]
+    ) -> None:
+        key = self._key(filled)
         operation = name.removeprefix("aten.").partition(".")[0]
         if operation == "normal_":
             self._stds[key] = float(named.get("std", rest[1] if len(rest) > 1 else 1.0))
@@ -96,7 +102,7 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
             high = float(named.get("to", rest[1] if len(rest) > 1 else 1.0))
             self._stds[key] = (high - low) / math.sqrt(12)
         elif operation in ("zero_", "fill_", "ones_like", "zeros_like"):
-            self._stds[key] = 0.0 if args[0]._base is None else self._stds.get(key, 0.0)
+            self._stds[key] = 0.0 if filled._base is None else self._stds.get(key, 0.0)
         elif operation in ("mul_", "div_") and rest and isinstance(rest[0], int | float):
             self._stds[key] = self._stds.get(key, math.nan) * (
                 abs(rest[0]) if operation == "mul_" else 1 / abs(rest[0])
@@ -118,7 +124,9 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return {n: std for n, std in known if std is not None}
 
 
-def _plain_normal(tensor: Tensor, mean: float, std: float, *_cut: Any, **_named: Any) -> Tensor:
+def _plain_normal(
+    tensor: Tensor, mean: float, std: float, *_cut: object, **_named: object
+) -> Tensor:
     with torch.no_grad():
         return tensor.normal_(mean, std)
 
@@ -163,7 +171,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
     return model, asked.by_name(model)
 
 
-def _stated(file: Path) -> Any:
+def _stated(file: Path) -> object:
     """Return what a file of JSON says.
 
     Raises:
@@ -183,7 +191,7 @@ def _stated(file: Path) -> Any:
         raise ReadError(f"{file}: is not JSON ({error}); give a model's config.json") from error
 
 
-def _check_sizes(file: Path, stated: Mapping[str, Any]) -> None:
+def _check_sizes(file: Path, stated: Mapping[str, object]) -> None:
     """Refuse counts of layers and experts that no model has: each is a module, and is made.
 
     Raises:

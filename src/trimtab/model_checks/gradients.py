@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GradientPass",
+    "LossFunction",
     "as_it_was",
     "judge_loss",
     "judge_touch",
@@ -33,6 +34,9 @@ __all__ = [
 ]
 
 _ROWS, _TOKENS = 2, 16
+
+LossFunction: TypeAlias = "Callable[[nn.Module, Any], Tensor]"
+"""(model, batch) → scalar. The batch is `Any`: each function declares the type that it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +59,7 @@ def tiny_batch(vocab: int, device: torch.device, *, seed: int = 0) -> Tensor:
     return torch.randint(vocab, (_ROWS, _TOKENS + 1), generator=source).to(device)
 
 
-def logits_of(output: Any) -> Tensor:
+def logits_of(output: object) -> Tensor:
     """Return the logits of a model's output.
 
     A tensor, something with `.logits`, or the first of several.
@@ -80,7 +84,7 @@ def token_loss(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def run_once(
-    model: nn.Module, anatomy: Anatomy, batch: Any, loss: Callable[[nn.Module, Any], Tensor] | None
+    model: nn.Module, anatomy: Anatomy, batch: object, loss: LossFunction | None
 ) -> GradientPass:
     """Do one pass in train mode and restore weights, gradients, buffers and random state.
 
@@ -98,9 +102,10 @@ def run_once(
     entering: list[float] = []
     with as_it_was(model, anatomy), _first_input(model, anatomy, entering):
         try:
-            value = (loss or token_loss)(model, given)
+            chosen: LossFunction = loss or token_loss
+            value = chosen(model, given)
             value.backward()  # type: ignore[no-untyped-call]
-        except Exception as error:  # noqa: BLE001 (whatever the user's code raises is told)
+        except Exception as error:  # noqa: BLE001 (any error of the user's code is reported)
             return GradientPass(
                 failed=(
                     f"{type(error).__name__}:"
@@ -121,9 +126,9 @@ def run_once(
 
 @contextlib.contextmanager
 def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
-    """Fill weights that are exactly 0 with small noise, and put all back afterwards.
+    """Fill weights that are exactly 0 with small noise, and put everything back afterwards.
 
-    All: weights, gradients, buffers, the mode and the random state.
+    Weights, gradients, buffers, the mode and the random state are restored.
     """
     modes = [(m, m.training) for m in model.modules()]
     grads = [(p, p.grad) for p in model.parameters()]
@@ -166,11 +171,11 @@ def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> I
     first = next(iter(blocks.children()))
     embedded: list[Tensor] = []
 
-    def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def keep(_module: nn.Module, _inputs: object, output: object) -> None:
         if isinstance(output, Tensor):
             embedded.append(output.detach().float())
 
-    def note(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def note(_module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
         given = inputs[0] if inputs else named.get("hidden_states")
         if isinstance(given, Tensor) and not entering and embedded:
             entering.append(_share(embedded[0], given.detach().float()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from trimtab.model_checks.anatomy import local
 from trimtab.model_checks.book import found, listed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from trimtab.config_rules.lint import ConfigFinding
     from trimtab.model_checks.anatomy import Anatomy
@@ -131,10 +131,9 @@ def _judge_membership(
 def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     """Return state → type, such as `exp_avg` → `fp32`.
 
-    Before the first step from a trial on scratch.
-
-    The trial updates three numbers of each parameter type with an optimizer of the same class and
-    settings. A class that cannot be made that way gives nothing.
+    Before the first step there is no state, so a trial makes some. The trial updates three numbers
+    of each parameter type with an optimizer of the same class and settings. A class that cannot be
+    made that way gives nothing.
     """
     types: dict[str, set[str]] = {}
     for state in optimizer.state.values():
@@ -143,12 +142,14 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
         for dtype in {w.dtype for g in optimizer.param_groups for w in g["params"]}:
             weight = torch.zeros(3, dtype=dtype, requires_grad=True)
             weight.grad = torch.ones_like(weight)
+            # `defaults` may hold keys that the constructor does not take.
             taken = inspect.signature(type(optimizer)).parameters
             defaults = {k: v for k, v in optimizer.defaults.items() if k in taken}
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    trial: Any = type(optimizer)([weight], **defaults)
+                    make: Callable[..., torch.optim.Optimizer] = type(optimizer)
+                    trial = make([weight], **defaults)
                     trial.step()
             except (TypeError, ValueError, RuntimeError):
                 continue
@@ -157,7 +158,7 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     return {name: "/".join(sorted(found_types)) for name, found_types in types.items()}
 
 
-def _note(state: Mapping[str, Any], types: dict[str, set[str]]) -> None:
+def _note(state: Mapping[str, object], types: dict[str, set[str]]) -> None:
     for name, value in state.items():
         if isinstance(value, Tensor) and local(value).numel() > 1:
             types.setdefault(name, set()).add(

@@ -13,7 +13,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -110,7 +110,7 @@ class Parity:
         states = {r.status for r in self.layouts}
         return "agrees" in states and not states & {"differs", "failed"}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON can hold it."""
         return {
             "passed": self.passed,
@@ -134,7 +134,7 @@ def parity(
     Loss, gradients, clipped gradients, replicas, updates.
 
     Args:
-        build: Gives the case anew, the same each time. A function at the top of a module that can
+        build: Gives a fresh case, the same each time. A function at the top of a module that can
             be imported (ranks are processes of their own); a script needs `if __name__ ==
             "__main__":`.
         layouts: Of `LAYOUTS`.
@@ -290,7 +290,7 @@ def _work(
 ) -> None:
     torch.set_num_threads(1)
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)  # remarks on speed
-    answer: dict[str, Any]
+    answer: dict[str, object]
     try:
         reference = _train(build(), None, steps, dtype, {})
         _check_reference(reference)
@@ -315,6 +315,18 @@ def _work(
         raise SystemExit(1)
 
 
+class _Difference(TypedDict):
+    """Fields of a `TensorDifference`, as one rank writes them for the parent."""
+
+    step: int
+    phase: str
+    tensor: str
+    rank: int
+    error: float
+    tolerance: float
+    message: str
+
+
 class _NotFiniteError(Exception):
     """One process alone runs into NaN or Inf."""
 
@@ -326,17 +338,19 @@ def _check_reference(reference: Trace) -> None:
         _NotFiniteError: Names the first step and what it is.
     """
     for (step, phase, name), value in reference.items():
-        if value is not None and not bool(torch.isfinite(value).all()):
+        if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
             what = "NaN" if bool(torch.isnan(value).any()) else "Inf"
             where = f"the {_PHASES[phase]}{' of ' + name if name else ''}"
             raise _NotFiniteError(
-                f"{where} of one process alone is {what} at step {step}; mend that first, layouts"
-                " were not compared"
+                f"{where} of one process alone is {what} at step {step}; correct that first,"
+                " layouts were not compared"
             )
 
 
-Trace = dict[tuple[int, int, str], Any]
-"""(step, phase, parameter) → the whole tensor."""
+Traced: TypeAlias = "Tensor | str | None"
+Trace = dict[tuple[int, int, str], Traced]
+"""(step, phase, parameter) → the whole tensor, None without a gradient; a message under `replicas`.
+"""
 
 
 def _train(
@@ -353,7 +367,7 @@ def _train(
     torch.manual_seed(0)
     batch = _cast(case.batch, dtype)
     model, ways, mine = (case.model, 1, 0) if layout is None else place(case, layout)
-    own, trace = part_of(batch, ways, mine), dict[tuple[int, int, str], Any]()
+    own, trace = part_of(batch, ways, mine), dict[tuple[int, int, str], Traced]()
     start = {n: whole(w) for n, w in plain_names(model)}
     for step in range(1, steps + 1):
         case.optimizer.zero_grad(set_to_none=True)
@@ -377,7 +391,7 @@ def _train(
     return trace
 
 
-def _cast(batch: Any, dtype: torch.dtype) -> Any:
+def _cast(batch: object, dtype: torch.dtype) -> object:
     if isinstance(batch, Tensor):
         return batch.to(dtype) if batch.dtype.is_floating_point else batch
     if isinstance(batch, dict):
@@ -421,10 +435,10 @@ def clip_whole(model: nn.Module, limit: float) -> float:
     return norm
 
 
-def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dict[str, Any]:
+def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dict[str, object]:
     """Hold one's own trace against the reference, and take the first difference of all ranks."""
     largest = dict.fromkeys(_PHASES, 0.0)
-    first: dict[str, Any] | None = None
+    first: _Difference | None = None
     scale = {s: _norm_of(reference, s) for s in {key[0] for key in reference}}
     names = {n: i for i, n in enumerate(dict.fromkeys(k[2] for k in reference))}
     for key in sorted(trace, key=lambda k: (k[0], k[1], names[k[2]])):
@@ -438,7 +452,7 @@ def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dic
         if first is None and not error <= tolerance[phase]:
             where = f"{phase} of {tensor}" if tensor else phase
             told = (
-                trace[key]
+                str(trace[key])
                 if phase == "replicas"
                 else f"step {step}: {where} differs by {error:.2g} (tolerance {tolerance[phase]:g})"
             )
@@ -451,7 +465,8 @@ def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dic
                 "tolerance": tolerance[phase],
                 "message": told,
             }
-    every: list[Any] = [None] * dist.get_world_size()
+    every: list[tuple[_Difference | None, dict[str, float]]]
+    every = [(None, {})] * dist.get_world_size()
     dist.all_gather_object(every, (first, largest))
     firsts = [f for f, _ in every if f is not None]
     worst = {p: max(mine[p] for _, mine in every) for p in _PHASES}
@@ -470,14 +485,14 @@ def _norm_of(reference: Trace, step: int) -> float:
     grads = [
         v.double().norm()
         for (s, phase, _), v in reference.items()
-        if s == step and phase == 1 and v is not None
+        if s == step and phase == 1 and isinstance(v, Tensor)
     ]
     return float(torch.stack(grads).norm()) if grads else 0.0
 
 
-def _error(ours: Tensor | None, theirs: Tensor | None, scale: float) -> float:
+def _error(ours: Traced, theirs: Traced, scale: float) -> float:
     """Return the relative difference; what is 1e-9 of the whole gradient, or less, counts as 0."""
-    if ours is None or theirs is None:
+    if not isinstance(ours, Tensor) or not isinstance(theirs, Tensor):
         return 0.0 if ours is theirs else float("inf")
     if isinstance(ours, DTensor) or ours.shape != theirs.shape:
         return float("inf")

@@ -23,7 +23,11 @@ from trimtab.model_checks.book import found, listed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor.parallel import ParallelStyle
+
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
 
 __all__ = ["LAYOUTS", "LayoutCase", "check_replicas", "part_of", "place", "plain_names", "whole"]
 
@@ -34,24 +38,26 @@ least 4."""
 
 @dataclass(kw_only=True)
 class LayoutCase:
-    """What `build` gives: a model and how one step of it is done. Made anew for every layout."""
+    """What `build` gives: a model and how one step of it is done. Every layout gets a fresh one."""
 
     model: nn.Module
     """Fresh, on the CPU, the same on every call: seed in `build`."""
     optimizer: torch.optim.Optimizer
-    """Over the model's parameters; they are exchanged for their shards."""
-    loss: Callable[[nn.Module, Any], Tensor]
+    """Optimizer of the model's parameters, which are exchanged for their shards."""
+    loss: LossFunction
     """(model, batch) → scalar, a mean over the batch."""
     batch: Any
     """Tensors, or lists or dictionaries of them, with the samples along dimension 0."""
-    clip: float | Callable[[nn.Module], Any] | None = None
+    clip: float | Callable[[nn.Module], object] | None = None
     """Largest global gradient norm, or your own function of the model; None does not clip."""
-    tensor_plan: Mapping[str, Any] | Callable[[bool], Mapping[str, Any]] | None = None
+    tensor_plan: (
+        Mapping[str, ParallelStyle] | Callable[[bool], Mapping[str, ParallelStyle]] | None
+    ) = None
     """Plan for `parallelize_module`, or a function that gives it, asked with whether the sequence
     is split. Without one, tensor-parallel layouts are left out."""
-    after_backward: Callable[[nn.Module], Any] | None = None
+    after_backward: Callable[[nn.Module], object] | None = None
     """Your own synchronisation of gradients, if there is one."""
-    after_step: Callable[[nn.Module], Any] | None = None
+    after_step: Callable[[nn.Module], object] | None = None
 
 
 def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
@@ -62,6 +68,7 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
     """
     ranks, rank = dist.get_world_size(), dist.get_rank()
     names = {id(w): n for n, w in case.model.named_parameters()}
+    # Sharding replaces the parameters, so the optimizer's groups are kept by name and refilled.
     held = [[names[id(w)] for w in group["params"]] for group in case.optimizer.param_groups]
     model, ways, mine = case.model, ranks, rank
     if layout == "ddp":
@@ -72,6 +79,7 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
         _split(case, init_device_mesh("cpu", (ranks,)), sequence=layout.endswith("sp"))
         ways, mine = 1, 0
     elif layout in ("fsdp+tp", "fsdp+tp+sp"):
+        # Two ranks for tensor parallelism, and at least two groups of them to shard over.
         if ranks < 4 or ranks % 2:
             raise ConfigError(f"layout {layout!r} needs 4, 6, … ranks and there are {ranks}")
         mesh = init_device_mesh("cpu", (ranks // 2, 2), mesh_dim_names=("dp", "tp"))
@@ -86,14 +94,15 @@ def place(case: LayoutCase, layout: str) -> tuple[nn.Module, int, int]:
     return model, ways, mine
 
 
-def _shard(model: nn.Module, mesh: Any) -> None:
+def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
     blocks = dissect(model).blocks_name
+    # FSDP2 gathers per sharded module: blocks first, or all weights are gathered at once.
     for block in model.get_submodule(blocks).children() if blocks is not None else ():
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 
-def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
+def _split(case: LayoutCase, mesh: DeviceMesh, *, sequence: bool) -> None:
     plan = case.tensor_plan(sequence) if callable(case.tensor_plan) else case.tensor_plan
     if plan is None:
         raise ConfigError(
@@ -103,7 +112,7 @@ def _split(case: LayoutCase, mesh: Any, *, sequence: bool) -> None:
     parallelize_module(case.model, mesh, dict(plan))
 
 
-def part_of(batch: Any, ways: int, mine: int) -> Any:
+def part_of(batch: object, ways: int, mine: int) -> object:
     """Return this rank's samples of a batch.
 
     Raises:
@@ -134,7 +143,7 @@ def plain_names(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def check_replicas(
-    model: nn.Module, step: int = 0, *, every_steps: int = 1, group: Any = None
+    model: nn.Module, step: int = 0, *, every_steps: int = 1, group: dist.ProcessGroup | None = None
 ) -> tuple[ConfigFinding, ...]:
     """Return a finding on parameters that should be equal on several ranks and are not.
 
@@ -154,11 +163,13 @@ def check_replicas(
     if step % every_steps or not dist.is_initialized():
         return ()
     mine = {name: (_shard_of(w), *_seal(w)) for name, w in plain_names(model)}
-    every: list[dict[str, tuple[Any, int, float]]] = [{} for _ in range(dist.get_world_size(group))]
+    every: list[dict[str, tuple[object, int, float]]] = [
+        {} for _ in range(dist.get_world_size(group))
+    ]
     dist.all_gather_object(every, mine, group=group)
     wrong: dict[str, list[float]] = {}
     for name in mine:
-        seals: dict[Any, set[int]] = {}
+        seals: dict[object, set[int]] = {}
         for other in every:
             key, bits, _ = other[name]
             seals.setdefault(key, set()).add(bits)
@@ -182,7 +193,7 @@ def check_replicas(
     )
 
 
-def _shard_of(weight: Tensor) -> tuple[Any, ...]:
+def _shard_of(weight: Tensor) -> tuple[object, ...]:
     """Return what names the part that this rank holds."""
     if not isinstance(weight, DTensor):
         return ()
@@ -193,6 +204,7 @@ def _shard_of(weight: Tensor) -> tuple[Any, ...]:
 
 
 def _seal(weight: Tensor) -> tuple[int, float]:
+    # The local shard: gathering the whole would need a collective for each weight.
     held = weight._local_tensor if isinstance(weight, DTensor) else weight
     plain = held.detach().cpu().contiguous()
     return zlib.crc32(plain.view(torch.uint8).numpy().tobytes()), float(plain.double().norm())

@@ -32,11 +32,10 @@ from trimtab.model_checks.weights import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from torch import Tensor
+    from collections.abc import Iterator, Mapping
 
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
     from trimtab.model_checks.weights import Position, TensorStats
 
 __all__ = ["Audit", "audit"]
@@ -68,7 +67,7 @@ class Audit:
         if wrong:
             raise ConfigError("; ".join(wrong))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON can hold it."""
         return {
             "facts": dict(self.facts),
@@ -81,12 +80,12 @@ def audit(
     model: nn.Module,
     optimizer: torch.optim.Optimizer | None = None,
     *,
-    batch: Any = None,
-    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    batch: object = None,
+    loss: LossFunction | None = None,
     scaler: object | None = None,
     dtype: Literal["fp16", "bf16", "fp32"] | None = None,
     position: Position | None = None,
-    checkpoint: Mapping[str, Any] | None = None,
+    checkpoint: Mapping[str, object] | None = None,
     trained: bool = False,
     asked_stds: Mapping[str, float] | None = None,
 ) -> Audit:
@@ -101,7 +100,7 @@ def audit(
         scaler: The loss scaler, if there is one.
         dtype: Type of autocast.
         position: What the config says of positions.
-        checkpoint: The model's state in a checkpoint to go on from: layers it lacks are told.
+        checkpoint: The model's state in a checkpoint to go on from: layers it lacks are reported.
         asked_stds: Parameter → std that the init asks for, for a model on the meta device
             (`drawn.AskedStds`).
         trained: The weights are no longer the first ones: their size is then not judged.
@@ -126,6 +125,7 @@ def audit(
     if not trained:
         found += judge_matrices(anatomy, rows, tamed=tamed)
         found += judge_embeddings(rows, kind=kind, effective=done.effective_std, tamed=tamed)
+        # ln V is the expected first loss only for random tokens and cross-entropy.
         if batch is None and loss is None:
             found += judge_loss(done, anatomy.vocab)
     if batch is None and loss is None and not done.failed:

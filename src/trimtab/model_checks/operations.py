@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from trimtab.model_checks.book import found, listed
 from trimtab.model_checks.gradients import token_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from trimtab.config_rules.lint import ConfigFinding
+    from trimtab.model_checks.gradients import LossFunction
 
 __all__ = [
     "Loss",
@@ -62,9 +63,7 @@ def attention_scores(
     device: str = "cpu",
     dtype: torch.dtype = torch.float16,
 ) -> Scores:
-    """Compute one attention score with the scale n = 1/√d outside, inside.
-
-    And fused into the product.
+    """Compute one attention score with the scale n = 1/√d outside, inside and fused into q·k.
 
     With q = k = 60 and d = 128 the product is 460 800, seven times fp16's largest number, 65 504;
     scaled inside it is 40 729. A backend that accumulates in fp32 and scales before it rounds does
@@ -96,6 +95,7 @@ def attention_scores(
             f"device {device!r} cannot multiply {dtype}: {str(error).splitlines()[0]}"
         ) from error
     product = query * key * head_dim
+    # Computed in float64 and rounded once, as a kernel does that accumulates in high precision.
     outside = (torch.tensor(product, dtype=torch.float64).to(dtype) * n).item()
     return Scores(
         product=product,
@@ -121,7 +121,7 @@ def judge_scores(scores: Scores) -> Iterator[ConfigFinding]:
             "L29",
             "warning",
             f"baddbmm on {scores.device} in {scores.dtype} overflows at q·k = {scores.product:.0f},"
-            f" its alpha notwithstanding; scaled inside the score is {scores.inside:.0f}",
+            f" despite its alpha; scaled inside the score is {scores.inside:.0f}",
             values=values,
             instead="(q·√n)(k·√n), n = 1/√d; or a fused attention kernel; or bf16",
         )
@@ -174,9 +174,9 @@ class Loss:
 
 def rank_modules(
     model: nn.Module,
-    batch: Any,
+    batch: object,
     *,
-    loss: Callable[[nn.Module, Any], Tensor] | None = None,
+    loss: LossFunction | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Loss, ...]:
     """Return every module that computes, with what it loses in low precision, the worst first.
@@ -189,20 +189,24 @@ def rank_modules(
         last.
     Blind to functions between modules, such as softmax or a product written as `q @ k`.
     """
-    kept: dict[str, tuple[tuple[Any, ...], Tensor]] = {}
+    chosen: LossFunction = loss or token_loss
+    kept: dict[str, tuple[tuple[object, ...], Tensor]] = {}
     hooks = []
     for name, module in model.named_modules():
+        # Dropout is random: its difference between two runs says nothing on precision.
         if any(module.children()) or isinstance(module, nn.Dropout):
             continue
 
-        def keep(_m: nn.Module, given: tuple[Any, ...], output: Any, name: str = name) -> None:
+        def keep(
+            _m: nn.Module, given: tuple[object, ...], output: object, name: str = name
+        ) -> None:
             if isinstance(output, Tensor) and output.dtype.is_floating_point:
                 kept[name] = (given, output.detach().float())
 
         hooks.append(module.register_forward_hook(keep))
     try:
         with torch.no_grad():
-            (loss or token_loss)(model, batch)
+            chosen(model, batch)
     finally:
         for hook in hooks:
             hook.remove()
@@ -215,9 +219,10 @@ def rank_modules(
 
 
 def _lost(
-    model: nn.Module, name: str, given: tuple[Any, ...], whole: Tensor, dtype: torch.dtype
+    model: nn.Module, name: str, given: tuple[object, ...], whole: Tensor, dtype: torch.dtype
 ) -> Loss:
     module = copy.deepcopy(model.get_submodule(name)).to(dtype)
+    # Hooks of the caller are copied too, and would see a pass that is not theirs.
     module._forward_hooks.clear()
     low = tuple(
         g.detach().to(dtype) if isinstance(g, Tensor) and g.dtype.is_floating_point else g
@@ -234,7 +239,7 @@ def _lost(
 
 
 def judge_ranking(rows: tuple[Loss, ...]) -> Iterator[ConfigFinding]:
-    """Tell modules whose result overflows in low precision."""
+    """Report modules whose result overflows in low precision."""
     broken = [r for r in rows if r.error == math.inf]
     if broken:
         yield found(

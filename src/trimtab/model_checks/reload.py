@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -24,14 +24,14 @@ __all__ = ["check_loaded", "check_reload", "judge_added_layers"]
 
 def check_reload(
     optimizer: torch.optim.Optimizer,
-    wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    wanted: Mapping[str, object] | Sequence[Mapping[str, object]],
     *,
     step: int | None = None,
 ) -> tuple[ConfigFinding, ...]:
     """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
-    is silently undone. It also takes Adam's step: where that is lost, bias correction starts anew
+    is silently undone. It also takes Adam's step: where that is lost, bias correction restarts
     on old moments, and updates are up to 1/√(1-β2) too small or, with the moments lost, too large.
 
     Args:
@@ -75,7 +75,7 @@ def check_reload(
 
 def check_loaded(
     optimizer: torch.optim.Optimizer,
-    wanted: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    wanted: Mapping[str, object] | Sequence[Mapping[str, object]],
     *,
     step: int | None = None,
 ) -> None:
@@ -89,12 +89,13 @@ def check_loaded(
         raise ConfigError("; ".join(f.message for f in wrong))
 
 
-def _same(has: Any, value: Any) -> bool:
+def _same(has: object, value: object) -> bool:
     if isinstance(value, list | tuple):
         return (
             isinstance(has, list | tuple) and len(has) == len(value) and all(map(_same, has, value))
         )
     if isinstance(has, Tensor):
+        # `capturable` optimizers may keep lr as a tensor
         has = has.item()
     if isinstance(has, int | float) and isinstance(value, int | float):
         return math.isclose(has, value, rel_tol=1e-9, abs_tol=0.0)
@@ -112,6 +113,7 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Confi
         count = state.get("step")
         if count is not None:
             counts[float(count)] = counts.get(float(count), 0) + 1
+        # A moment of zeros with count 0 is a fresh state, not a lost count.
         if isinstance(moment, Tensor) and bool(local(moment).any()) and not count:
             lost += 1
     if not optimizer.state and step:
@@ -141,7 +143,9 @@ def _steps(optimizer: torch.optim.Optimizer, step: int | None) -> Iterator[Confi
         )
 
 
-def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Iterator[ConfigFinding]:
+def judge_added_layers(
+    model: nn.Module, checkpoint: Mapping[str, object]
+) -> Iterator[ConfigFinding]:
     """Yield layers that the model has and the checkpoint has not; an embedding norm is an error.
 
     It has weights of its own and changes every activation, so it is there from step 0 or never.
@@ -155,7 +159,7 @@ def judge_added_layers(model: nn.Module, checkpoint: Mapping[str, Any]) -> Itera
             "error",
             f"an embedding LayerNorm is added after step 0: the checkpoint has no {listed(norms)}",
             values={"tensors": norms},
-            instead="start anew with it, or go on without it",
+            instead="start a new run with it, or go on without it",
         )
     others = [p.name for p in added if p.name not in norms]
     if others:

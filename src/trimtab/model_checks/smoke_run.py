@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -48,7 +48,7 @@ class Smoke:
     findings: tuple[ConfigFinding, ...]
     twin: Twin
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return it as JSON can hold it."""
         document = asdict(self)
         for name in ("notes", "caveats"):

@@ -6,7 +6,7 @@ Shape letters: B batch, T tokens, D width, H heads, K width per head, V vocabula
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,8 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from torch.distributed.tensor.parallel import ParallelStyle
+
     from trimtab.configs.shrink import Twin
 
 __all__ = ["TwinModel", "make_optimizer", "tensor_plan"]
@@ -205,7 +207,7 @@ def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.
     head = [w for n, w in model.named_parameters() if n == "lm_head.weight" and id(w) not in known]
     known |= {id(w) for w in head}
     rest = [w for w in model.parameters() if id(w) not in known] + [model.embed.tokens.weight]
-    groups: list[dict[str, Any]] = [
+    groups: list[dict[str, object]] = [
         {"params": inner, "lr": peak / times, "weight_decay": twin.weight_decay * times},
         {"params": rest, "weight_decay": 0.0},
     ]
@@ -214,15 +216,15 @@ def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.
     return torch.optim.AdamW(groups, lr=peak, betas=twin.betas, eps=twin.eps, foreach=False)
 
 
-def tensor_plan(twin: Twin, *, sequence: bool = False) -> dict[str, Any]:
+def tensor_plan(twin: Twin, *, sequence: bool = False) -> dict[str, ParallelStyle]:
     """Return torch's tensor-parallel plan of the model.
 
-    With `sequence`, norms and the residual stream are split along T.
+    `sequence` also splits norms and the residual stream along T.
 
     Norms on queries and keys act on a rank's own heads, so their gradient is a partial sum: the
     plan makes them `SequenceParallel` over the dimension of heads, which adds them up.
     """
-    plan: dict[str, Any] = {}
+    plan: dict[str, ParallelStyle] = {}
     split = Shard(1) if sequence else Replicate()
     for i in range(twin.layers):
         at = f"blocks.{i}."

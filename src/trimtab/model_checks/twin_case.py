@@ -27,7 +27,7 @@ class TwinCase:
     seed: int = 0
 
     def __call__(self) -> LayoutCase:
-        """Return the case anew: the same weights and the same batch each time."""
+        """Return a fresh case: the same weights and the same batch each time."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             model = TwinModel(self.twin)

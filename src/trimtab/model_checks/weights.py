@@ -48,8 +48,9 @@ class TensorStats:
     role: str
     shape: tuple[int, ...]
     std: float
-    """Of all elements this rank holds, computed in fp32; NaN for fewer than two, or where there are
-    NaN."""
+    """Standard deviation of the elements this rank holds, computed in fp32.
+
+    NaN for fewer than two elements, or where one is NaN."""
     mean: float
     expected: Mapping[str, float]
     """Rule → std by that rule."""
@@ -286,8 +287,8 @@ def judge_positions(
     """Return what kind of positions a model has, and what is wrong with them.
 
     Kinds: `learned` (starts Gaussian), `learned, starts sinusoidal`, `sinusoidal`, `frozen`, and
-    `none found` (rotary, ALiBi, none; the config may say which). Whether a gradient arrives is told
-    by the gradient probe.
+    `none found` (rotary, ALiBi, none; the config may say which). The gradient probe
+    reports whether a gradient arrives.
 
     Args:
         anatomy: The model.

@@ -51,6 +51,7 @@ def init_std(run: Facts) -> RuleVerdict | None:
         return RuleVerdict(
             "info", f"{message}; counts only if this model is trained from scratch", values, change
         )
+    # Llama-type models trained with 0.02 at large widths; a default that nobody chose is no error.
     llama_like = run.get("gated_ffn") is True or "rms" in run.text("norm")
     if ratio >= 2.5 and run.is_large and (run.is_stated("init_std") or not llama_like):
         return RuleVerdict("error", message, values, change)
@@ -87,6 +88,7 @@ def embedding_scale(run: Facts) -> RuleVerdict | None:
     effective = scale * std
     if effective < 0.5:
         return None
+    # QK-norm and a soft-cap bound what a large embedding can do to the logits.
     tamed = _is_normalised(run) or run.positive("softcap_final") is not None or not run.is_large
     return RuleVerdict(
         "warning" if tamed else "error",

@@ -32,6 +32,7 @@ def batch_shares(run: Facts) -> RuleVerdict | None:
     share = 1.0
     for part in parts.values():
         share *= part
+    # A share above 1e9 comes from a slip in another setting: no batch near it would help.
     if batch % share == 0 or share > 1e9:
         return None
     words = " × ".join(f"{name} {value:.0f}" for name, value in parts.items())

@@ -57,6 +57,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
         known = f"; the highest known to have worked there is {compact(worked)}"
         # a model this small costs little, and sweeps with far higher rates are ordinary there
         return RuleVerdict("error" if params >= 1e8 else "warning", message + known, values, change)
+    # Both families at once: Llama-type models train well above GPT-3's rates.
     if ratio > 1.5 and lr > 1.05 * llama:
         severity: Severity = "info" if run.get("qk_norm") is True else "warning"
         return RuleVerdict(

@@ -52,6 +52,7 @@ def epsilon(run: Facts) -> RuleVerdict | None:
             {"eps": 1e-8},
         )
     if eps <= 1e-12:
+        # fp16's smallest number is 6e-8, so such an epsilon is lost in fp16 states.
         narrow = run.text("optimizer_dtype") in ("fp16", "float16") or run.text("dtype").startswith(
             "fp16"
         )

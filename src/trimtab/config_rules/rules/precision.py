@@ -53,6 +53,7 @@ def loss_scale(run: Facts) -> RuleVerdict | None:
             {"loss_scale": 0},
         )
     start = run.positive("loss_scale_init")
+    # frexp gives a mantissa of exactly 0.5 for powers of two, and for nothing else.
     if start is not None and start >= 1 and math.frexp(start)[0] != 0.5:
         near = 2.0 ** round(math.log2(start))
         return RuleVerdict(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trimtab.configs.facts import Facts
 from trimtab.errors import ConfigError
@@ -24,7 +24,7 @@ __all__ = [
 Severity = Literal["error", "warning", "info"]
 Topic = Literal["data", "precision", "init", "shape", "optimizer", "schedule", "operations"]
 Elsewhere = Literal["guard", "audit", "smoke", "scan", "inspect", "budget"]
-"""Where a rule is checked that no config can answer."""
+"""Part of trimtab that checks a rule which no config can answer."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class RuleVerdict:
 
     severity: Severity
     message: str
-    """With this run's numbers put in."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    change: Mapping[str, Any] = field(default_factory=dict)
+    """Sentence with this run's numbers in it."""
+    values: Mapping[str, object] = field(default_factory=dict)
+    change: Mapping[str, object] = field(default_factory=dict)
     """Canonical setting to proposed value; spelled for the framework by `spelling`."""
     words: str = ""
     """What to do where it is not a setting, or in addition."""
@@ -44,8 +44,8 @@ class RuleVerdict:
 Check = Callable[[Facts], RuleVerdict | Sequence[RuleVerdict] | None]
 """Gives None, or nothing, where a rule is satisfied or the settings that it needs are absent."""
 Checks = Mapping[str, tuple[Check, Callable[[Facts], bool] | None]]
-"""By a rule's id: its check, and whether a config says enough to call the rule satisfied where the
-check is silent (None: it always does)."""
+"""Rule id → (its check, whether a config states enough to call the rule satisfied where the check
+finds nothing; None: it always does)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class ConfigRule:
             entry = REMEDY_BY_ID[self.remedy]
             object.__setattr__(self, "cost", self.cost or entry.cost)
             object.__setattr__(self, "when", self.when or entry.when)
+        # A finding without reason, source or cost gives no ground to act on.
         for name in ("id", "title", "why", "source", "cost", "when"):
             if not getattr(self, name):
                 raise ConfigError(f"rule {self.id!r} has no {name}; every rule states one")

@@ -47,6 +47,7 @@ def warm_up(run: Facts) -> RuleVerdict | None:
             values,
             change,
         )
+    # Adam's second moment averages over about 1/(1-β2) steps; after twice that it has settled.
     b2 = run.number("beta2")
     bound = 2 / (1 - b2) if b2 is not None and 0 <= b2 < 1 else 0.0
     if steps < bound and not run.is_ngpt:
@@ -78,10 +79,7 @@ def _severity_without_warm_up(run: Facts) -> Severity:
 
 
 def _other_warm_up(run: Facts, steps: float | None) -> RuleVerdict | None:
-    """Without Adam, or on given weights, a short warm-up is usual.
-
-    None at a full rate is worth a word.
-    """
+    """Report a warm-up that is too short even without Adam, or on given weights."""
     lr, tuned = run.positive("lr") or 0.0, run.is_tuning or run.is_continued
     if steps is None or steps >= (100 if not tuned else 1):
         return None
@@ -252,7 +250,7 @@ def batch_size(run: Facts) -> RuleVerdict | None:
 
 
 def length_ramp(run: Facts) -> RuleVerdict | None:
-    """Where short sequences first might help."""
+    """Suggest short sequences at the start for a very large batch."""
     batch, params, seq = run.batch_tokens, run.lookup_params, run.positive("seq")
     if batch is None or params is None or seq is None or run.is_tuning or run.is_continued:
         return None

@@ -56,6 +56,7 @@ def ffn_width(run: Facts) -> RuleVerdict | None:
     activation = run.text("activation")
     gated = run.get("gated_ffn")
     plain = gated is False or (gated is None and ("gelu" in activation or activation == "relu"))
+    # A gated block has three matrices, so 8/3 of the width costs what 4 costs with two.
     lowest = 2.0 if plain else 1.5
     if ratio < lowest:
         stated = run.positive("ffn")
@@ -83,6 +84,7 @@ def ffn_width(run: Facts) -> RuleVerdict | None:
 def aspect(run: Facts) -> RuleVerdict | None:
     """Hold width over depth against 100 to 200, at 10 B parameters and more."""
     ratio, hidden, layers = run.aspect, run.positive("hidden"), run.positive("layers")
+    # Small models are built in every shape; only large published ones agree on one.
     if ratio is None or hidden is None or layers is None or not run.is_large:
         return None
     values = {
