@@ -17,7 +17,7 @@ from typing import Protocol, TypeGuard, runtime_checkable
 
 from trimtab.errors import ReadError
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import Table
+from trimtab.readers.table import LogTable
 from trimtab.readers.tags import signal_of_tag
 from trimtab.record import RunRecord
 
@@ -105,7 +105,7 @@ def record_of_columns(source: object, *, name: str = "columns") -> RunRecord:
         raise ReadError(f"{name}: holds no rows; give columns such as step and loss")
     if _is_pandas(source):
         columns = _without_padding(columns)
-    table = Table(name, FRAME_FORMAT)
+    table = LogTable(name, FRAME_FORMAT)
     header = list(columns)
     long_form = LongForm.told_by(header)
     if long_form is not None:

@@ -67,7 +67,7 @@ class Guard:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        data: DataLoader[Any],
+        data: DataLoader[object],
         run: str | Path,
         mode: Mode | None = None,
         policy: Policy | None = None,
@@ -82,7 +82,7 @@ class Guard:
         accumulate: int = 1,
         extra: Mapping[str, Stateful] | None = None,
         loaded_step: int | None = None,
-        companion: Mapping[str, Any] | None = None,
+        companion: Mapping[str, object] | None = None,
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
@@ -328,7 +328,7 @@ class Guard:
 
     # -- for a trainer that keeps its own loop and checkpoints ------------------------------
 
-    def companion(self) -> dict[str, Any]:
+    def companion(self) -> dict[str, object]:
         """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.
 
         Tensors and text, for `Guard(loaded_step=..., companion=...)`. All ranks must call it,

@@ -364,7 +364,7 @@ class TrainerPort:
         self._guard.close()
 
 
-def _as_generator(batches: Iterator[Any]) -> Generator[Any]:
+def _as_generator(batches: Iterator[object]) -> Generator[object]:
     """Return a guard's iterator as what it is: closing it writes an interrupt down."""
     assert isinstance(batches, Generator)
     return batches

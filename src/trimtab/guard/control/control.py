@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
@@ -135,7 +135,7 @@ class Control:
             values["weight_decay"] = value
         self._log.note("schedule-weight-decay", values, why)
 
-    def change_data(self, loader: DataLoader[Any], *, why: str) -> int:
+    def change_data(self, loader: DataLoader[object], *, why: str) -> int:
         """Feed from another loader from the next batch on; return the sample id it begins at.
 
         A new epoch begins with it; sample ids, the step and everything else go on. After a rollback

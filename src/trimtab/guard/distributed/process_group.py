@@ -36,7 +36,7 @@ class Ranks:
         """Join the ranks of torch's default process group, where there is one; all must do so."""
         self.index = 0
         self.count = 1
-        self.group: Any | None = None
+        self.group: dist.ProcessGroup | None = None
         """Group of all ranks on gloo; None alone."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.index, self.count = dist.get_rank(), dist.get_world_size()

@@ -85,7 +85,7 @@ def check_arguments(
     optimizer: torch.optim.Optimizer,
     clip: float | None,
     steps: int | None,
-    scheduler: Any | None,
+    scheduler: object,
     accumulate: int = 1,
 ) -> None:
     """Refuse impossible arguments.
@@ -123,7 +123,7 @@ def check_arguments(
         )
 
 
-def count_tokens(batch: Any) -> int:
+def count_tokens(batch: object) -> int:
     """Return the elements of the first integer tensor with at least two dimensions.
 
     0 without one.
@@ -147,7 +147,7 @@ def count_tokens(batch: Any) -> int:
 def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
     """Return a counter that gives 0 for a batch that `count` fails on: counting stops no run."""
 
-    def counted(batch: Any) -> int:
+    def counted(batch: object) -> int:
         try:
             return int(count(batch))
         except Exception:  # noqa: BLE001 - the guard's edge, for a part that only informs

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupts"]
 
-_DEFAULTS: dict[int, Any] = {
+_DEFAULTS: dict[int, Callable[[int, FrameType | None], object] | signal.Handlers] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
 }

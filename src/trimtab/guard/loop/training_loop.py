@@ -211,7 +211,8 @@ class TrainingLoop:
             loss = loss / parts
         self._parts.precision.note_scaled_loss()
         scaler = self._parts.precision.scaler
-        (scaler.scale(loss) if scaler is not None else loss).backward()
+        scaled = loss if scaler is None else scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def clip_gradients(self, limit: float | None) -> float:
         """Unscale and clip now; return the norm before it, 0 in a probe."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ class HiddenProbe:
         target = layer or find_output_layer(model)
         self._handle = None if target is None else target.register_forward_pre_hook(self._hook)
 
-    def _hook(self, _module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _hook(self, _module: nn.Module, inputs: tuple[object, ...]) -> None:
         if not self.enabled or not torch.is_grad_enabled():  # not in an evaluation
             return
         try:
@@ -70,7 +70,7 @@ class HiddenProbe:
         except Exception as error:  # noqa: BLE001 - inside the user's forward pass; told by `take`
             self.enabled, self.error = False, error
 
-    def _measure(self, inputs: tuple[Any, ...]) -> None:
+    def _measure(self, inputs: tuple[object, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
             hidden = local(inputs[0].detach())
             wide = hidden.dtype in (torch.float32, torch.float64)
@@ -116,7 +116,7 @@ class BlockProbe:
             for i, block in enumerate(blocks)
         ]
 
-    def _hook(self, index: int, output: Any) -> None:
+    def _hook(self, index: int, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled():
             return
         first = output[0] if isinstance(output, tuple | list) and output else output

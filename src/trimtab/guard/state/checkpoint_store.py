@@ -19,7 +19,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.state.training_state import StateDict, Training
 
 __all__ = ["Store", "bring_records", "holds_run"]
 
@@ -117,8 +117,8 @@ class Store:
 
     def save(
         self,
-        shared: dict[str, Any],
-        own: dict[str, Any],
+        shared: StateDict,
+        own: StateDict,
         *,
         step: int,
         why: str,
@@ -378,7 +378,7 @@ class Store:
             lambda: sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
         )
 
-    def load(self, checkpoint: CheckpointOnDisk, training: Training) -> dict[str, Any]:
+    def load(self, checkpoint: CheckpointOnDisk, training: Training) -> StateDict:
         """Return the state that a checkpoint holds, this rank's shards of it.
 
         Raises:
@@ -431,7 +431,7 @@ class Store:
         if last is not None and not last.pinned:
             self._pin(last)
 
-    def decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
+    def decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
         """Return the decisions that the journal's last action left standing, where it is newer.
 
         Args:
@@ -439,10 +439,10 @@ class Store:
         """
         return self._ranks.agree(lambda: self._decided_since(checkpoint))
 
-    def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
+    def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
         if not self._directory.journal.exists():
             return None
-        standing: dict[str, Any] | None = None
+        standing: StateDict | None = None
         for event in read_journal(self._directory.journal)[0]:
             d = event.data
             if event.event == "action" and isinstance(d.get("standing"), dict):

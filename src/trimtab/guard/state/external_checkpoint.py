@@ -54,7 +54,7 @@ def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt
     return {"schema": 1, "tensors": clone(tensors), "rest": json.dumps(tree)}
 
 
-def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
+def check_launch(launched: Training, companion: Mapping[str, object]) -> None:
     """Refuse to go on under other settings of the optimizer.
 
     The trainer's load silently undoes them.
@@ -72,7 +72,7 @@ def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
 def go_on_from(
     state: RunState,
     step: int,
-    companion: Mapping[str, Any] | None,
+    companion: Mapping[str, object] | None,
     *,
     judgement: Judgement,
     ranks: Ranks,
@@ -139,7 +139,7 @@ def go_on_from(
     return found
 
 
-def _read(companion: Mapping[str, Any] | None, step: int) -> StateDict | None:
+def _read(companion: Mapping[str, object] | None, step: int) -> StateDict | None:
     if companion is None:
         return None
     saved = legible(companion)

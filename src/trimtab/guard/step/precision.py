@@ -9,7 +9,7 @@ only while they are needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.state.training_state import Scaler
 
 __all__ = ["Precision", "PrecisionSwitch"]
 
@@ -89,7 +90,7 @@ class Precision:
         self._scales_loss = False
 
     @property
-    def scaler(self) -> Any | None:
+    def scaler(self) -> Scaler | None:
         """The loss scaler where it is in use: not under fp32 or bf16 by decision."""
         scaler = self._state.training.scaler
         if self._state.decisions.precision:
