@@ -292,7 +292,7 @@ class Guard:
         self._loop.step()
 
     def finish(self, reason: str = "") -> None:
-        """End the run here, as the end of the guard's own loop does: saved, told, written down.
+        """End the run here, as the end of the guard's own loop does: save, report, write it down.
 
         For a trainer that stops by itself and does not ask for one batch more.
 

@@ -110,7 +110,7 @@ class LaunchSettings:
 
 
 class TrainerPort:
-    """What an adapter asks of a guard and tells it.
+    """What an adapter asks of a guard, and what it reports to it.
 
     A port holds no state of its own: several ports of one guard are alike.
     """

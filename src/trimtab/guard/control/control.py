@@ -78,7 +78,8 @@ class Control:
     def limit_lr(self, limit: float, *, why: str) -> None:
         """Hold the learning rate at `limit` at most from the next step on.
 
-        Whatever the schedule asks for. For the first group; the others keep their ratio to it. Factors apply on top.
+        The limit is that of the first group, whatever the schedule asks for; the others keep their
+        ratio to it. Factors apply on top.
 
         Raises:
             ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
@@ -214,9 +215,7 @@ class Control:
         self._log.note("optimizer-reset", values, why)
 
     def set_loss_scale(self, scale: float, *, why: str) -> None:
-        """Set the loss scale; a resume restores the scale that was saved.
-
-        So this is on request only.
+        """Set the loss scale, on request only: a resume restores the scale that was saved.
 
         Raises:
             ConfigError: There is no scaler, the scale is impossible, no reason is given, or the run
@@ -271,7 +270,7 @@ class Control:
     # -- going back -------------------------------------------------------------------------
 
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
-        """Take back the last change of a kind that stands; return what was, or would be, done.
+        """Take back the last change of a kind in force; return what was, or would be, done.
 
         A lowered rate comes back to the schedule's, which raises it: that is only told and
         journalled, unless it is confirmed. Weights and moments stay as they are; what a rollback

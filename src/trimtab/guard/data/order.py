@@ -443,10 +443,7 @@ _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_
 
 
 def _replicas(loader: DataLoader[object]) -> int:
-    """Return over how many ranks a sampler like DistributedSampler deals the samples out.
-
-    Else 1.
-    """
+    """Return over how many ranks a sampler like DistributedSampler deals the samples out, or 1."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     for owner in (loader.sampler, loader.batch_sampler, inner):
         for name in ("num_replicas", "num_processes"):

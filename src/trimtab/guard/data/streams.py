@@ -61,8 +61,7 @@ class StreamOrder:
     """A cursor over a stream's batches that can be moved and saved."""
 
     reordered = ""
-    """How the order differs from the saved one; a stream's own state decides, so never said here.
-    """
+    """How the order differs from the saved one; always empty: a stream's own state decides."""
     withheld: tuple[tuple[int, int], ...] = ()
 
     def __init__(
@@ -104,7 +103,7 @@ class StreamOrder:
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch where the loader has a length.
 
-        None: the stream's end tells.
+        None: only the stream's end shows how many there are.
         """
         try:
             return -(-len(self._loader) // accumulate)
@@ -232,9 +231,7 @@ class StreamOrder:
                 batches -= 1
 
     def state_dict(self) -> StateDict:
-        """Return the position: epoch, batches read of it.
-
-        And the stream's own state where it has one.
+        """Return the position: epoch, batches read of it, and the stream's own state if it has one.
 
         Cost: as much as the stream's own `state_dict`.
         """

@@ -2,7 +2,7 @@
 
 Torchrun, SLURM, torchft or a script of one's own restarts processes; the guard only says whether
 that makes sense, and from which step the same script would go on. The file is there from the first
-step on, so that a process that was killed is told by what it left: `running`.
+step on, so that a killed process is recognized by what it left: `running`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def write_verdict(
 
     Args:
         root: Run directory.
-        state: Where the process stands.
+        state: State of the process.
         reason: In words.
         step: Last finished effective step.
         steps: Of the whole run; None where that is not known.

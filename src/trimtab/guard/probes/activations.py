@@ -67,13 +67,15 @@ class HiddenProbe:
             return
         try:
             self._measure(inputs)
-        except Exception as error:  # noqa: BLE001 - inside the user's forward pass; told by `take`
+        except Exception as error:  # noqa: BLE001 - in the user's forward pass; `take` raises it
             self.enabled, self.error = False, error
 
     def _measure(self, inputs: tuple[object, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
             hidden = local(inputs[0].detach())
             wide = hidden.dtype in (torch.float32, torch.float64)
+            # No sync: the value stays on the device until it is read. In fp16 the sum of squares
+            # would overflow, hence float32.
             self.value = torch.linalg.vector_norm(hidden, dtype=None if wide else torch.float32)
             self._root = max(hidden.numel(), 1) ** 0.5
 
@@ -130,6 +132,7 @@ class BlockProbe:
         seen, self._seen = self._seen, {}
         rms, top = [float("nan")] * num_blocks, [float("nan")] * num_blocks
         if seen:
+            # One transfer for all blocks: each `.item()` would be a sync of its own.
             read = torch.stack([t for norm, largest, _ in seen.values() for t in (norm, largest)])
             numbers = read.tolist()
             for i, (index, (*_, count)) in enumerate(seen.items()):

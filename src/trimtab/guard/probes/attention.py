@@ -51,6 +51,7 @@ class AttentionProbe:
         if self.armed and self._mode is None and torch.is_grad_enabled():
             self.seen.clear()  # of several forward passes in a step the last counts
             self._mode = _Watch(self._see)
+            # Entered by hand: the forward pass lies between two hooks, where no `with` block can.
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, _module: nn.Module, _inputs: object, _output: object) -> None:
@@ -66,6 +67,8 @@ class AttentionProbe:
                 elif _is_attention_softmax(args, kwargs):
                     self.seen.append(_of_logits(_sampled(local(args[0].detach())).float()))
         except Exception as error:  # noqa: BLE001 - inside the user's forward pass
+            # Kept for after the step, where the probe is left out: here it would break the
+            # forward pass.
             self.armed, self.error = False, error
 
     def take(self, num_layers: int) -> tuple[list[float], list[float]]:

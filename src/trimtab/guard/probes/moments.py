@@ -74,7 +74,7 @@ def read_moments(
     read = [
         *(absolute_sum(p.flat) for p in first),
         *(largest_of(p.flat) for p in first),
-        *(p.flat.sum() for p in second),  # what is negative in it is told of by itself
+        *(p.flat.sum() for p in second),  # negative elements are reported on their own
         *(high for _, high in ranges),
         *(low for low, _ in ranges),
     ]

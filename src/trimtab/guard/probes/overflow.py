@@ -1,7 +1,7 @@
 """Where a forward pass first leaves the range of its numbers: the module, by name.
 
-Hooks stand on every leaf module for one forward pass and are gone after it, so it costs nothing the
-rest of the time. The guard runs it by itself in the step after a loss that was not finite.
+Every leaf module has a hook for one forward pass only, so it costs nothing the rest of the time.
+The guard runs it by itself in the step after a loss that was not finite.
 """
 
 from __future__ import annotations

@@ -142,6 +142,8 @@ class Store:
         path, attempt = self._directory.checkpoint_of(step), self._recorder.attempt
         if background and self._beside is None:
             self._beside = self._ranks.beside()
+        # The writing thread has a group of its own: collectives of two threads on one group would
+        # pair up differently from rank to rank.
         ranks = self._beside if background and self._beside is not None else self._ranks
 
         def write() -> None:
@@ -189,6 +191,7 @@ class Store:
             why=f"{pending.why}: {pending.suspect}" if pending.suspect else pending.why,
             **({"actions_since": since} if since else {}),
         )
+        # `doubt` was found while the folder was being written, `suspect` was known before.
         if not (pending.doubt or pending.suspect):
             self.whole_step = pending.step
         if not self._ranks.chief:
@@ -330,7 +333,7 @@ class Store:
         return replace(copy, path=path)
 
     def _graded(self) -> dict[str, tuple[str, str]]:
-        """Return what was said last of each checkpoint: its grade, and the attempt that saved it.
+        """Return the newest record of each checkpoint: its grade, and the attempt that saved it.
 
         By the journal, and by what lies here, which may have been graded by hand.
         """

@@ -1,4 +1,4 @@
-"""What a guard adds to a checkpoint that another trainer writes, and how a run goes on from one.
+"""What a guard adds to a checkpoint that another trainer writes, and how a run resumes from one.
 
 The trainer saves and loads model, optimizer, scheduler and scaler itself; the companion holds the
 rest: random states, position in the data, detectors, counters, decisions. A trainer whose own
@@ -117,6 +117,7 @@ def go_on_from(
             judgement.restore(judgement.from_json(saved["judge"]))
         except ReadError as error:
             notes.append(f"detectors start anew: {error}")
+        # Random states belong to one rank; the first rank's position serves any number.
         same_ranks = saved["num_ranks"] == ranks.count
         own = saved["own"][ranks.index if same_ranks else 0]
         if state.data is not None and own["data"] is not None:
@@ -130,6 +131,7 @@ def go_on_from(
                 " on, but not bit for bit"
             )
         assert found.rng is not None
+        # After the data position: finding it may have drawn from the random states.
         restore_rng(found.rng)
     resumption.take_over(decided or (saved or {}).get("standing"), found.notes)
     store.set_aside_after(

@@ -180,6 +180,7 @@ class Training:
                 continue
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
+            # A copy: some optimizers keep the tensors they are given, and a snapshot is used again.
             target.load_state_dict(clone(state[role]))
             self.loaded.append(role)
             if role == "optimizer":
@@ -272,6 +273,7 @@ def capture_rng() -> StateDict:
         "numpy": np.random.get_state(),  # noqa: NPY002
         "torch": torch.get_rng_state(),
     }
+    # Asking for CUDA's state would start CUDA in a process that does not use it.
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

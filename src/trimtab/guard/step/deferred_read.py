@@ -71,6 +71,7 @@ class Reading:
         """Send them; returns at once. `numbers`: float64 [n], not changed from here on."""
         self._numbers, self._arrived = numbers, None
         if numbers.device.type != "cpu":
+            # Without pinned memory `copy_` waits for the device, in spite of `non_blocking`.
             self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._numbers.copy_(numbers, non_blocking=True)
             device: Any = getattr(torch, numbers.device.type)
@@ -87,6 +88,7 @@ class Reading:
         was.
         """
         arrived: Any = self._arrived
+        # `query` first: only a wait that really happened tells when the device was done.
         if arrived is not None and not arrived.query():
             arrived.synchronize()
             self.done_at = time.perf_counter()
@@ -141,8 +143,9 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 def update_unless(optimizer: Any, broken: torch.Tensor) -> None:
     """Step, unless `broken` (float32 scalar on the device) is 1.
 
-    Then nothing changes, not one bit.
+    Where it is 1, parameters and optimizer state stay bit for bit.
     """
+    # The attributes that `GradScaler` sets for fused optimizers; their kernels read the flag.
     optimizer.grad_scale, optimizer.found_inf = None, broken
     try:
         optimizer.step()

@@ -104,10 +104,7 @@ class Precision:
 
     @property
     def low(self) -> str:
-        """fp16 or bf16 where the forward pass was seen in it and can be run in another format.
-
-        Else empty.
-        """
+        """fp16 or bf16 where the forward pass runs in it and can be run in another; else empty."""
         changeable = self._scales_loss or not self.has_scaler
         return self._switch.seen if changeable and not self._state.decisions.precision else ""
 
