@@ -294,7 +294,7 @@ class Guard:
     def finish(self, reason: str = "") -> None:
         """End the run here, as the end of the guard's own loop does: save, report, write it down.
 
-        For a trainer that stops by itself and does not ask for one batch more.
+        A trainer calls it that stops by itself and does not ask for one batch more.
 
         Args:
             reason: For the journal; default: whether all steps are done.
@@ -349,7 +349,7 @@ class Guard:
     def go_on_after(self, batches: int) -> None:
         """Begin so many batches of this rank into the data, with the random states in force.
 
-        For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
+        A trainer calls it that has loaded its own checkpoint, to which the guard added nothing.
         """
         self._order.advance(batches)
         self._start.keep_current()
@@ -367,7 +367,7 @@ class Guard:
     def listen(self, *listeners: Listener) -> None:
         """Pass on what is written down to loggers, such as those of `integrations.loggers`.
 
-        On the first rank only. One that fails is left out from then on; the run goes on.
+        It works on the first rank only. A logger that fails is left out; the run goes on.
         """
         if self._ranks.chief:
             self._recorder.listeners.extend(listeners)
@@ -383,7 +383,7 @@ class Guard:
     def data_epoch(self) -> float:
         """Where the run is in the data.
 
-        Number of the epoch under way, from 0, plus its share done.
+        It is the number of the epoch under way, from 0, plus the share of it that is done.
         """
         return max(self._order.epoch, 0) + self._order.epoch_share
 
@@ -416,7 +416,7 @@ class Guard:
     def next_lr(self) -> float:
         """Rate of the first group in the next step.
 
-        The scheduler's or the override's, times ours.
+        It is the scheduler's or the override's, times the guard's factor.
         """
         return self._parts.rates.next_lr
 

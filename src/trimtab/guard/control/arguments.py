@@ -1,6 +1,6 @@
 """What a person passes to a call by hand.
 
-Taken as the plain value it means, or refused before anything is done.
+Each is taken as the plain value it means, or refused before anything is done.
 """
 
 from __future__ import annotations

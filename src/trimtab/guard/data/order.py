@@ -118,7 +118,7 @@ class DataOrder:
     def shape(self) -> dict[str, int | None]:
         """What sample ids rest on: batch size and length of the dataset.
 
-        None where it is not said.
+        A number that the loader does not know is None.
         """
         sampler, dataset = self._loader.batch_sampler, self._loader.dataset
         size = self._loader.batch_size or getattr(sampler, "batch_size", None)
@@ -154,9 +154,8 @@ class DataOrder:
     def switch(self, loader: DataLoader[object]) -> int:
         """Feed from another loader from the next batch on, in a new epoch.
 
-        Return its first sample id.
-
-        Ids go on. After a rollback to before that id the old one is fed again up to it.
+        Returns its first sample id: ids go on. After a rollback to before that id the old one is
+        fed again up to it.
 
         Raises:
             ConfigError: The loader cannot be rewound, or what was decided about the old one does

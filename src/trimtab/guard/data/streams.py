@@ -103,7 +103,7 @@ class StreamOrder:
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch where the loader has a length.
 
-        None: only the stream's end shows how many there are.
+        It is None elsewhere: only the stream's end shows how many there are.
         """
         try:
             return -(-len(self._loader) // accumulate)
@@ -292,8 +292,8 @@ class StreamOrder:
     def _own_state(self) -> Any:
         """Return the stream's own state.
 
-        None before the first batch of a loader that keeps its place: reading its state would start
-        its iteration.
+        It is None before the first batch of a loader that keeps its place: reading its state would
+        start its iteration.
         """
         if self._owner is None or (self._epoch < 0 and self._owner is self._loader):
             return None
@@ -329,10 +329,7 @@ class StreamOrder:
         self._position = position
 
     def forget_order(self) -> None:
-        """Have the stream read anew at the next `load_state_dict`, as in a new process.
-
-        It always is.
-        """
+        """Do nothing: every `load_state_dict` reads the stream anew, as a new process does."""
 
 
 Order = DataOrder | StreamOrder

@@ -69,9 +69,7 @@ class Ranks:
         return torch.stack(everyone).numpy()
 
     def gather_tensor(self, mine: torch.Tensor) -> torch.Tensor:
-        """Return the same tensor [n] of all ranks, [count, n], where it lies.
-
-        The host reads nothing.
+        """Return the same tensor [n] of all ranks, [count, n], on its device, without a sync.
 
         Every rank must call it. On an accelerator the run's own default group carries it.
         """

@@ -1,7 +1,4 @@
-"""One step of all ranks as one.
-
-The small vector that each of them sends, and what it means together.
-"""
+"""One step of all ranks as one: the small vector that each sends, and what they mean together."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ EXIT_GIVEN_UP = 3
 def asks_for_restart(root: Path) -> bool:
     """Return whether the verdict in a run directory asks for a restart.
 
-    True where none is legible.
+    It does where there is no verdict, or none that can be read.
     """
     try:
         found = json.loads((root / "verdict.json").read_text(encoding="utf-8"))

@@ -124,10 +124,7 @@ def check_arguments(
 
 
 def count_tokens(batch: object) -> int:
-    """Return the elements of the first integer tensor with at least two dimensions.
-
-    0 without one.
-    """
+    """Return the elements of the first integer tensor with at least two dimensions, or 0."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
     values = (

@@ -51,10 +51,7 @@ class HiddenProbe:
     """Root mean square of the last hidden state, measured by a hook on the output layer's input."""
 
     def __init__(self, model: nn.Module, layer: nn.Module | None = None) -> None:
-        """Hook `layer`, or the output layer that `find_output_layer` finds.
-
-        Does nothing without one.
-        """
+        """Hook `layer`, or what `find_output_layer` finds; without either, do nothing."""
         self.value: torch.Tensor | None = None
         self.enabled = True
         self.error: Exception | None = None

@@ -175,7 +175,7 @@ def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor
 def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy in nats) of rows of logits.
 
-    Masked ones are -inf or tiny.
+    Masked logits are -inf or very negative.
     """
     entropy = torch.special.entr(torch.softmax(logits, dim=-1)).sum()
     return logits.max(), entropy / max(logits.numel() // logits.shape[-1], 1)

@@ -118,7 +118,7 @@ def first_nonfinite(
 ) -> tuple[str, int] | None:
     """Return the first tensor in the model's order with a gradient not finite, and their number.
 
-    None where all that this rank holds are finite. One pass over all gradients.
+    It is None where all gradients that this rank holds are finite. One pass over all gradients.
     """
     bad = [
         names.get(id(p), "?")

@@ -236,10 +236,7 @@ class Store:
             self.mirror.wait()
 
     def _thin_out(self, step: int) -> None:
-        """Remove what retention does not keep.
-
-        Old healthy ones, and suspect ones older than all kept.
-        """
+        """Remove old healthy checkpoints, and suspect ones older than all that are kept."""
         listed = self._listed()
         healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
         kept = healthy[-self._keep :]
@@ -335,7 +332,7 @@ class Store:
     def _graded(self) -> dict[str, tuple[str, str]]:
         """Return the newest record of each checkpoint: its grade, and the attempt that saved it.
 
-        By the journal, and by what lies here, which may have been graded by hand.
+        The journal is read first; a grade in the folder itself, perhaps set by hand, overrides it.
         """
         graded: dict[str, tuple[str, str]] = {}
         for event in read_journal(self._directory.journal)[0]:
@@ -365,10 +362,7 @@ class Store:
         return None
 
     def oldest_step(self) -> int | None:
-        """Return the step of the oldest healthy checkpoint, hashes not compared.
-
-        None without one.
-        """
+        """Return the step of the oldest healthy checkpoint, hashes not compared; or None."""
         self.finish(wait=True)
         return self._ranks.agree(
             lambda: next((c.step for c in self._listed() if c.grade == "healthy"), None)
@@ -392,7 +386,7 @@ class Store:
     def set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
         """Move the checkpoints after `step` aside; pin the one before, the last before trouble.
 
-        Those from the first sign on are graded poisoned, those between are suspect. Nothing is
+        From the first sign on they are graded poisoned, before it suspect. Nothing is
         deleted.
 
         Raises:

@@ -55,9 +55,7 @@ def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt
 
 
 def check_launch(launched: Training, companion: Mapping[str, object]) -> None:
-    """Refuse to go on under other settings of the optimizer.
-
-    The trainer's load silently undoes them.
+    """Refuse to go on under other settings of the optimizer: a trainer's load silently undoes them.
 
     Args:
         launched: The run's objects, taken before the trainer loaded its checkpoint.

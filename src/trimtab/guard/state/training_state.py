@@ -194,12 +194,9 @@ class Training:
             self.loaded.append(name)
 
     def misfit(self, state: StateDict) -> str:
-        """Return why a state of this process' own cannot be put back.
+        """Return why a state of this process' own cannot be put back; empty where it can.
 
-        Empty where nothing speaks against it.
-
-        What a user may have changed since it was taken: groups of the optimizer, the model's
-        tensors.
+        A user may have changed the optimizer's groups or the model's tensors since it was taken.
         """
         groups = state["optimizer"].get("param_groups", ())
         sizes = [len(g["params"]) for g in groups if "params" in g]  # not every state has them

@@ -1,6 +1,4 @@
-"""A step whose values are read when the next one is about to be applied.
-
-Nobody waits for the device.
+"""A step whose values are read when the next one is about to be applied, without waiting for it.
 
 What the row of the step needs goes into one vector on the device and from there to the host while
 training goes on. By the time it is read, the device has the next forward and backward pass to do.
@@ -141,10 +139,7 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def update_unless(optimizer: Any, broken: torch.Tensor) -> None:
-    """Step, unless `broken` (float32 scalar on the device) is 1.
-
-    Where it is 1, parameters and optimizer state stay bit for bit.
-    """
+    """Step, unless `broken` (float32 scalar on the device) is 1: then all stays bit for bit."""
     # The attributes that `GradScaler` sets for fused optimizers; their kernels read the flag.
     optimizer.grad_scale, optimizer.found_inf = None, broken
     try:

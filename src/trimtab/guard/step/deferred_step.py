@@ -67,8 +67,8 @@ class DeferredStep:
     def step(self, loss: torch.Tensor, fed: Fed, *, skip_nonfinite: bool) -> LateRow:
         """Clip, update or skip on the device, and read nothing; `read` gives the values later.
 
-        Only where `can_wait`. Cost: one more pass over the gradients, to name those that are not
-        finite.
+        Call it only where `can_wait`. Cost: one more pass over the gradients, to name those that
+        are not finite.
 
         Args:
             loss: Mean loss of this rank's part of the step, one element.

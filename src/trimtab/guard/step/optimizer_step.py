@@ -174,7 +174,8 @@ class OptimizerStep:
     def finite_flags(self) -> tuple[tuple[str, ...], torch.Tensor]:
         """Return the names of the tensors with a gradient, and which gradients are finite.
 
-        On the device; call it before clipping, which makes all NaN where the norm is NaN.
+        The flags stay on the device. Call it before clipping, which makes all gradients NaN where
+        the norm is NaN.
         """
         owners, flags = finite_flags(self.parameters)
         return tuple(map(self.name_of, owners)), flags

@@ -119,7 +119,7 @@ class Precision:
     def set(self, precision: str) -> None:
         """Run the forward pass in fp32 or bf16, without the loss scaler.
 
-        Empty: in the run's own format.
+        An empty string means the run's own format.
         """
         self._state.decisions.precision = precision
         self._switch.want(precision)
