@@ -33,7 +33,7 @@ from tests.guard.inner import inner
 from tests.guard.jobs import context
 from tests.guard.tiny import VOCAB, Sequences
 from trimtab.guard import Guard
-from trimtab.plan.policy import Policy
+from trimtab.plan.policy import Mode, Policy
 
 Layout = Literal["alone", "ddp", "fsdp", "tp", "fsdp+tp"]
 GLOBAL_BATCH = 8
@@ -75,7 +75,7 @@ class Job:
     layout: Layout
     steps: int
     tag: str = "out"
-    mode: str | None = "observe"
+    mode: Mode | None = "observe"
     """None: no guard, the plain loop."""
     clip: float | None = 1.0
     lr: float = 3e-3
@@ -225,7 +225,7 @@ def _guarded(crew: Crew, job: Job, folder: Path, losses: list[str]) -> None:
         steps=job.steps,
         run=folder / "run",
         mode=job.mode,
-        policy=policy,  # type: ignore[arg-type]
+        policy=policy,
         say=lambda _line: None,
         accumulate=job.accumulate,
     )

@@ -205,7 +205,7 @@ def test_h_killed_in_mid_incident_the_verdicts_are_those_of_an_unbroken_run(
                 for c in list_checkpoints(run / "checkpoints"):
                     set_grade(c.path, "healthy", "a test: resumed in mid-incident all the same")
             if guard.step_number == until:
-                inner(guard).lock.release()  # type: ignore[union-attr]
+                inner(guard).lock.release()
                 inner(guard).recorder.close()  # nothing more is written, as after a kill
                 return
 

@@ -253,7 +253,7 @@ def test_live_array_reads_as_a_numpy_array_does(
         np.testing.assert_array_equal(array[first : first + num], whole[first : first + num])
         np.testing.assert_array_equal(array[pick], whole[np.array(pick, dtype=int)])
         np.testing.assert_array_equal(array[::-3], whole[::-3])
-        mask = whole > np.median(whole)
+        mask = whole > np.median(whole.astype(np.float64))
         np.testing.assert_array_equal(array[mask], whole[mask])
     assert float(record.step[-1]) == 12000
     assert record.num_loss_rows == 12000

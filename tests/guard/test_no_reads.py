@@ -41,7 +41,8 @@ def opened_files() -> Iterator[list[str]]:
     if not _hooked:  # a hook cannot be taken off
         sys.addaudithook(_note_open)
         _hooked = True
-    _opened = found = []
+    found: list[str] = []
+    _opened = found
     try:
         yield found
     finally:

@@ -17,6 +17,7 @@ from tests.guard.crowd import Crew, Job, Layout, die, outcome, run_crowd
 from tests.guard.inner import inner
 from tests.guard.tiny import differences, events_of, rows_of
 from trimtab.guard import Guard
+from trimtab.plan.policy import Mode
 
 pytestmark = pytest.mark.torch
 
@@ -249,7 +250,7 @@ def nan_loss_at(at: int, crew: Crew, step: int, loss: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("mode", ["observe", "act"])
-def test_a_nan_on_one_rank_in_the_last_step_ends_the_run_on_all(tmp_path: Path, mode: str) -> None:
+def test_a_nan_on_one_rank_in_the_last_step_ends_the_run_on_all(tmp_path: Path, mode: Mode) -> None:
     job = Job("ddp", 15, mode=mode, spoil_loss=partial(nan_loss_at, 15))
     assert run_crowd(tmp_path, 2, job, timeout_s=60) == [0, 0]
     assert json.loads((tmp_path / "run" / "verdict.json").read_text())["state"] == "done"

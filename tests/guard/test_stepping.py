@@ -180,21 +180,23 @@ def test_the_stand_ins_are_what_they_wrap_but_for_the_step(tmp_path: Path) -> No
     assert isinstance(optimizer, torch.optim.Optimizer)
     assert optimizer.param_groups is s.optimizer.param_groups
     assert optimizer.state is s.optimizer.state
-    assert scheduler.get_last_lr() == s.scheduler.get_last_lr()
+    last_lr = scheduler.get_last_lr
+    assert callable(last_lr)
+    assert last_lr() == s.scheduler.get_last_lr()
     before = s.scheduler.state_dict()
     scheduler.step()
     assert s.scheduler.state_dict() == before
     batches = iter(guard)
     calls: list[str] = []
 
-    def closure() -> str:
+    def closure() -> float:
         loss = s.loss(next(batches))
         guard.note_loss(loss)
         loss.backward()  # type: ignore[no-untyped-call]
         calls.append("closure")
-        return "its value"
+        return 7.5
 
-    assert optimizer.step(closure) == "its value"
+    assert optimizer.step(closure) == 7.5
     assert (calls, guard.step_number) == (["closure"], 1)
     optimizer.load_state_dict(optimizer.state_dict())
     copied = pickle.loads(pickle.dumps(optimizer))

@@ -97,6 +97,8 @@ def test_an_epoch_by_seed_is_drawn_again_by_its_number() -> None:
     found = resumed.fetch()
     assert found is not None
     assert expected is not None
+    assert isinstance(found[0], torch.Tensor)
+    assert isinstance(expected[0], torch.Tensor)
     assert torch.equal(found[0], expected[0])
 
 

@@ -138,7 +138,7 @@ def _of(data: Any, attempt: str) -> Dismissal | None:
         return None
 
 
-def _stored(source: str, store: Path) -> Iterator[dict[str, Any]]:
+def _stored(source: str, store: Path) -> Iterator[dict[str, object]]:
     """Yield the lines of the store about one log, oldest first."""
     if not store.is_file():  # a pipe would be waited on
         return

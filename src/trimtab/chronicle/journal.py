@@ -88,7 +88,7 @@ class Journal:
                 raise OSError(errno.EIO, "nothing more is taken")
             rest = rest[num_written:]
 
-    def append(self, event: str, *, attempt: str, step: int, **data: Any) -> None:
+    def append(self, event: str, *, attempt: str, step: int, **data: object) -> None:
         """Write one event and wait until it is on disk.
 
         Raises:
@@ -164,7 +164,7 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
     return tuple(events), num_torn
 
 
-def _step(value: Any) -> int:
+def _step(value: str | float) -> int:
     """Return the step of an event; what no float can hold is none (OverflowError)."""
     step = int(value)
     float(step)

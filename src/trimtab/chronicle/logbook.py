@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,7 +170,7 @@ def _chapters(events: Iterable[Event]) -> list[_Chapter]:
 def _chapter(
     chapter: _Chapter, known: Mapping[str, Attempt], *, kept: AbstractSet[str] = frozenset()
 ) -> str:
-    opening: Mapping[str, Any] = chapter.opening.data if chapter.opening is not None else {}
+    opening: Mapping[str, object] = chapter.opening.data if chapter.opening is not None else {}
     recorded = known.get(chapter.number)
     parent = opening.get("parent") or (recorded.parent if recorded else None)
     parent_step = opening.get("parent_step")
@@ -240,7 +239,7 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} note: {_md(values_text(d))}"
 
 
-def _incident(at: str, d: Mapping[str, Any]) -> Iterator[str]:
+def _incident(at: str, d: Mapping[str, object]) -> Iterator[str]:
     headline = _md(d.get("headline") or words(d.get("kind")) or "incident")
     if d.get("state") == "closed":
         yield f"{at} over: {headline}"
@@ -258,7 +257,7 @@ def _incident(at: str, d: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _several(value: object) -> tuple[Any, ...]:
+def _several(value: object) -> tuple[object, ...]:
     if value is None or value == "":
         return ()
     return tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -268,7 +267,7 @@ def _because(why: object) -> str:
     return f" — {_md(why)}" if why else ""
 
 
-def _result(d: Mapping[str, Any]) -> str:
+def _result(d: Mapping[str, object]) -> str:
     return "; ".join(p for p in (verdict_text(d)[1], values_text(d.get("figures"))) if p)
 
 

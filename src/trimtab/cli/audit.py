@@ -7,7 +7,7 @@ import argparse
 import inspect
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -16,6 +16,9 @@ from trimtab.cli.torch_side import load_function, need_torch, split_function, us
 from trimtab.config_rules.rules.rule import compact
 from trimtab.config_rules.terminal import render_findings
 from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trimtab.model_checks.model_audit import Audit
 
 __all__ = ["add"]
 
@@ -94,7 +97,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     need_torch("`trimtab audit`")
     console = SafeConsole(stderr=arguments.json, highlight=False)
-    document: dict[str, Any] = {"schema": 1}
+    document: dict[str, object] = {"schema": 1}
     worst = False
     if arguments.coordinates:
         worst |= _coordinates(arguments, document, console)
@@ -107,7 +110,9 @@ def _run(arguments: argparse.Namespace) -> int:
     return int(worst)
 
 
-def _model(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
+def _model(
+    arguments: argparse.Namespace, document: dict[str, object], console: SafeConsole
+) -> bool:
     from trimtab.model_checks.drawn import from_hf_config
     from trimtab.model_checks.model_audit import audit
 
@@ -177,7 +182,7 @@ def _made(python: tuple[Path, str]) -> dict[str, Any]:
     return dict(zip(("model", "optimizer"), parts, strict=False))
 
 
-def _tell(arguments: argparse.Namespace, done: Any, console: SafeConsole) -> None:
+def _tell(arguments: argparse.Namespace, done: "Audit", console: SafeConsole) -> None:
     facts = done.facts
     shown = [f for f in done if arguments.all or f.severity != "info"]
     parts = [
@@ -210,7 +215,7 @@ def _tell(arguments: argparse.Namespace, done: Any, console: SafeConsole) -> Non
 def _rank(
     arguments: argparse.Namespace,
     given: dict[str, Any],
-    document: dict[str, Any],
+    document: dict[str, object],
     console: SafeConsole,
 ) -> None:
     from dataclasses import asdict
@@ -244,7 +249,9 @@ def _rank(
         )
 
 
-def _backend(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> None:
+def _backend(
+    arguments: argparse.Namespace, document: dict[str, object], console: SafeConsole
+) -> None:
     from dataclasses import asdict
 
     from trimtab.model_checks.operations import attention_scores, judge_scores
@@ -267,13 +274,13 @@ def _backend(arguments: argparse.Namespace, document: dict[str, Any], console: S
 
 
 def _coordinates(
-    arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole
+    arguments: argparse.Namespace, document: dict[str, object], console: SafeConsole
 ) -> bool:
     from trimtab.configs.shrink import Twin
     from trimtab.model_checks.coordinates import coordinate_check
     from trimtab.model_checks.twin import TwinModel, make_optimizer
 
-    def twin(width: int) -> tuple[Any, Any]:
+    def twin(width: int) -> tuple[TwinModel, Any]:
         model = TwinModel(Twin(hidden=width, layers=2, mup=arguments.mup))
         return model, make_optimizer(model)
 

@@ -7,7 +7,6 @@ import argparse
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from trimtab.analysis.settings_diff import flat_config
 from trimtab.chronicle.rundir import RunDirectory
@@ -121,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-Told = tuple[list[str], dict[str, Any]]
+Told = tuple[list[str], Mapping[str, object]]
 
 
 def _causes(arguments: argparse.Namespace) -> Told:
@@ -181,7 +180,7 @@ def _shape(settings: Settings | None) -> str:
     return f"width / depth: {hidden:g} / {layers:g} = {ratio:.4g}, {said}"
 
 
-def _costs(path: Path | None) -> Mapping[str, Mapping[str, Any]]:
+def _costs(path: Path | None) -> Mapping[str, Mapping[str, object]]:
     if path is None:
         return {}
     try:

@@ -3,7 +3,7 @@
 import argparse
 import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from trimtab.errors import ConfigError
 from trimtab.plan.directions import Directions
@@ -41,7 +41,7 @@ def add_machines(kinds: Kinds, run: Run) -> None:
     parser.set_defaults(run=run, plan=_machines)
 
 
-def _machines(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+def _machines(arguments: argparse.Namespace) -> tuple[list[str], dict[str, object]]:
     names = tuple(name for given in arguments.machines for name in _counted(given))
     if len(set(names)) < len(names):
         raise ConfigError("a machine is named twice; name each once")
@@ -98,7 +98,7 @@ def add_direction(kinds: Kinds, run: Run) -> None:
     parser.set_defaults(run=run, plan=_direction)
 
 
-def _direction(arguments: argparse.Namespace) -> tuple[list[str], dict[str, Any]]:
+def _direction(arguments: argparse.Namespace) -> tuple[list[str], dict[str, object]]:
     search = Directions(arguments.name, arguments.value)
     for given in arguments.round:
         try:

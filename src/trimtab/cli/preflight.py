@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import math
 from dataclasses import asdict
-from typing import Any
 
 from rich.text import Text
 
@@ -157,7 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Answer what is asked without a config, then read, judge and tell every config."""
     if arguments.export:
         return _export(arguments)
-    document: dict[str, Any] = {"schema": 1}
+    document: dict[str, object] = {"schema": 1}
     console = SafeConsole(stderr=arguments.json, highlight=False)
     answered = _answer(arguments, document, console)
     if not arguments.paths and not answered:
@@ -233,7 +232,9 @@ def _machine(arguments: argparse.Namespace) -> Machine:
     )
 
 
-def _answer(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> bool:
+def _answer(
+    arguments: argparse.Namespace, document: dict[str, object], console: SafeConsole
+) -> bool:
     """Answer the questions that need no config; return whether there was one."""
     asked = False
     if arguments.all and not arguments.paths:
@@ -283,14 +284,16 @@ def _gain_words(given: list[tuple[float, float]], params: float | None, trend: T
     )
 
 
-def _rule(rule: ConfigRule) -> dict[str, Any]:
+def _rule(rule: ConfigRule) -> dict[str, object]:
     fields = {f.name: getattr(rule, f.name) for f in dataclasses.fields(rule)}
     return {k: v for k, v in fields.items() if k not in ("check", "decided")} | {
         "elsewhere": rule.elsewhere
     }
 
 
-def _advise(arguments: argparse.Namespace, document: dict[str, Any], console: SafeConsole) -> None:
+def _advise(
+    arguments: argparse.Namespace, document: dict[str, object], console: SafeConsole
+) -> None:
     """Print settings by rule, before the start; and the remedies of a phase."""
     given = (
         []

@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -188,7 +187,7 @@ def _tell(result: ScanResult, arguments: argparse.Namespace) -> None:
     console = SafeConsole(highlight=False, soft_wrap=True)
     console.print(render_scan(result))
     if arguments.write_skip and not result.errors:
-        skips: Any = skip_list_of(result)
+        skips = skip_list_of(result)
         console.print(
             f"{arguments.write_skip}: {skips.num_skipped:,} of {skips.size:,} to leave out",
             markup=False,

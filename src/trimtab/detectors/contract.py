@@ -27,6 +27,7 @@ from trimtab.signals.robust import median, medians
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = [
+    "AnyDetector",
     "Detector",
     "Finding",
     "Row",
@@ -59,7 +60,7 @@ class Row:
 
     def finding(
         self,
-        detector: "Detector[Any]",
+        detector: "AnyDetector",
         *,
         kind: str,
         severity: Severity,
@@ -212,6 +213,10 @@ class Detector(Protocol[StateT]):
         ...
 
 
+AnyDetector = Detector[Any]
+"""A detector whose state is of any kind: what a judge holds."""
+
+
 @runtime_checkable
 class WholeDetector(Detector[StateT], Protocol[StateT]):
     """A detector that takes many rows at once."""
@@ -264,7 +269,7 @@ def finite_of(i: int, rows: Row | Rows, *, above: float = -math.inf) -> Series:
     return Series(rows.index[usable].tolist(), rows.step[usable].tolist(), values, values)
 
 
-def changed(state: StateT, **fields: Any) -> StateT:
+def changed(state: StateT, **fields: object) -> StateT:
     """Return a state with other fields, as `dataclasses.replace` does at five times the cost.
 
     For frozen dataclasses without slots and without `__post_init__`, which is not called.
@@ -274,7 +279,7 @@ def changed(state: StateT, **fields: Any) -> StateT:
     return new
 
 
-def state_to_json(state: Any) -> Any:
+def state_to_json(state: object) -> Any:
     """Return a state as JSON values: arrays as lists, non-finite numbers as strings.
 
     Exact: `state_from_json(type(state), state_to_json(state))` equals `state` bit for bit.

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.batch import BatchDetector
 from trimtab.detectors.clip_phase import ClipPhaseDetector
 from trimtab.detectors.contract import (
-    Detector,
+    AnyDetector,
     Finding,
     Row,
     Rows,
@@ -48,7 +47,7 @@ from trimtab.record import RunRecord
 
 __all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge"]
 
-DETECTORS: tuple[Detector[Any], ...] = (
+DETECTORS: tuple[AnyDetector, ...] = (
     NonFiniteDetector(),
     SpikeDetector(),
     LevelDetector(),
@@ -87,7 +86,7 @@ class JudgeState:
 class Judge:
     """A set of detectors."""
 
-    detectors: tuple[Detector[Any], ...] = DETECTORS
+    detectors: tuple[AnyDetector, ...] = DETECTORS
 
     def start(self) -> JudgeState:
         """Return the state before any row."""
@@ -196,7 +195,7 @@ class Judge:
 
 
 def make_judge(
-    detectors: Iterable[Detector[Any] | str] = (), thresholds: Mapping[str, float] | None = None
+    detectors: Iterable[AnyDetector | str] = (), thresholds: Mapping[str, float] | None = None
 ) -> Judge:
     """Return a judge with the built-in detectors, further ones, and changed settings.
 

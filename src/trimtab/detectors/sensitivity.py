@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.detectors.contract import Detector
+from trimtab.detectors.contract import AnyDetector
 from trimtab.detectors.judge import DETECTORS, Judge
 
 __all__ = ["Sensitivity"]
@@ -29,7 +29,7 @@ class Sensitivity:
     hindsight: float = 1.0
     """On every bar of `hindsight_findings`: sigmas, and logarithms of ratios."""
 
-    def judge(self, detectors: Sequence[Detector[Any]] = DETECTORS) -> Judge:
+    def judge(self, detectors: Sequence[AnyDetector] = DETECTORS) -> Judge:
         """Return a judge whose detectors have their thresholds moved."""
         return Judge(
             tuple(_scaled(d, self.spike if d.name == "spike" else self.lasting) for d in detectors)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
-from trimtab.detectors.contract import Detector
+from trimtab.detectors.contract import AnyDetector, Detector
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
@@ -27,8 +27,8 @@ ENTRY_POINT_GROUP = "trimtab.detectors"
 
 
 def load_detectors(
-    given: Iterable[Detector[Any] | str], *, taken: Iterable[str] = ()
-) -> tuple[Detector[Any], ...]:
+    given: Iterable[AnyDetector | str], *, taken: Iterable[str] = ()
+) -> tuple[AnyDetector, ...]:
     """Return detectors, those given by name loaded from their entry points.
 
     Args:
@@ -42,7 +42,7 @@ def load_detectors(
     if isinstance(given, str):  # a lone name would be taken letter by letter
         given = (given,)
     names = set(taken)
-    loaded: list[Detector[Any]] = []
+    loaded: list[AnyDetector] = []
     for item in given:
         detector = _load(item) if isinstance(item, str) else item
         _check(detector, item)
@@ -55,7 +55,7 @@ def load_detectors(
     return tuple(loaded)
 
 
-def _load(name: str) -> Detector[Any]:
+def _load(name: str) -> AnyDetector:
     known = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in known:
         installed = ", ".join(sorted(known)) or "none"
@@ -65,7 +65,7 @@ def _load(name: str) -> Detector[Any]:
         )
     try:
         found: Any = known[name].load()
-        made: Detector[Any] = found if _is_instance(found) else found()
+        made: AnyDetector = found if _is_instance(found) else found()
     except Exception as error:  # the code is another package's: it may raise anything
         raise ConfigError(
             f"detectors: entry point {name!r} ({known[name].value}) cannot be loaded:"
@@ -95,8 +95,8 @@ def _check(detector: object, given: object) -> None:
 
 
 def with_thresholds(
-    detectors: Sequence[Detector[Any]], thresholds: Mapping[str, float]
-) -> tuple[Detector[Any], ...]:
+    detectors: Sequence[AnyDetector], thresholds: Mapping[str, float]
+) -> tuple[AnyDetector, ...]:
     """Return detectors with settings changed.
 
     Args:
@@ -149,11 +149,11 @@ def _fitting(key: str, value: object, now: object) -> object:
     return float(value)
 
 
-def _changed(detector: Detector[Any], changes: Mapping[str, object]) -> Detector[Any]:
+def _changed(detector: AnyDetector, changes: Mapping[str, object]) -> AnyDetector:
     if not changes:
         return detector
     try:
-        new: Detector[Any] = dataclasses.replace(detector, **changes)  # type: ignore[type-var]
+        new: AnyDetector = dataclasses.replace(detector, **changes)  # type: ignore[type-var]
     except ValueError as error:
         raise ConfigError(f"thresholds: {error}") from error
     return new

@@ -68,7 +68,7 @@ class Guard:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         *,
-        data: DataLoader[Any],
+        data: DataLoader[object],
         run: str | Path,
         mode: Mode | None = None,
         policy: Policy | None = None,
@@ -83,7 +83,7 @@ class Guard:
         accumulate: int = 1,
         extra: Mapping[str, Stateful] | None = None,
         loaded_step: int | None = None,
-        companion: Mapping[str, Any] | None = None,
+        companion: Mapping[str, object] | None = None,
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
@@ -293,9 +293,9 @@ class Guard:
         self._loop.step()
 
     def finish(self, reason: str = "") -> None:
-        """End the run here, as the end of the guard's own loop does: saved, told, written down.
+        """End the run here, as the end of the guard's own loop does: save, report, write it down.
 
-        For a trainer that stops by itself and does not ask for one batch more.
+        A trainer calls it that stops by itself and does not ask for one batch more.
 
         Args:
             reason: For the journal; default: whether all steps are done.
@@ -329,7 +329,7 @@ class Guard:
 
     # -- for a trainer that keeps its own loop and checkpoints ------------------------------
 
-    def companion(self) -> dict[str, Any]:
+    def companion(self) -> dict[str, object]:
         """Return what to save beside a trainer's own model, optimizer, scheduler and scaler.
 
         Tensors and text, for `Guard(loaded_step=..., companion=...)`. All ranks must call it,
@@ -350,7 +350,7 @@ class Guard:
     def go_on_after(self, batches: int) -> None:
         """Begin so many batches of this rank into the data, with the random states in force.
 
-        For a trainer that has loaded a checkpoint of its own to which the guard had added nothing.
+        A trainer calls it that has loaded its own checkpoint, to which the guard added nothing.
         """
         self._order.advance(batches)
         self._start.keep_current()
@@ -368,7 +368,7 @@ class Guard:
     def listen(self, *listeners: Listener) -> None:
         """Pass on what is written down to loggers, such as those of `integrations.loggers`.
 
-        On the first rank only. One that fails is left out from then on; the run goes on.
+        It works on the first rank only. A logger that fails is left out; the run goes on.
         """
         if self._ranks.chief:
             self._recorder.listeners.extend(listeners)
@@ -384,7 +384,7 @@ class Guard:
     def data_epoch(self) -> float:
         """Where the run is in the data.
 
-        Number of the epoch under way, from 0, plus its share done.
+        It is the number of the epoch under way, from 0, plus the share of it that is done.
         """
         return max(self._order.epoch, 0) + self._order.epoch_share
 
@@ -417,7 +417,7 @@ class Guard:
     def next_lr(self) -> float:
         """Rate of the first group in the next step.
 
-        The scheduler's or the override's, times ours.
+        It is the scheduler's or the override's, times the guard's factor.
         """
         return self._parts.rates.next_lr
 

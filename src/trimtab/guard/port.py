@@ -110,7 +110,7 @@ class LaunchSettings:
 
 
 class TrainerPort:
-    """What an adapter asks of a guard and tells it.
+    """What an adapter asks of a guard, and what it reports to it.
 
     A port holds no state of its own: several ports of one guard are alike.
     """
@@ -364,7 +364,7 @@ class TrainerPort:
         self._guard.close()
 
 
-def _as_generator(batches: Iterator[Any]) -> Generator[Any]:
+def _as_generator(batches: Iterator[object]) -> Generator[object]:
     """Return a guard's iterator as what it is: closing it writes an interrupt down."""
     assert isinstance(batches, Generator)
     return batches

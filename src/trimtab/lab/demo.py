@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -44,7 +44,7 @@ _MARK = ".trimtab-demo"
 
 def run_demo(
     names: Sequence[str], seed: int, text_path: Path | None, out: Path, console: Console
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Run the demo and return its figures as JSON values.
 
     Raises:
@@ -240,7 +240,7 @@ def _progress(name: str) -> Callable[[int, int, float], None] | None:
     return show
 
 
-def _row(o: ScenarioOutcome) -> dict[str, Any]:
+def _row(o: ScenarioOutcome) -> dict[str, object]:
     return {
         "off": o.off.to_json(),
         "act": o.act.to_json(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,11 +14,14 @@ from trimtab.errors import ActError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
 
 __all__ = ["on_ranks"]
 
+T = TypeVar("T")
 
-def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> Any:
+
+def on_ranks(count: int, work: Callable[..., T], *arguments: object) -> T:
     """Call a function on so many ranks and return what it gives on the first.
 
     Args:
@@ -47,7 +50,7 @@ def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> Any:
             process.start()
         sender.close()
         try:
-            result = receiver.recv()
+            result: T = receiver.recv()
         except EOFError:
             for process in ranks:
                 process.terminate()
@@ -61,7 +64,13 @@ def on_ranks(count: int, work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _one_rank(
-    rank: int, count: int, store: str, threads: int, sender: Any, work: Any, arguments: Any
+    rank: int,
+    count: int,
+    store: str,
+    threads: int,
+    sender: Connection | None,
+    work: Callable[..., object],
+    arguments: tuple[object, ...],
 ) -> None:
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from trimtab.guard import Guard
 from trimtab.lab.model import next_token_loss
@@ -65,7 +65,7 @@ class LabResult:
         """Final over reference loss; NaN for a diverged run."""
         return self.final_loss / self.reference_loss
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Return the public form; NaN and Inf as null."""
         return {
             "schema": 1,

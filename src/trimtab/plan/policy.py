@@ -214,7 +214,7 @@ class Policy:
             raise ConfigError(f"lr_factors is {factors!r}, expected falling values, mildest first")
 
     @classmethod
-    def from_mapping(cls, table: Mapping[str, Any], *, source: str = "policy") -> "Policy":
+    def from_mapping(cls, table: Mapping[str, object], *, source: str = "policy") -> "Policy":
         """Return the policy that a table of settings describes; what it leaves out is default.
 
         Args:

@@ -268,7 +268,15 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
             yield io.BufferedReader(_Unpacked(stream, path))
 
 
-def _decompress(raw: io.BufferedReader, form: str) -> Any:
+class _Stream(Protocol):
+    def read1(self, size: int = -1, /) -> bytes:
+        """Return what one read of the compressed data gives, at most `size` bytes."""
+        ...
+
+
+def _decompress(
+    raw: io.BufferedReader, form: str
+) -> "gzip.GzipFile | lzma.LZMAFile | bz2.BZ2File | zstandard.ZstdDecompressionReader":
     """Return a stream whose `read1` gives what is whole before a break in the compressed data."""
     if form == "gzip":
         return gzip.GzipFile(fileobj=raw)
@@ -280,7 +288,7 @@ def _decompress(raw: io.BufferedReader, form: str) -> Any:
 class _Unpacked(io.RawIOBase):
     """What a compressed file holds, up to a size that no log unpacks to."""
 
-    def __init__(self, stream: Any, path: Path) -> None:
+    def __init__(self, stream: _Stream, path: Path) -> None:
         self._stream = stream
         self._path = path
         self._left = max(_MAX_SMALL_SIZE_BYTES, _MAX_RATIO * path.stat().st_size)

@@ -99,11 +99,11 @@ class _Found:
     kind: str
     name: str
     """Its key; `values` for values by step."""
-    part: Any
+    part: object
     size: int
 
 
-def _parse(data: bytes) -> Any:
+def _parse(data: bytes) -> object:
     """Return the document, None where the bytes are not JSON."""
     text = data.removeprefix(b"\xef\xbb\xbf")
     try:
@@ -120,7 +120,7 @@ def _is_whole(line: str) -> bool:
     return isinstance(_parse(line.encode()), dict)
 
 
-def _salvage(data: bytes, path: Path) -> tuple[list[Any], bool]:
+def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
     """Return the whole rows of a list that breaks off, or objects in a row, and whether it is torn.
 
     Raises:
@@ -129,7 +129,7 @@ def _salvage(data: bytes, path: Path) -> tuple[list[Any], bool]:
     text = data.decode("utf-8", errors="replace")
     start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
     # rows of a list, or objects one after another
-    rows: list[Any] = []
+    rows: list[object] = []
     at = start.end() if start is not None else len(text)
     decoder = json.JSONDecoder()
     gap = re.compile(r"[\s,]*")
@@ -155,7 +155,7 @@ def _first_fault(text: str) -> tuple[int, str]:
     return 1, "not understood"
 
 
-def _best(document: Any, path: Path) -> _Found | None:
+def _best(document: object, path: Path) -> _Found | None:
     """Return the largest part of a document that can be a run."""
     series, tag = series_of(document), tag_of_file(path)
     if series is not None and tag:
@@ -163,7 +163,7 @@ def _best(document: Any, path: Path) -> _Found | None:
     return max(_candidates(document, "", 0), key=lambda f: f.size, default=None)
 
 
-def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
+def _candidates(part: object, name: str, depth: int) -> Iterator[_Found]:
     if isinstance(part, list):
         rows = [row for row in part if isinstance(row, dict)]
         named = _named_series(rows)
@@ -205,13 +205,13 @@ def _candidates(part: Any, name: str, depth: int) -> Iterator[_Found]:
             yield from _candidates(value, key, depth + 1)
 
 
-def _rows_know(rows: list[dict[str, Any]]) -> bool:
+def _rows_know(rows: list[dict[str, object]]) -> bool:
     heads = [*rows[:20], *rows[-20:]]
     keys = {key for row in heads for key, _ in flatten(row)}
     return any(is_known_key(key) for key in keys) or LongForm.told_by(rows[0]) is not None
 
 
-def _named_series(rows: list[dict[str, Any]]) -> dict[str, StepValues]:
+def _named_series(rows: list[dict[str, object]]) -> dict[str, StepValues]:
     """Return the series of `[{"name": "loss", "x": [...], "y".
 
     [...]}, ...]`, none of other rows.
@@ -225,7 +225,7 @@ def _named_series(rows: list[dict[str, Any]]) -> dict[str, StepValues]:
     return found
 
 
-def _rows_of_frame(part: dict[str, Any]) -> list[dict[str, Any]]:
+def _rows_of_frame(part: dict[str, Any]) -> list[dict[str, object]]:
     """Return the rows of a data frame as pandas writes it, or of rows by their step; else none.
 
     `{"columns": [...], "data": [[...], ...]}`, `{"step": {"0": 1, ...}, "loss": {"0": 2.5, ...}}`
@@ -262,7 +262,7 @@ def _is_column(value: object) -> bool:
     )
 
 
-def _values_by_step(value: object) -> dict[float, Any] | None:
+def _values_by_step(value: object) -> dict[float, object] | None:
     """Return the values of one signal by step, None for anything else."""
     if not isinstance(value, dict):
         return None
@@ -279,7 +279,7 @@ def _values_by_step(value: object) -> dict[float, Any] | None:
         return None
 
 
-def _fill_rows(table: LogTable, rows: list[dict[str, Any]]) -> None:
+def _fill_rows(table: LogTable, rows: list[dict[str, object]]) -> None:
     long_form = LongForm.told_by(rows[0])
     if long_form is not None:
         for row in rows:
@@ -292,7 +292,7 @@ def _fill_rows(table: LogTable, rows: list[dict[str, Any]]) -> None:
         table.end_row()
 
 
-def _fill_columns(table: LogTable, part: dict[str, Any]) -> None:
+def _fill_columns(table: LogTable, part: dict[str, list[object]]) -> None:
     columns = {k: v for k, v in part.items() if _is_column(v) and table.role(k) != "nothing"}
     for row in range(max(map(len, columns.values()))):
         for key, values in columns.items():
@@ -301,7 +301,7 @@ def _fill_columns(table: LogTable, part: dict[str, Any]) -> None:
         table.end_row()
 
 
-def _fill_by_step(table: LogTable, part: dict[str, dict[float, Any]]) -> None:
+def _fill_by_step(table: LogTable, part: dict[str, dict[float, object]]) -> None:
     wanted = {k: v for k, v in part.items() if table.role(k) != "nothing"}
     steps = sorted({step for values in wanted.values() for step in values})
     num_missing = 0

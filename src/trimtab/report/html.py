@@ -104,7 +104,7 @@ def source_hash(source: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
-def _embedded(data: Any) -> str:
+def _embedded(data: object) -> str:
     """Return JSON that no HTML parser can mistake for the end of its script element."""
     raw = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
@@ -170,7 +170,7 @@ def page_data(account: RunAccount) -> dict[str, Any]:
     }
 
 
-def _actions(account: RunAccount) -> list[dict[str, Any]]:
+def _actions(account: RunAccount) -> list[dict[str, object]]:
     """Return what was done, one entry per step."""
     by_step: dict[int, list[str]] = {}
     for e in account.events:
@@ -196,7 +196,7 @@ class _Steps:
         return self._index[key]
 
 
-def _panel(panel: Panel, steps: _Steps) -> dict[str, Any]:
+def _panel(panel: Panel, steps: _Steps) -> dict[str, object]:
     return {
         "name": plain(panel.name),
         "title": panel.title,
@@ -212,7 +212,7 @@ def _panel(panel: Panel, steps: _Steps) -> dict[str, Any]:
     }
 
 
-def _stretches(stretches: Sequence[Stretch], steps: _Steps) -> list[dict[str, Any]]:
+def _stretches(stretches: Sequence[Stretch], steps: _Steps) -> list[dict[str, object]]:
     return [
         {
             "a": s.attempt,
@@ -226,7 +226,7 @@ def _stretches(stretches: Sequence[Stretch], steps: _Steps) -> list[dict[str, An
     ]
 
 
-def _heat(heat: Heat, steps: _Steps) -> dict[str, Any]:
+def _heat(heat: Heat, steps: _Steps) -> dict[str, object]:
     return {
         "name": heat.name,
         "title": heat.title,

@@ -51,7 +51,7 @@ class ActionLog:
             remedy: Id of the change.
             values: What it set.
             why: The caller's reason.
-            told: What to show of it; default: the values.
+            told: What to show; default: the values.
         """
         step = self._state.counters.step
         line = f"by hand: {remedy} · {told or values_text(values)} · {plain(why, limit=200)}"

@@ -1,6 +1,6 @@
 """What a person passes to a call by hand.
 
-Taken as the plain value it means, or refused before anything is done.
+Each is taken as the plain value it means, or refused before anything is done.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 from trimtab.errors import ConfigError
 from trimtab.text import plain
@@ -99,7 +98,7 @@ def shown(value: object) -> str:
         return type(value).__name__
 
 
-def _plain_number(value: Any) -> int | float | None:
+def _plain_number(value: object) -> int | float | None:
     if isinstance(value, str | bytes):
         return None
     item = getattr(value, "item", None)  # of a NumPy scalar, or a tensor

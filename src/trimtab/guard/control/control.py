@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
@@ -78,7 +78,8 @@ class Control:
     def limit_lr(self, limit: float, *, why: str) -> None:
         """Hold the learning rate at `limit` at most from the next step on.
 
-        Whatever the schedule asks for. For the first group; the others keep their ratio to it. Factors apply on top.
+        The limit is that of the first group, whatever the schedule asks for; the others keep their
+        ratio to it. Factors apply on top.
 
         Raises:
             ConfigError: The limit is no rate above 0, no reason is given, or the run has ended.
@@ -135,7 +136,7 @@ class Control:
             values["weight_decay"] = value
         self._log.note("schedule-weight-decay", values, why)
 
-    def change_data(self, loader: DataLoader[Any], *, why: str) -> int:
+    def change_data(self, loader: DataLoader[object], *, why: str) -> int:
         """Feed from another loader from the next batch on; return the sample id it begins at.
 
         A new epoch begins with it; sample ids, the step and everything else go on. After a rollback
@@ -214,9 +215,7 @@ class Control:
         self._log.note("optimizer-reset", values, why)
 
     def set_loss_scale(self, scale: float, *, why: str) -> None:
-        """Set the loss scale; a resume restores the scale that was saved.
-
-        So this is on request only.
+        """Set the loss scale, on request only: a resume restores the scale that was saved.
 
         Raises:
             ConfigError: There is no scaler, the scale is impossible, no reason is given, or the run
@@ -271,7 +270,7 @@ class Control:
     # -- going back -------------------------------------------------------------------------
 
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
-        """Take back the last change of a kind that stands; return what was, or would be, done.
+        """Take back the last change of a kind in force; return what was, or would be, done.
 
         A lowered rate comes back to the schedule's, which raises it: that is only told and
         journalled, unless it is confirmed. Weights and moments stay as they are; what a rollback

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from torch.utils.data import DataLoader
 
+    from trimtab.guard.state.training_state import StateDict
+
 __all__ = ["DataOrder", "Fed", "generators_of"]
 
 
@@ -64,7 +66,7 @@ class Fed:
 class DataOrder:
     """A cursor over a DataLoader's batches that can be moved and saved."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: DataLoader[object]) -> None:
         """Take over a loader with a map-style dataset.
 
         Raises:
@@ -97,7 +99,7 @@ class DataOrder:
         """How many ranks share the data out among them: each sample id belongs to one of them."""
         self._generators = generators_of(loader)
         self._generator_states: list[torch.Tensor] = []
-        self._loaders: dict[int, DataLoader[Any]] = {0: loader}
+        self._loaders: dict[int, DataLoader[object]] = {0: loader}
         self._source = 0
         self._switches: list[tuple[int, int]] = []
         self._fingerprint = ""
@@ -116,7 +118,7 @@ class DataOrder:
     def shape(self) -> dict[str, int | None]:
         """What sample ids rest on: batch size and length of the dataset.
 
-        None where it is not said.
+        A number that the loader does not know is None.
         """
         sampler, dataset = self._loader.batch_sampler, self._loader.dataset
         size = self._loader.batch_size or getattr(sampler, "batch_size", None)
@@ -149,12 +151,11 @@ class DataOrder:
             self._fingerprint = digest.hexdigest()[:16]
         return self._fingerprint
 
-    def switch(self, loader: DataLoader[Any]) -> int:
+    def switch(self, loader: DataLoader[object]) -> int:
         """Feed from another loader from the next batch on, in a new epoch.
 
-        Return its first sample id.
-
-        Ids go on. After a rollback to before that id the old one is fed again up to it.
+        Returns its first sample id: ids go on. After a rollback to before that id the old one is
+        fed again up to it.
 
         Raises:
             ConfigError: The loader cannot be rewound, or what was decided about the old one does
@@ -291,7 +292,7 @@ class DataOrder:
         stand_ins = cycle(clean)
         return [next(stand_ins) if self._is_withheld(i) else i for i in indices]
 
-    def fetch(self) -> tuple[Any, int, int] | None:
+    def fetch(self) -> tuple[object, int, int] | None:
         """Return the next batch with its first and last sample id; None at the end of an epoch."""
         if self._epoch < 0:
             self._start_epoch()
@@ -337,7 +338,7 @@ class DataOrder:
             if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
         )
 
-    def _load(self, indices: list[int]) -> Any:
+    def _load(self, indices: list[int]) -> object:
         dataset, collate = self._loader.dataset, self._loader.collate_fn
         if hasattr(dataset, "__getitems__"):
             return collate(dataset.__getitems__(indices))
@@ -368,7 +369,7 @@ class DataOrder:
             self._starts.append(start)
             start += len(batch)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the position: epoch, cursor, and the random states its order was drawn from."""
         if self._epoch < 0:
             self._generator_states = [g.get_state() for g in self._generators]
@@ -384,7 +385,7 @@ class DataOrder:
             "fingerprint": self.fingerprint,
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go to a saved position; the random state of the process is left as it is.
 
         Raises:
@@ -440,11 +441,8 @@ class DataOrder:
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
 
 
-def _replicas(loader: DataLoader[Any]) -> int:
-    """Return over how many ranks a sampler like DistributedSampler deals the samples out.
-
-    Else 1.
-    """
+def _replicas(loader: DataLoader[object]) -> int:
+    """Return over how many ranks a sampler like DistributedSampler deals the samples out, or 1."""
     inner = getattr(loader.batch_sampler, "sampler", None)
     for owner in (loader.sampler, loader.batch_sampler, inner):
         for name in ("num_replicas", "num_processes"):
@@ -454,7 +452,7 @@ def _replicas(loader: DataLoader[Any]) -> int:
     return 1
 
 
-def _samplers(loader: DataLoader[Any]) -> list[Any]:
+def _samplers(loader: DataLoader[object]) -> list[object]:
     """Return the samplers that a loader's order comes from, outermost first, each once."""
     shard = getattr(loader.batch_sampler, "batch_sampler", None)  # accelerate deals batches out so
     found = [loader.sampler, loader.batch_sampler, shard]
@@ -462,7 +460,7 @@ def _samplers(loader: DataLoader[Any]) -> list[Any]:
     return list({id(s): s for s in found if s is not None}.values())
 
 
-def generators_of(loader: DataLoader[Any]) -> list[torch.Generator]:
+def generators_of(loader: DataLoader[object]) -> list[torch.Generator]:
     """Return the random generators that the order is drawn from, besides torch's global one."""
     owners = (loader, *_samplers(loader))
     found = [getattr(owner, "generator", None) for owner in owners]

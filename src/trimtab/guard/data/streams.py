@@ -29,13 +29,15 @@ from trimtab.guard.state.training_state import capture_rng, restore_rng
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from trimtab.guard.state.training_state import StateDict
+
 __all__ = ["Order", "StreamOrder", "is_stream", "open_order"]
 
 _MOST_ELEMENTS = 1 << 14
 """Elements of a batch that its checksum covers."""
 
 
-def is_stream(data: Any) -> bool:
+def is_stream(data: object) -> bool:
     """Whether data keeps its own place, or can only be read forwards."""
     dataset = getattr(data, "dataset", None)
     indexed = hasattr(dataset, "__getitem__") and not isinstance(dataset, IterableDataset)
@@ -59,8 +61,7 @@ class StreamOrder:
     """A cursor over a stream's batches that can be moved and saved."""
 
     reordered = ""
-    """How the order differs from the saved one; a stream's own state decides, so never said here.
-    """
+    """How the order differs from the saved one; always empty: a stream's own state decides."""
     withheld: tuple[tuple[int, int], ...] = ()
 
     def __init__(
@@ -92,17 +93,17 @@ class StreamOrder:
         self.replicas = replicas or _replicas(loader)
         self._epoch_batches = epoch_batches
         self._generators = generators_of(loader)
-        self._batches: Iterator[Any] | None = None
+        self._batches: Iterator[object] | None = None
         self._skips: list[tuple[int, int]] = []
         self._epoch, self._cursor, self._position = -1, 0, 0
-        self._epoch_rng: dict[str, Any] | None = None
+        self._epoch_rng: StateDict | None = None
         self._last = 0
         self._at_end = False
 
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch where the loader has a length.
 
-        None: the stream's end tells.
+        It is None elsewhere: only the stream's end shows how many there are.
         """
         try:
             return -(-len(self._loader) // accumulate)
@@ -186,7 +187,7 @@ class StreamOrder:
         """Sample id that comes next."""
         return self._position
 
-    def fetch(self) -> tuple[Any, int, int] | None:
+    def fetch(self) -> tuple[object, int, int] | None:
         """Return the next batch with its first and last sample id; None at the end of an epoch."""
         if self._epoch < 0:
             self.next_epoch()
@@ -198,7 +199,7 @@ class StreamOrder:
             if not any(a <= last and first <= b for a, b in self._skips):
                 return batch, first, last
 
-    def _read(self) -> tuple[Any, int, int] | None:
+    def _read(self) -> tuple[object, int, int] | None:
         if self._batches is None:
             self._batches = iter(self._loader)
         try:
@@ -229,10 +230,8 @@ class StreamOrder:
             else:
                 batches -= 1
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position: epoch, batches read of it.
-
-        And the stream's own state where it has one.
+    def state_dict(self) -> StateDict:
+        """Return the position: epoch, batches read of it, and the stream's own state if it has one.
 
         Cost: as much as the stream's own `state_dict`.
         """
@@ -249,7 +248,7 @@ class StreamOrder:
             "generators": [g.get_state() for g in self._generators] if self._epoch < 0 else [],
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: StateDict) -> None:
         """Go to a saved position; the random states of the process are left as they are.
 
         Raises:
@@ -272,7 +271,7 @@ class StreamOrder:
         finally:
             restore_rng(kept)
 
-    def _go_to(self, state: dict[str, Any]) -> None:
+    def _go_to(self, state: StateDict) -> None:
         self._batches = None
         self._epoch, self._cursor = int(state["epoch"]), int(state["cursor"])
         self._position, self._last = int(state["position"]), int(state["last"])
@@ -293,8 +292,8 @@ class StreamOrder:
     def _own_state(self) -> Any:
         """Return the stream's own state.
 
-        None before the first batch of a loader that keeps its place: reading its state would start
-        its iteration.
+        It is None before the first batch of a loader that keeps its place: reading its state would
+        start its iteration.
         """
         if self._owner is None or (self._epoch < 0 and self._owner is self._loader):
             return None
@@ -330,17 +329,14 @@ class StreamOrder:
         self._position = position
 
     def forget_order(self) -> None:
-        """Have the stream read anew at the next `load_state_dict`, as in a new process.
-
-        It always is.
-        """
+        """Do nothing: every `load_state_dict` reads the stream anew, as a new process does."""
 
 
 Order = DataOrder | StreamOrder
 """What a guard goes through its data with."""
 
 
-def _keeps_place(thing: Any) -> bool:
+def _keeps_place(thing: object) -> bool:
     return hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
 
 
@@ -364,7 +360,7 @@ def _num_samples(batch: Any) -> int:
     return len(batch) if isinstance(batch, list | tuple) else 1
 
 
-def _checksum(batch: Any) -> int:
+def _checksum(batch: object) -> int:
     """Return a checksum of the beginning of a batch's first tensor; 0 without one."""
     tensor = _first_tensor(batch)
     if tensor is None:
@@ -373,7 +369,7 @@ def _checksum(batch: Any) -> int:
     return zlib.crc32(data.view(torch.uint8).numpy().tobytes())
 
 
-def _first_tensor(batch: Any) -> torch.Tensor | None:
+def _first_tensor(batch: object) -> torch.Tensor | None:
     if isinstance(batch, torch.Tensor):
         return batch
     parts = batch.values() if hasattr(batch, "values") else batch

@@ -36,10 +36,12 @@ class Ranks:
         """Join the ranks of torch's default process group, where there is one; all must do so."""
         self.index = 0
         self.count = 1
-        self.group: Any | None = None
+        self.group: dist.ProcessGroup | None = None
         """Group of all ranks on gloo; None alone."""
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self.index, self.count = dist.get_rank(), dist.get_world_size()
+            # Creating a group is itself a collective: every rank must come here, in the same order.
+            # gloo moves host values without a device sync and does not queue behind NCCL kernels.
             self.group = dist.new_group(backend="gloo")
 
     def beside(self) -> Ranks:
@@ -67,15 +69,14 @@ class Ranks:
         return torch.stack(everyone).numpy()
 
     def gather_tensor(self, mine: torch.Tensor) -> torch.Tensor:
-        """Return the same tensor [n] of all ranks, [count, n], where it lies.
-
-        The host reads nothing.
+        """Return the same tensor [n] of all ranks, [count, n], on its device, without a sync.
 
         Every rank must call it. On an accelerator the run's own default group carries it.
         """
         if self.group is None:
             return mine[None]
         everyone = [torch.empty_like(mine) for _ in range(self.count)]
+        # gloo is for host values; the default group carries device tensors in stream order.
         dist.all_gather(everyone, mine, group=self.group if mine.device.type == "cpu" else None)
         return torch.stack(everyone)
 
@@ -95,6 +96,7 @@ class Ranks:
         """
         if self.group is None:
             return find()
+        # The first rank always broadcasts, even after an error: the others already wait for it.
         message = [_answer(find)] if self.chief else [b""]
         dist.broadcast_object_list(message, src=0, group=self.group)
         error, value = pickle.loads(message[0])
@@ -127,6 +129,7 @@ class Ranks:
             result = work()
         except Exception as caught:  # noqa: BLE001 - raised again once the others know
             error = caught
+        # Also a rank that failed must come to this gather: the others would wait for ever.
         failed = np.flatnonzero(self.gather([float(error is not None)])[:, 0])
         if error is not None:
             raise error

@@ -25,6 +25,7 @@ __all__ = ["copies", "is_sharded", "layouts", "local", "sum_over_ranks"]
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return what this rank holds of a tensor."""
     if isinstance(tensor, DTensor):
+        # `to_local()` would be part of the autograd graph where gradients are on.
         return tensor._local_tensor
     return tensor
 
@@ -50,6 +51,7 @@ def copies(tensor: torch.Tensor, num_ranks: int) -> int:
             raise ActError("a gradient is a partial sum over ranks; reduce it before the step")
         if isinstance(placement, Replicate):
             same *= mesh.size(dimension)
+    # Where a mesh covers a part of the ranks only, the others hold the same on meshes of their own.
     return same * max(num_ranks // mesh.size(), 1)
 
 

@@ -1,7 +1,4 @@
-"""One step of all ranks as one.
-
-The small vector that each of them sends, and what it means together.
-"""
+"""One step of all ranks as one: the small vector that each sends, and what they mean together."""
 
 from __future__ import annotations
 
@@ -97,11 +94,13 @@ def share_on_device(share: StepShare, device: torch.device, **seen: torch.Tensor
         seen: Fields whose value lies in a tensor of one element, which takes the place of the
             share's.
     """
+    # Only a copy from pinned memory is asynchronous; from other memory the host would wait.
     known = torch.tensor(astuple(share), dtype=torch.float64, pin_memory=device.type != "cpu")
     known = known.to(device, non_blocking=True)
     for i, name in enumerate(f.name for f in fields(share)):
         if name in seen:
             value = seen[name].detach()
+            # `full_tensor` is a collective: all ranks go through the fields in the same order.
             known[i] = (value.full_tensor() if isinstance(value, DTensor) else value).reshape(())
     return known
 
@@ -130,6 +129,8 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         return _alone(StepShare(*table[0].tolist()))
     loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
+    # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
+    # difference means that the replicas have diverged.
     odd = np.flatnonzero((norm != norm[0]) & np.isfinite(norm) & np.isfinite(norm[0]))
     with np.errstate(invalid="ignore", over="ignore"):
         hidden = None if np.isnan(hiddens).all() else float(np.sqrt(np.mean(np.square(hiddens))))
@@ -137,6 +138,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         loss=float(loss.mean()),
         norm=float(np.max(norm)),
         samples=int(samples[0]),
+        # count / replicas ranks share one batch, and each of them reports its tokens
         tokens=round(float(tokens.sum()) * replicas / count),
         hidden=hidden,
         batch_compression=_known(float(squeezed.mean())),

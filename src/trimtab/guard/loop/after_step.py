@@ -90,6 +90,7 @@ class AfterStep:
         """Write a step down and judge it; return what was found."""
         parts, edge, recovery = self._parts, self._edge, self._recovery
         step = parts.state.counters.step
+        # First: the flag came with the pooled step, so all ranks drop to `observe` at the same one.
         self.stand_down_together()
         edge.run("probes", lambda: parts.rows.add_probes(row))
         if row.layers:
@@ -104,10 +105,12 @@ class AfterStep:
             edge.run("journal", lambda: self._tell_of_skip(row))
         found: list[Finding] = []
         edge.run("record", parts.rows.note_order)
+        # The judge counts rows: one that was not written must not reach it.
         if edge.run("record", lambda: parts.rows.record(row)):
             edge.run("judge", lambda: found.extend(self._judge(row)))
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
+        # In a trial alarms are expected, and its states are not among the checkpoints.
         if not self._recovery.busy:
             edge.run("checkpoint", lambda: self._grade_checkpoints(found))
         return tuple(found)
@@ -154,6 +157,7 @@ class AfterStep:
         if self._recovery.busy:
             return
         step = parts.state.counters.step
+        # `alarmed` and the pooled loss are the same on all ranks; saving is a collective.
         calm = not self._recovery.alarmed and math.isfinite(loss)
         if step % policy.snapshot_every_steps == 0 and calm and self.acting:
             edge.run("recovery", parts.points.snapshot)

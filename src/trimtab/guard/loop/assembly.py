@@ -42,7 +42,6 @@ from trimtab.guard.step.step_recorder import StepRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
 
     import torch
 
@@ -77,7 +76,7 @@ class Setup:
     check_resume: int
     output_layer: torch.nn.Module | None
     loaded_step: int | None
-    companion: Mapping[str, Any] | None
+    companion: Mapping[str, object] | None
     is_old: bool
     """Whether the run directory holds a run."""
     notes: Sequence[str]

@@ -2,7 +2,7 @@
 
 Torchrun, SLURM, torchft or a script of one's own restarts processes; the guard only says whether
 that makes sense, and from which step the same script would go on. The file is there from the first
-step on, so that a process that was killed is told by what it left: `running`.
+step on, so that a killed process is recognized by what it left: `running`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXIT_GIVEN_UP = 3
 def asks_for_restart(root: Path) -> bool:
     """Return whether the verdict in a run directory asks for a restart.
 
-    True where none is legible.
+    It does where there is no verdict, or none that can be read.
     """
     try:
         found = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def write_verdict(
 
     Args:
         root: Run directory.
-        state: Where the process stands.
+        state: State of the process.
         reason: In words.
         step: Last finished effective step.
         steps: Of the whole run; None where that is not known.

@@ -49,7 +49,7 @@ class PendingStep:
 
     @property
     def stop_heard(self) -> bool:
-        """Whether a rank was asked to stop, as a row said that was read late."""
+        """Whether a row that was read late shows that a rank was asked to stop."""
         return self._stop_heard
 
     def loop_begins(self, *, own: bool) -> None:
@@ -60,12 +60,14 @@ class PendingStep:
         """Whether the step under way may be read when the next one is due; alike on all ranks."""
         parts, policy = self._parts, self._parts.policy
         step, acting = parts.state.counters.step + 1, self._after.acting
+        # A trainer's own loop needs the values between two steps; the last step ends the run.
         if not (parts.reads_late.on and self._own_loop) or step == self._steps:
             return False
         if self._after.unsettled or step % policy.checkpoint_every_steps == 0:
             return False
         if acting and step % policy.snapshot_every_steps == 0:
             return False
+        # A signal reaches one rank only; with several the pooled flag `stop` decides for all.
         asked = parts.ranks.count == 1 and self._interrupts.is_wanted()
         return not (self._stop_heard or asked) and parts.deferred.can_wait(skip_nonfinite=acting)
 
@@ -90,6 +92,7 @@ class PendingStep:
         if not act or self._judged is None:
             return False
         (loss, found, position), self._judged = self._judged, None
+        # The next batch is fetched already: actions must see the position as of the row.
         with self._parts.state.at_position(position):
             self._after.recover_and_save(loss, found)
         return True

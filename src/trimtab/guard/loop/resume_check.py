@@ -140,6 +140,7 @@ class ReplayCheck:
         parts, step = self._parts, self._parts.state.counters.step
         found = compare(self._first, self._second)
         kinds = ("bit-equal", "rounding", "different", "other-data")
+        # `kinds` is sorted by severity, so the largest index over the ranks is the run's verdict.
         worst = int(parts.ranks.gather([float(kinds.index(found.kind))]).max())
         if kinds[worst] != found.kind:
             found = ReplayVerdict(

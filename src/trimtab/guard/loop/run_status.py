@@ -1,4 +1,4 @@
-"""How the process stands, for what started it: `verdict.json`, kept up to date."""
+"""State of the process, for what started it: `verdict.json`, kept up to date."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RunStatus:
             self._write("done", "all steps done")
 
     def write(self, state: State, reason: str) -> None:
-        """Write how the process stands.
+        """Write the state of the process.
 
         Args:
             state: Of the process.

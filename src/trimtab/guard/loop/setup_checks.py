@@ -82,7 +82,7 @@ def check_arguments(
     optimizer: torch.optim.Optimizer,
     clip: float | None,
     steps: int | None,
-    scheduler: Any | None,
+    scheduler: object,
     accumulate: int = 1,
 ) -> None:
     """Refuse impossible arguments.
@@ -120,11 +120,8 @@ def check_arguments(
         )
 
 
-def count_tokens(batch: Any) -> int:
-    """Return the elements of the first integer tensor with at least two dimensions.
-
-    0 without one.
-    """
+def count_tokens(batch: object) -> int:
+    """Return the elements of the first integer tensor with at least two dimensions, or 0."""
     if isinstance(batch, torch.Tensor):
         return batch.numel() if batch.dim() >= 2 and not batch.is_floating_point() else 0
     values = (
@@ -144,7 +141,7 @@ def count_tokens(batch: Any) -> int:
 def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
     """Return a counter that gives 0 for a batch that `count` fails on: counting stops no run."""
 
-    def counted(batch: Any) -> int:
+    def counted(batch: object) -> int:
         try:
             return int(count(batch))
         except Exception:  # noqa: BLE001 - the guard's edge, for a part that only informs

@@ -1,4 +1,4 @@
-"""How a guarded run ends: saved where that is safe, told, written down, and closed."""
+"""How a guarded run ends: saved where that is safe, reported, written down, and closed."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ class Shutdown:
         if not self._ended:
             self.settle_last(act=False)
         self._ended = True
+        # Probes and recorder are closed after it: the last save still writes to the journal.
         self._edge.run("checkpoint", self._parts.points.store.close)
         self._messages.pass_on_notes()
         self._parts.probes.close()
@@ -93,7 +94,7 @@ class Shutdown:
         self.settle_last(act=parts.ranks.count == 1 or not self._interrupts.in_step)
         state, points, step = parts.state, parts.points, parts.state.counters.step
         if self._after.done and state.decisions.executed_steps == self._executed_at_start:
-            # the run was finished by an earlier process, which has told so
+            # the run was finished by an earlier process, which has reported it
             self._status.confirm_done()
             self.close()
             return
@@ -103,6 +104,7 @@ class Shutdown:
         if whole and calm and step not in (0, points.saved_step):
             why = "end of the run" if reason != "interrupted" else reason
             edge.run("checkpoint", lambda: points.save(why))
+        # Before the journal's end: the save in the background writes its own event.
         edge.run("checkpoint", lambda: points.store.finish(wait=True))
         edge.run("checkpoint", self._note_unsound)
         edge.run("recovery", self._recovery.finish)

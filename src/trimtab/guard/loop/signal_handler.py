@@ -2,11 +2,11 @@
 
 The step under way is finished, so that what is saved is whole.
 
-A generator is not told why its loop was left, so the signal itself is watched while a loop runs.
+A generator cannot see why its loop was left, so the signal itself is watched while a loop runs.
 Between steps, or a second time, it ends the loop at once, as without a guard: SIGINT by
 `KeyboardInterrupt`, SIGTERM by `SystemExit(143)`. Where several ranks train together, all stop
-after the same step, whichever was told to. A process forked out of the loop inherits the handlers
-and none of the duties: there the signal does what it does without a guard.
+after the same step, whichever got the signal. A process forked out of the loop inherits the
+handlers and none of the duties: there the signal does what it does without a guard.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Interrupts"]
 
-_DEFAULTS: dict[int, Any] = {
+_DEFAULTS: dict[int, Callable[[int, FrameType | None], object] | signal.Handlers] = {
     signal.SIGINT: signal.default_int_handler,
     signal.SIGTERM: signal.SIG_DFL,
 }
@@ -54,6 +54,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             return
         for number, default in _DEFAULTS.items():
+            # A handler of the trainer or the cluster stays in place: it has its own way to stop.
             if signal.getsignal(number) == default:
                 signal.signal(number, self._handle)
                 self._watched.append(number)
@@ -93,6 +94,7 @@ class Interrupts:
             self._raise(number)
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        # In a forked worker: put the default back and send the signal once more.
         if os.getpid() != self._pid:
             signal.signal(number, _DEFAULTS[number])
             os.kill(os.getpid(), number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
@@ -31,7 +31,7 @@ def begin(
     is_old: bool,
     say: Callable[[str], None],
     loaded_step: int | None = None,
-    companion: Mapping[str, Any] | None = None,
+    companion: Mapping[str, object] | None = None,
 ) -> StateDict | None:
     """Start or go on, and say so; return the random states to go on with, None for a new run."""
     state, recorder, store = parts.state, parts.recorder, parts.points.store
@@ -87,7 +87,7 @@ def _resume(
     *,
     is_old: bool,
     loaded_step: int | None,
-    companion: Mapping[str, Any] | None,
+    companion: Mapping[str, object] | None,
 ) -> Resumed:
     """Load what the run goes on from: another trainer's checkpoint, ours, or nothing."""
     resumption = Resumption(
@@ -139,9 +139,9 @@ def _go_on(
     say(f"resumed at step {step} from {resumed.checkpoint} (attempt {number})")
 
 
-def _sizes(parts: RunContext) -> dict[str, Any]:
+def _sizes(parts: RunContext) -> dict[str, object]:
     """Return how the ranks share the work, and the samples that one takes at once, where known."""
-    found: dict[str, Any] = dict(layout(parts.optimizer_step.parameters, parts.ranks.count))
+    found: dict[str, object] = dict(layout(parts.optimizer_step.parameters, parts.ranks.count))
     size = parts.data.shape["batch_size"]
     return found | ({} if size is None else {"local_batch_size": size})
 
@@ -175,7 +175,7 @@ def _tell_what_was_left(parts: RunContext) -> None:
             parts.recorder.finding(finding, step=int(record.step[-1]))
 
 
-def _claim(data: Mapping[str, Any]) -> tuple[Any, ...]:
+def _claim(data: Mapping[str, object]) -> tuple[str, ...]:
     return tuple(str(data.get(key)) for key in ("row", "kind", "signal", "text"))
 
 

@@ -112,6 +112,7 @@ class TrainingLoop:
                 the loop is a trainer's own.
         """
         batches, interrupts = self._batches, self._interrupts
+        # The row of the last step of an earlier loop may still be on the device.
         self._pending.settle(act=not batches.in_step)
         self.on_train_begin()
         self._pending.loop_begins(own=whole)
@@ -134,6 +135,7 @@ class TrainingLoop:
                 self.before_forward(*fetched)
                 yield fetched[0]
                 batches.check_stepped()
+        # `break`, or an exception in the loop's body, closes the generator at its `yield`.
         except GeneratorExit:
             # other ranks may not come along where only this one left its loop
             alone = self._parts.ranks.count == 1
@@ -211,7 +213,8 @@ class TrainingLoop:
             loss = loss / parts
         self._parts.precision.note_scaled_loss()
         scaler = self._parts.precision.scaler
-        (scaler.scale(loss) if scaler is not None else loss).backward()
+        scaled = loss if scaler is None else scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def clip_gradients(self, limit: float | None) -> float:
         """Unscale and clip now; return the norm before it, 0 in a probe."""
@@ -225,6 +228,7 @@ class TrainingLoop:
     def step(self) -> None:
         """Do the step that was handed out, and what follows it; see `Guard.step`."""
         self._batches.check_ready()
+        # The row before is judged first: no update is made on a state that is to be undone.
         if self._settle_first():
             return
         fed, loss = self._batches.take()
@@ -235,6 +239,7 @@ class TrainingLoop:
             self._pending.defer(loss, fed)
             self._interrupts.step_ends(together=False)
             return
+        # `float` waits for the device: this step is read now.
         row = self._update(float(loss), fed)
         self.after_step(row)
         self._shutdown.stop_if_given_up()
@@ -266,6 +271,8 @@ class TrainingLoop:
         """Clip, pool over ranks, apply or skip; return the row of the step."""
         update, pool, rows = self._parts.optimizer_step, self._parts.pool, self._parts.rows
         # before_optimizer_step
+        # Collectives, in this order on all ranks: the norm where gradients are sharded, the
+        # shares, and where the norm is not finite the name of the tensor.
         norm, limit = update.take_clipped(look=True)
         whole = pool.pool(loss, float(norm), fed.samples, fed.tokens)
         labels = update.look_at_gradients(whole, limit)
@@ -305,7 +312,7 @@ class TrainingLoop:
         self._messages.note(f"samples {fed.first}-{fed.last} given up: {why}")
 
     def on_train_end(self) -> None:
-        """End the run: saved, told, written down."""
+        """End the run: save, report, and write the end down."""
         self._shutdown.end_of_loop()
 
     def _tell_once(self, text: str, *, about: str) -> None:

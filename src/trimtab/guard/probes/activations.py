@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -51,10 +51,7 @@ class HiddenProbe:
     """Root mean square of the last hidden state, measured by a hook on the output layer's input."""
 
     def __init__(self, model: nn.Module, layer: nn.Module | None = None) -> None:
-        """Hook `layer`, or the output layer that `find_output_layer` finds.
-
-        Does nothing without one.
-        """
+        """Hook `layer`, or what `find_output_layer` finds; without either, do nothing."""
         self.value: torch.Tensor | None = None
         self.enabled = True
         self.error: Exception | None = None
@@ -62,18 +59,20 @@ class HiddenProbe:
         target = layer or find_output_layer(model)
         self._handle = None if target is None else target.register_forward_pre_hook(self._hook)
 
-    def _hook(self, _module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _hook(self, _module: nn.Module, inputs: tuple[object, ...]) -> None:
         if not self.enabled or not torch.is_grad_enabled():  # not in an evaluation
             return
         try:
             self._measure(inputs)
-        except Exception as error:  # noqa: BLE001 - inside the user's forward pass; told by `take`
+        except Exception as error:  # noqa: BLE001 - in the user's forward pass; `take` raises it
             self.enabled, self.error = False, error
 
-    def _measure(self, inputs: tuple[Any, ...]) -> None:
+    def _measure(self, inputs: tuple[object, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor) and inputs[0].is_floating_point():
             hidden = local(inputs[0].detach())
             wide = hidden.dtype in (torch.float32, torch.float64)
+            # No sync: the value stays on the device until it is read. In fp16 the sum of squares
+            # would overflow, hence float32.
             self.value = torch.linalg.vector_norm(hidden, dtype=None if wide else torch.float32)
             self._root = max(hidden.numel(), 1) ** 0.5
 
@@ -116,7 +115,7 @@ class BlockProbe:
             for i, block in enumerate(blocks)
         ]
 
-    def _hook(self, index: int, output: Any) -> None:
+    def _hook(self, index: int, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled():
             return
         first = output[0] if isinstance(output, tuple | list) and output else output
@@ -130,6 +129,7 @@ class BlockProbe:
         seen, self._seen = self._seen, {}
         rms, top = [float("nan")] * num_blocks, [float("nan")] * num_blocks
         if seen:
+            # One transfer for all blocks: each `.item()` would be a sync of its own.
             read = torch.stack([t for norm, largest, _ in seen.values() for t in (norm, largest)])
             numbers = read.tolist()
             for i, (index, (*_, count)) in enumerate(seen.items()):

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from trimtab.guard.distributed.sharding import local
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["AttentionProbe"]
 
@@ -27,7 +27,7 @@ MAX_ROWS = 16
 """Queries looked at of each head; the last one, which sees all keys, among them."""
 MAX_BATCH = 2
 
-_SOFTMAX: tuple[Any, ...] = (torch.softmax, functional.softmax, torch.Tensor.softmax)
+_SOFTMAX: tuple[object, ...] = (torch.softmax, functional.softmax, torch.Tensor.softmax)
 
 
 class AttentionProbe:
@@ -47,18 +47,19 @@ class AttentionProbe:
                 model.register_forward_hook(self._leave, always_call=True),
             ]
 
-    def _enter(self, _module: nn.Module, _inputs: Any) -> None:
+    def _enter(self, _module: nn.Module, _inputs: object) -> None:
         if self.armed and self._mode is None and torch.is_grad_enabled():
             self.seen.clear()  # of several forward passes in a step the last counts
             self._mode = _Watch(self._see)
+            # Entered by hand: the forward pass lies between two hooks, where no `with` block can.
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
+    def _leave(self, _module: nn.Module, _inputs: object, _output: object) -> None:
         if self._mode is not None:
             mode, self._mode = self._mode, None
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
-    def _see(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _see(self, func: object, args: tuple[Any, ...], kwargs: Mapping[str, object]) -> None:
         try:
             with torch.no_grad():
                 if func is functional.scaled_dot_product_attention:
@@ -66,6 +67,8 @@ class AttentionProbe:
                 elif _is_attention_softmax(args, kwargs):
                     self.seen.append(_of_logits(_sampled(local(args[0].detach())).float()))
         except Exception as error:  # noqa: BLE001 - inside the user's forward pass
+            # Kept for after the step, where the probe is left out: here it would break the
+            # forward pass.
             self.armed, self.error = False, error
 
     def take(self, num_layers: int) -> tuple[list[float], list[float]]:
@@ -86,13 +89,19 @@ class AttentionProbe:
 class _Watch(TorchFunctionMode):
     """Hands the attention calls of a forward pass on to `see`, and changes nothing."""
 
-    def __init__(self, see: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> None:
+    def __init__(
+        self, see: Callable[[object, tuple[Any, ...], Mapping[str, object]], None]
+    ) -> None:
         super().__init__()
         self._see = see
 
     def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func is functional.scaled_dot_product_attention or func in _SOFTMAX:
             self._see(func, args, kwargs)
@@ -103,16 +112,16 @@ def _is_compiled(module: nn.Module) -> bool:
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
-def _is_attention_softmax(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_attention_softmax(args: tuple[object, ...], kwargs: Mapping[str, object]) -> bool:
     x = args[0] if args else None
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
     return isinstance(x, torch.Tensor) and x.dim() == 4 and dim in (-1, 3) and x.shape[-1] > 1
 
 
-def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def _named(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any, ...]:
     """Return (query, key, mask, is_causal, scale) of a call."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
     return (
         given["query"],
         given["key"],
@@ -123,7 +132,7 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _of_queries(
-    query: torch.Tensor, key: torch.Tensor, mask: Any, causal: Any, scale: float | None
+    query: torch.Tensor, key: torch.Tensor, mask: object, causal: object, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy) of sampled rows.
 
@@ -166,7 +175,7 @@ def _rows(count: int, num_keys: int, device: torch.device) -> tuple[torch.Tensor
 def _of_logits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy in nats) of rows of logits.
 
-    Masked ones are -inf or tiny.
+    Masked logits are -inf or very negative.
     """
     entropy = torch.special.entr(torch.softmax(logits, dim=-1)).sum()
     return logits.max(), entropy / max(logits.numel() // logits.shape[-1], 1)

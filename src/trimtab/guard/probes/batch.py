@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ _MAX_TABLE = 1 << 17
 """Spread of token ids up to which they are counted in a table; sorting takes ten times as long."""
 
 
-def find_tokens(batch: Any) -> torch.Tensor | None:
+def find_tokens(batch: object) -> torch.Tensor | None:
     """Return the first integer tensor with at least two dimensions; None without one."""
     if isinstance(batch, torch.Tensor):
         whole = not batch.is_floating_point() and not batch.is_complex()
@@ -44,7 +43,7 @@ def find_tokens(batch: Any) -> torch.Tensor | None:
     return None
 
 
-def batch_statistics(batch: Any) -> dict[str, float]:
+def batch_statistics(batch: object) -> dict[str, float]:
     """Return how well a batch of tokens compresses and how evenly they are spread.
 
     `batch_compression`: bytes after zlib over bytes before; near 1 for noise, near 0 for

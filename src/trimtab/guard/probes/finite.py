@@ -1,4 +1,4 @@
-"""Whether a state of training can be gone on from: its weights and moments are finite."""
+"""Whether training can continue from a state: its weights and moments are finite."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def unsound(training: Trained) -> str:
     if not found:
         return ""
     try:
+        # One flag per tensor, read together: a sync for each would cost more than the pass.
         finite = [largest_of(t).isfinite() for _, t in found]
         read = torch.stack([f.to(finite[0].device) for f in finite]).tolist()
     except (RuntimeError, TypeError):  # a tensor of a kind of its own

@@ -57,6 +57,7 @@ def clip_gradients(
         if limit is not None:
             torch.nn.utils.clip_grads_with_norm_(owners, limit, norm)
         return plain
+    # One collective, and one sync: the norm of shards is known only over all ranks.
     total = float(_sharded_norm(grads, ranks))
     if look is not None and not math.isfinite(total):
         look()
@@ -115,11 +116,9 @@ def sums_by_group(
 def first_nonfinite(
     parameters: Iterable[torch.Tensor], names: Mapping[int, str]
 ) -> tuple[str, int] | None:
-    """Return the first tensor, in the model's order, whose gradient is not finite.
+    """Return the first tensor in the model's order with a gradient not finite, and their number.
 
-    And how many are.
-
-    None where all that this rank holds are finite. One pass over all gradients.
+    It is None where all gradients that this rank holds are finite. One pass over all gradients.
     """
     bad = [
         names.get(id(p), "?")

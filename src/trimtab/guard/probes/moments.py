@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -54,7 +54,7 @@ def read_moments(
     """Return Adam's moments; None for an optimizer that keeps no `exp_avg_sq`.
 
     Args:
-        optimizer: Any optimizer.
+        optimizer: An optimizer of any class.
         names: Parameter names by `id(parameter)`.
         num_ranks: How many ranks train together.
     """
@@ -74,7 +74,7 @@ def read_moments(
     read = [
         *(absolute_sum(p.flat) for p in first),
         *(largest_of(p.flat) for p in first),
-        *(p.flat.sum() for p in second),  # what is negative in it is told of by itself
+        *(p.flat.sum() for p in second),  # negative elements are reported on their own
         *(high for _, high in ranges),
         *(low for low, _ in ranges),
     ]
@@ -150,7 +150,7 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
         if not isinstance(betas, tuple | list) or len(betas) < 2:
             continue
         for p in group["params"]:
-            state: Any = optimizer.state.get(p)
+            state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
             if p.grad is None or p.grad.is_sparse or not state or "exp_avg_sq" not in state:
                 continue
             v, g = local(state["exp_avg_sq"]), local(p.grad)
@@ -186,7 +186,7 @@ def rms_ratio(
     Needs gradients as they are before the step; of several ranks: what is largest here.
 
     Args:
-        optimizer: Any; None where it keeps no second moments yet.
+        optimizer: One of any class; None where it keeps no second moments yet.
         parameters: Those to look at; embeddings, whose rows are rare, left out.
     """
     beta2 = {
@@ -197,7 +197,7 @@ def rms_ratio(
     }
     medians, places = [], []
     for i, p in enumerate(parameters):
-        state: Any = optimizer.state.get(p)
+        state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
         if p.grad is None or not state or "exp_avg_sq" not in state or p.dim() < 2:
             continue
         g, v = local(p.grad).flatten(), local(state["exp_avg_sq"]).flatten()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -31,7 +31,7 @@ class LogZProbe:
         self._vocab = weight.shape[0] if isinstance(weight, torch.Tensor) else None
         self._handle = None if layer is None else layer.register_forward_hook(self._hook)
 
-    def _hook(self, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    def _hook(self, _module: nn.Module, _inputs: object, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled() or not isinstance(output, torch.Tensor):
             return
         logits = local(output.detach())

@@ -1,13 +1,13 @@
 """Where a forward pass first leaves the range of its numbers: the module, by name.
 
-Hooks stand on every leaf module for one forward pass and are gone after it, so it costs nothing the
-rest of the time. The guard runs it by itself in the step after a loss that was not finite.
+Every leaf module has a hook for one forward pass only, so it costs nothing the rest of the time.
+The guard runs it by itself in the step after a loss that was not finite.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import nn
+    from torch.utils.hooks import RemovableHandle
 
 __all__ = ["ModuleRange", "OverflowProbe", "find_overflow"]
 
@@ -54,7 +55,7 @@ class OverflowProbe:
     def __init__(self, model: nn.Module) -> None:
         """Nothing is hooked before `arm`."""
         self._model = model
-        self._handles: list[Any] = []
+        self._handles: list[RemovableHandle] = []
         self._ranges: list[ModuleRange] = []
 
     def arm(self) -> None:
@@ -64,8 +65,8 @@ class OverflowProbe:
             if next(module.children(), None) is None:
                 self._handles.append(module.register_forward_hook(self._hook(name)))
 
-    def _hook(self, name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def seen(_module: nn.Module, _inputs: Any, output: Any) -> None:
+    def _hook(self, name: str) -> Callable[[nn.Module, object, object], None]:
+        def seen(_module: nn.Module, _inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(first, torch.Tensor) and first.is_floating_point() and first.numel():
                 self._ranges.append(_range_of(name, local(first.detach())))

@@ -240,6 +240,7 @@ class Probes:
     def at_gradients(self, norm: float, limit: float | None) -> None:
         """Look at the gradients, clipped already; `norm`: as it was before."""
         if self.due:
+            # The factor by which clipping has scaled the gradients, to undo it in the figures.
             clipped = 1.0 if limit is None or not norm > limit else limit / (norm + 1e-6)
             self._softly("gradients", lambda: self._look_at_gradients(clipped**-2))
 
@@ -258,6 +259,7 @@ class Probes:
         self._layers["grad_square"] = sums[: self.num_layers]
         self._seen["embedding_square"] = sums[self.num_layers]
         self._seen["num_zeros"] = count_zeros(grads, count)
+        # An embedding's rows get rare gradients, so that g / sqrt(v) is large in sound runs too.
         dense = [
             p
             for p, g in zip(self._parameters, self._groups, strict=True)

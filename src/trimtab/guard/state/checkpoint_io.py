@@ -15,7 +15,7 @@ import json
 import re
 import shutil
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
@@ -30,11 +30,11 @@ from trimtab.errors import ActError, ReadError
 from trimtab.guard.state.serialization import join, split
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from trimtab.guard.distributed.process_group import Ranks
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.state.training_state import StateDict, Training
 
 __all__ = ["load_state", "save_state"]
 
@@ -43,8 +43,8 @@ _OF_OPTIMIZER = re.compile(r"state\.training\.optimizer\.state\.(\d+)\.")
 
 
 def save_state(
-    shared: dict[str, Any],
-    own: dict[str, Any],
+    shared: StateDict,
+    own: StateDict,
     final: Path,
     *,
     step: int,
@@ -81,6 +81,8 @@ def save_state(
         commit(partial, final, step=step, attempt=attempt, doubt=doubt)
 
     try:
+        # Each of the three ends with a collective: no rank writes before the folder is there,
+        # which gets its final name only after every rank has written its part.
         ranks.on_chief(_or_act_error(final, make_room))
         ranks.together(_or_act_error(final, lambda: _write(shared, own, partial, ranks)))
         ranks.on_chief(_or_act_error(final, put_in_place))
@@ -90,7 +92,7 @@ def save_state(
         raise
 
 
-def _or_act_error(final: Path, work: Any) -> Any:
+def _or_act_error(final: Path, work: Callable[[], object]) -> Callable[[], None]:
     def tried() -> None:
         try:
             work()
@@ -102,7 +104,8 @@ def _or_act_error(final: Path, work: Any) -> Any:
     return tried
 
 
-def _write(shared: dict[str, Any], own: dict[str, Any], partial: Path, ranks: Ranks) -> None:
+def _write(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks) -> None:
+    # The same paths on all ranks: torch's planner saves what ranks hold alike only once.
     tensors, tree = split({**shared, "num_ranks": ranks.count})
     mine, my_tree = split(own, _own_name(ranks.index))
     (partial / f"{_own_name(ranks.index)}.json").write_text(json.dumps(my_tree), encoding="utf-8")
@@ -129,7 +132,7 @@ def _own_name(index: int) -> str:
     return f"rank-{index:05d}"
 
 
-def load_state(path: Path, training: Training, *, ranks: Ranks) -> dict[str, Any]:
+def load_state(path: Path, training: Training, *, ranks: Ranks) -> StateDict:
     """Return the nested state of a checkpoint: shared and this rank's own, `num_ranks` with it.
 
     A rank that was not there when it was saved gets no `rng` (None) and the first rank's `data`.
@@ -148,13 +151,13 @@ def load_state(path: Path, training: Training, *, ranks: Ranks) -> dict[str, Any
     return ranks.together(lambda: _load(path, training, ranks))
 
 
-def _load(path: Path, training: Training, ranks: Ranks) -> dict[str, Any]:
+def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
     tree = json.loads((path / "state.json").read_text(encoding="utf-8"))
     known_here = (path / f"{_own_name(ranks.index)}.json").exists()
     name = _own_name(ranks.index if known_here else 0)
     own_tree = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
     reader = FileSystemReader(str(path / "tensors"))
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, torch.Tensor] = {}
     model, parameters = training.bare_model.state_dict(), training.parameters
     for key, known in reader.read_metadata().state_dict_metadata.items():
         if not isinstance(known, TensorStorageMetadata):
@@ -167,7 +170,7 @@ def _load(path: Path, training: Training, ranks: Ranks) -> dict[str, Any]:
             load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise ReadError(f"{path}: cannot be read ({error}); resume from an older one") from error
-    state: dict[str, Any] = {**join(tensors, tree), **join(tensors, own_tree)}
+    state: StateDict = {**join(tensors, tree), **join(tensors, own_tree)}
     if not known_here:
         state["rng"] = None
     return state
@@ -176,11 +179,11 @@ def _load(path: Path, training: Training, ranks: Ranks) -> dict[str, Any]:
 def _room_for(
     key: str,
     known: TensorStorageMetadata,
-    model: Mapping[str, Any],
+    model: Mapping[str, object],
     parameters: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """Return a tensor to load into: sharded as its counterpart in this run is, or whole."""
-    like: Any = model.get(key.removeprefix(_OF_MODEL)) if key.startswith(_OF_MODEL) else None
+    like: object = model.get(key.removeprefix(_OF_MODEL)) if key.startswith(_OF_MODEL) else None
     moment = _OF_OPTIMIZER.match(key)
     if moment and int(moment[1]) < len(parameters):
         like = parameters[int(moment[1])]

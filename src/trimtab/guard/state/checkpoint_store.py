@@ -19,7 +19,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
-    from trimtab.guard.state.training_state import Training
+    from trimtab.guard.state.training_state import StateDict, Training
 
 __all__ = ["Store", "bring_records", "holds_run"]
 
@@ -117,8 +117,8 @@ class Store:
 
     def save(
         self,
-        shared: dict[str, Any],
-        own: dict[str, Any],
+        shared: StateDict,
+        own: StateDict,
         *,
         step: int,
         why: str,
@@ -142,6 +142,8 @@ class Store:
         path, attempt = self._directory.checkpoint_of(step), self._recorder.attempt
         if background and self._beside is None:
             self._beside = self._ranks.beside()
+        # The writing thread has a group of its own: collectives of two threads on one group would
+        # pair up differently from rank to rank.
         ranks = self._beside if background and self._beside is not None else self._ranks
 
         def write() -> None:
@@ -189,6 +191,7 @@ class Store:
             why=f"{pending.why}: {pending.suspect}" if pending.suspect else pending.why,
             **({"actions_since": since} if since else {}),
         )
+        # `doubt` was found while the folder was being written, `suspect` was known before.
         if not (pending.doubt or pending.suspect):
             self.whole_step = pending.step
         if not self._ranks.chief:
@@ -233,10 +236,7 @@ class Store:
             self.mirror.wait()
 
     def _thin_out(self, step: int) -> None:
-        """Remove what retention does not keep.
-
-        Old healthy ones, and suspect ones older than all kept.
-        """
+        """Remove old healthy checkpoints, and suspect ones older than all that are kept."""
         listed = self._listed()
         healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
         kept = healthy[-self._keep :]
@@ -330,9 +330,9 @@ class Store:
         return replace(copy, path=path)
 
     def _graded(self) -> dict[str, tuple[str, str]]:
-        """Return what was said last of each checkpoint: its grade, and the attempt that saved it.
+        """Return the newest record of each checkpoint: its grade, and the attempt that saved it.
 
-        By the journal, and by what lies here, which may have been graded by hand.
+        The journal is read first; a grade in the folder itself, perhaps set by hand, overrides it.
         """
         graded: dict[str, tuple[str, str]] = {}
         for event in read_journal(self._directory.journal)[0]:
@@ -362,10 +362,7 @@ class Store:
         return None
 
     def oldest_step(self) -> int | None:
-        """Return the step of the oldest healthy checkpoint, hashes not compared.
-
-        None without one.
-        """
+        """Return the step of the oldest healthy checkpoint, hashes not compared; or None."""
         self.finish(wait=True)
         return self._ranks.agree(
             lambda: next((c.step for c in self._listed() if c.grade == "healthy"), None)
@@ -378,7 +375,7 @@ class Store:
             lambda: sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
         )
 
-    def load(self, checkpoint: CheckpointOnDisk, training: Training) -> dict[str, Any]:
+    def load(self, checkpoint: CheckpointOnDisk, training: Training) -> StateDict:
         """Return the state that a checkpoint holds, this rank's shards of it.
 
         Raises:
@@ -389,7 +386,7 @@ class Store:
     def set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
         """Move the checkpoints after `step` aside; pin the one before, the last before trouble.
 
-        Those from the first sign on are graded poisoned, those between are suspect. Nothing is
+        From the first sign on they are graded poisoned, before it suspect. Nothing is
         deleted.
 
         Raises:
@@ -431,7 +428,7 @@ class Store:
         if last is not None and not last.pinned:
             self._pin(last)
 
-    def decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
+    def decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
         """Return the decisions that the journal's last action left standing, where it is newer.
 
         Args:
@@ -439,10 +436,10 @@ class Store:
         """
         return self._ranks.agree(lambda: self._decided_since(checkpoint))
 
-    def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> dict[str, Any] | None:
+    def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
         if not self._directory.journal.exists():
             return None
-        standing: dict[str, Any] | None = None
+        standing: StateDict | None = None
         for event in read_journal(self._directory.journal)[0]:
             d = event.data
             if event.event == "action" and isinstance(d.get("standing"), dict):

@@ -1,4 +1,4 @@
-"""What a guard adds to a checkpoint that another trainer writes, and how a run goes on from one.
+"""What a guard adds to a checkpoint that another trainer writes, and how a run resumes from one.
 
 The trainer saves and loads model, optimizer, scheduler and scaler itself; the companion holds the
 rest: random states, position in the data, detectors, counters, decisions. A trainer whose own
@@ -54,10 +54,8 @@ def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt
     return {"schema": 1, "tensors": clone(tensors), "rest": json.dumps(tree)}
 
 
-def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
-    """Refuse to go on under other settings of the optimizer.
-
-    The trainer's load silently undoes them.
+def check_launch(launched: Training, companion: Mapping[str, object]) -> None:
+    """Refuse to go on under other settings of the optimizer: a trainer's load silently undoes them.
 
     Args:
         launched: The run's objects, taken before the trainer loaded its checkpoint.
@@ -72,7 +70,7 @@ def check_launch(launched: Training, companion: Mapping[str, Any]) -> None:
 def go_on_from(
     state: RunState,
     step: int,
-    companion: Mapping[str, Any] | None,
+    companion: Mapping[str, object] | None,
     *,
     judgement: Judgement,
     ranks: Ranks,
@@ -117,6 +115,7 @@ def go_on_from(
             judgement.restore(judgement.from_json(saved["judge"]))
         except ReadError as error:
             notes.append(f"detectors start anew: {error}")
+        # Random states belong to one rank; the first rank's position serves any number.
         same_ranks = saved["num_ranks"] == ranks.count
         own = saved["own"][ranks.index if same_ranks else 0]
         if state.data is not None and own["data"] is not None:
@@ -130,6 +129,7 @@ def go_on_from(
                 " on, but not bit for bit"
             )
         assert found.rng is not None
+        # After the data position: finding it may have drawn from the random states.
         restore_rng(found.rng)
     resumption.take_over(decided or (saved or {}).get("standing"), found.notes)
     store.set_aside_after(
@@ -139,7 +139,7 @@ def go_on_from(
     return found
 
 
-def _read(companion: Mapping[str, Any] | None, step: int) -> StateDict | None:
+def _read(companion: Mapping[str, object] | None, step: int) -> StateDict | None:
     if companion is None:
         return None
     saved = legible(companion)

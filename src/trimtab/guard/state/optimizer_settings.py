@@ -136,7 +136,7 @@ def withdraw(state: Adjustable, names: Sequence[str], kept: Mapping[str, float])
 
 
 def launched_setting(state: Adjustable, name: str) -> float:
-    """Return a setting as launched; the largest of the groups, as `set_optimizer` tells it."""
+    """Return a setting as launched; the largest of the groups, as `set_optimizer` reports it."""
     setting = OPTIMIZER_SETTINGS[name]
     values = [g[setting.key] for g in state.training.settings if setting.key in g]
     return max(float(v if setting.index is None else v[setting.index]) for v in values)

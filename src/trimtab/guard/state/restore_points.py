@@ -57,6 +57,7 @@ class RestorePoints:
     def snapshot(self) -> Snapshot:
         """Copy the whole state into memory, and keep it in the ring where it is finite."""
         snapshot = self._state.capture()
+        # A collective, so on all ranks: a ring that differs between ranks could not be restored.
         what = self._state.unsound()
         if not what:
             self.ring.add(snapshot)
@@ -86,6 +87,7 @@ class RestorePoints:
                 f"{what} is not finite: the checkpoint of step {step} is suspect, a "
                 "restart passes it over"
             )
+        # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
         own = {name: payload.pop(name) for name in _OF_RANK}
         self.store.save(payload, own, step=step, why=why, background=background, doubt=doubt)

@@ -111,6 +111,7 @@ class Resumption:
     def _put_back(self, saved: StateDict, notes: list[str]) -> None:
         """Put a loaded state into this run's objects."""
         state = self._state
+        # First: the load below silently replaces the settings that are compared here.
         state.training.check_settings(saved["settings"])
         try:
             self._judgement.restore(self._judgement.from_json(saved["judge"]))
@@ -121,6 +122,7 @@ class Resumption:
         state.set_counters(Counters(**saved["counters"]))
         if state.data is not None and saved["data"] is not None:
             state.data.load_state_dict(saved["data"])
+        # Last: a sampler may draw from any random state when the order is drawn again.
         restore_rng(saved["rng"])
 
     def take_over(self, decided: StateDict | None, notes: list[str]) -> None:
@@ -143,12 +145,14 @@ class Resumption:
         except (ActError, ConfigError, LookupError, TypeError, ValueError) as error:
             raise ActError(
                 f"{self._recorder.directory.journal}: what stood at the last action, or at the"
-                f" checkpoint, cannot be put in force again ({error}); mend or remove that action's line"
+                f" checkpoint, cannot be put in force again ({error}); mend or remove that action's"
+                " line"
             ) from error
         if unknown:
             notes.append(
                 f"decisions of another version of trimtab are not in force: {', '.join(unknown)}"
             )
+        # Rows that were written after the checkpoint are on disk too, beyond the saved count.
         decisions.row = self._ranks.agree(lambda: self._recorder.live.num_rows)
         if state.data is not None:
             for first, last in ranges:

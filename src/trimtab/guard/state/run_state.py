@@ -164,6 +164,7 @@ class RunState:
 
     def misfit(self, snapshot: Snapshot) -> str:
         """Return why a snapshot cannot be put back; empty where it can. All ranks must call it."""
+        # All ranks answer before any of them loads, so that a refusal leaves all as they were.
         everyone = self._ranks.collect(self.training.misfit(snapshot.payload["training"]))
         why = next(filter(None, everyone), "")
         return f"step {snapshot.step} cannot be gone back to: {why}" if why else ""
@@ -179,15 +180,21 @@ class RunState:
         if problem:
             raise ActError(f"{problem}; nothing was changed")
         payload = snapshot.payload
+        # All ranks load, or all report the failure: a rank that went on alone would train on other
+        # weights and wait in the next collective.
         self._ranks.together(lambda: self._load(snapshot))
+        # After the load: a user's own `load_state_dict` may draw random numbers.
         restore_rng(payload["rng"])
         if self.data is not None:
             self.data.load_state_dict(payload["data"])
         self._judgement.restore(payload["judge"])
         self._counters = Counters(**payload["counters"])
+        # The snapshot brings its own rates and settings; decisions outlive it and override them.
         enforce(self)
+        # Gradients of the step that was left would be added to those of the next one.
         self.training.optimizer.zero_grad(set_to_none=True)
         self._poisoned_step = None
+        # After the state: a trainer's callback may read the counters and settings now in force.
         for callback in self._on_restore:
             callback(self._counters.step)
         self._clock.restart_step()

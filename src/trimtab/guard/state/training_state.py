@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 __all__ = [
+    "Scaler",
+    "Scheduler",
     "Snapshot",
     "SnapshotRing",
     "StateDict",
@@ -45,8 +47,37 @@ class Stateful(Protocol):
     def state_dict(self) -> StateDict:
         """Return the state."""
 
-    def load_state_dict(self, state_dict: StateDict, /) -> Any:
+    def load_state_dict(self, state_dict: StateDict, /) -> object:
         """Put a state back."""
+
+
+class Scheduler(Stateful, Protocol):
+    """What a guard needs of a learning-rate scheduler."""
+
+    def step(self) -> object:
+        """Move the rates on by one step."""
+
+
+class Scaler(Stateful, Protocol):
+    """What a guard needs of a loss scaler, as `torch.amp.GradScaler` gives it."""
+
+    def is_enabled(self) -> bool:
+        """Whether losses are scaled at all."""
+
+    def scale(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return the loss, scaled."""
+
+    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> object:
+        """Update, unless a gradient is not finite."""
+
+    def update(self) -> None:
+        """Move the scale on by one step."""
+
+    def get_scale(self) -> float:
+        """Return the scale."""
 
 
 @dataclass
@@ -55,8 +86,8 @@ class Training:
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
-    scheduler: Any | None = None
-    scaler: Any | None = None
+    scheduler: Scheduler | None = None
+    scaler: Scaler | None = None
     extra: dict[str, Stateful] = field(default_factory=dict)
     """Further objects, by name; kept apart from the roles of torch."""
     loaded: list[str] = field(default_factory=list, init=False)
@@ -149,6 +180,7 @@ class Training:
                 continue
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
+            # A copy: some optimizers keep the tensors they are given, and a snapshot is used again.
             target.load_state_dict(clone(state[role]))
             self.loaded.append(role)
             if role == "optimizer":
@@ -161,13 +193,10 @@ class Training:
             extra.load_state_dict(clone(state["extra"][name]))
             self.loaded.append(name)
 
-    def misfit(self, state: Mapping[str, Any]) -> str:
-        """Return why a state of this process' own cannot be put back.
+    def misfit(self, state: StateDict) -> str:
+        """Return why a state of this process' own cannot be put back; empty where it can.
 
-        Empty where nothing speaks against it.
-
-        What a user may have changed since it was taken: groups of the optimizer, the model's
-        tensors.
+        A user may have changed the optimizer's groups or the model's tensors since it was taken.
         """
         groups = state["optimizer"].get("param_groups", ())
         sizes = [len(g["params"]) for g in groups if "params" in g]  # not every state has them
@@ -185,7 +214,7 @@ class Training:
             )
         return ""
 
-    def _check_loaded(self, saved: Sequence[Mapping[str, Any]]) -> None:
+    def _check_loaded(self, saved: Sequence[Mapping[str, object]]) -> None:
         """Compare what is in force after a load with what was loaded, field by field."""
         for i, (old, new) in enumerate(zip(saved, self.optimizer.param_groups, strict=False)):
             for key, value in old.items():
@@ -226,11 +255,11 @@ class Training:
                     )
 
 
-def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+def _shapes(state: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
 
 
-def _settings_of(group: Mapping[str, Any]) -> StateDict:
+def _settings_of(group: Mapping[str, object]) -> StateDict:
     return {k: clone(v) for k, v in group.items() if k != "params" and isinstance(v, _PLAIN)}
 
 
@@ -241,6 +270,7 @@ def capture_rng() -> StateDict:
         "numpy": np.random.get_state(),  # noqa: NPY002
         "torch": torch.get_rng_state(),
     }
+    # Asking for CUDA's state would start CUDA in a process that does not use it.
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state

@@ -1,6 +1,4 @@
-"""A step whose values are read when the next one is about to be applied.
-
-Nobody waits for the device.
+"""A step whose values are read when the next one is about to be applied, without waiting for it.
 
 What the row of the step needs goes into one vector on the device and from there to the host while
 training goes on. By the time it is read, the device has the next forward and backward pass to do.
@@ -78,6 +76,7 @@ class DeviceReading:
         """Send them; returns at once. `numbers`: float64 [n], not changed from here on."""
         self._numbers, self._arrived = numbers, None
         if numbers.device.type != "cpu":
+            # Without pinned memory `copy_` waits for the device, in spite of `non_blocking`.
             self._numbers = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
             self._numbers.copy_(numbers, non_blocking=True)
             device: Any = getattr(torch, numbers.device.type)
@@ -94,6 +93,7 @@ class DeviceReading:
         was.
         """
         arrived: Any = self._arrived
+        # `query` first: only a wait that really happened tells when the device was done.
         if arrived is not None and not arrived.query():
             arrived.synchronize()
             self.done_at = time.perf_counter()
@@ -146,10 +146,8 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def update_unless(optimizer: Any, broken: torch.Tensor) -> None:
-    """Step, unless `broken` (float32 scalar on the device) is 1.
-
-    Then nothing changes, not one bit.
-    """
+    """Step, unless `broken` (float32 scalar on the device) is 1: then all stays bit for bit."""
+    # The attributes that `GradScaler` sets for fused optimizers; their kernels read the flag.
     optimizer.grad_scale, optimizer.found_inf = None, broken
     try:
         optimizer.step()

@@ -67,24 +67,28 @@ class DeferredStep:
     def step(self, loss: torch.Tensor, fed: Fed, *, skip_nonfinite: bool) -> LateRow:
         """Clip, update or skip on the device, and read nothing; `read` gives the values later.
 
-        Only where `can_wait`. Cost: one more pass over the gradients, to name those that are not
-        finite.
+        Call it only where `can_wait`. Cost: one more pass over the gradients, to name those that
+        are not finite.
 
         Args:
             loss: Mean loss of this rank's part of the step, one element.
             fed: What was handed out for it.
             skip_nonfinite: Leave an update out on the device where a norm is not finite.
         """
+        # Before clipping, which makes every gradient NaN where the norm is NaN.
         names, flags = self._update.finite_flags()
         norm, limit = self._update.take_clipped(look=False)
         held = self._probes.hold()
         seen = {"loss": loss, "norm": norm}
         if self._ranks.count > 1 and held.root is not None:
             seen["hidden"] = held.numbers[0].double() / held.root
+        # The collective comes before the update: one table decides on all ranks what is skipped.
         table = self._pool.pool_on_device(fed.samples, fed.tokens, **seen)
+        # The flag stays on the device: reading it here would be the sync that this path avoids.
         broken = (~table[:, 1].isfinite().all()).float() if skip_nonfinite else None
         applied = self._update.apply(skip=False, broken=broken)
         self._state.count_step()
+        # One vector and one copy for all values of the step; `read` splits it again in this order.
         parts = [table.flatten(), flags, *held.numbers]
         return LateRow(
             reading=DeviceReading(

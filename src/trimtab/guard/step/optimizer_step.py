@@ -160,6 +160,7 @@ class OptimizerStep:
         training, scaler = self._state.training, self._precision.scaler
         if scaler is not None:
             scaler.unscale_(training.optimizer)
+        # A loop may add or unfreeze groups at any step; they are clipped from that step on.
         if training.note_new_groups():
             self.parameters[:] = trained_parameters(training)
         limit = None if self._clip is None else self._clip * self._state.decisions.clip_factor
@@ -173,7 +174,8 @@ class OptimizerStep:
     def finite_flags(self) -> tuple[tuple[str, ...], torch.Tensor]:
         """Return the names of the tensors with a gradient, and which gradients are finite.
 
-        On the device; call it before clipping, which makes all NaN where the norm is NaN.
+        The flags stay on the device. Call it before clipping, which makes all gradients NaN where
+        the norm is NaN.
         """
         owners, flags = finite_flags(self.parameters)
         return tuple(map(self.name_of, owners)), flags
@@ -205,10 +207,12 @@ class OptimizerStep:
                 which the host does not know yet.
         """
         training, scaler = self._state.training, self._precision.scaler
+        # `get_scale` waits for the device. A lowered scale afterwards is the public sign of a skip.
         scale = scaler.get_scale() if scaler is not None and broken is None else None
         scheduled = self._rates.apply_weight_decay()
         groups = training.optimizer.param_groups
         planned = [g["lr"] for g in groups]
+        # The guard's rates are in the groups for this one update only; see `finally` below.
         asked = self._rates.next_rates(planned)
         for g, lr in zip(groups, asked, strict=True):
             g["lr"] = lr
@@ -239,6 +243,7 @@ class OptimizerStep:
                 training.scheduler.step()
         if not skipped:
             self._run_probe(self._probes.at_update)
+        # After the probes: the optimizer's state is compared with the gradients that it has used.
         if not self._keeps_gradients:
             training.optimizer.zero_grad(set_to_none=True)
         if self._outside is not None:
@@ -251,7 +256,7 @@ class OptimizerStep:
         """Throw away the gradients of the step under way, at the user's wish."""
         scaler = self._precision.scaler
         if self._clipped is not None and scaler is not None:
-            scaler.update()  # it was told to unscale, and would refuse to do so again
+            scaler.update()  # it has unscaled, and refuses to do so again before `update`
         self.drop_gradients()
 
     def drop_gradients(self) -> None:

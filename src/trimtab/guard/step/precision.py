@@ -9,7 +9,7 @@ only while they are needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
     from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.state.training_state import Scaler
 
 __all__ = ["Precision", "PrecisionSwitch"]
 
@@ -89,7 +90,7 @@ class Precision:
         self._scales_loss = False
 
     @property
-    def scaler(self) -> Any | None:
+    def scaler(self) -> Scaler | None:
         """The loss scaler where it is in use: not under fp32 or bf16 by decision."""
         scaler = self._state.training.scaler
         if self._state.decisions.precision:
@@ -103,10 +104,7 @@ class Precision:
 
     @property
     def low(self) -> str:
-        """fp16 or bf16 where the forward pass was seen in it and can be run in another format.
-
-        Else empty.
-        """
+        """fp16 or bf16 where the forward pass runs in it and can be run in another; else empty."""
         changeable = self._scales_loss or not self.has_scaler
         return self._switch.seen if changeable and not self._state.decisions.precision else ""
 
@@ -121,7 +119,7 @@ class Precision:
     def set(self, precision: str) -> None:
         """Run the forward pass in fp32 or bf16, without the loss scaler.
 
-        Empty: in the run's own format.
+        An empty string means the run's own format.
         """
         self._state.decisions.precision = precision
         self._switch.want(precision)

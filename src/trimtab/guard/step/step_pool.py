@@ -156,6 +156,7 @@ class StepPool:
         noted = self.take_noted()
         if self._ranks.count == 1 or not whole.noted:
             return noted if self._ranks.count == 1 else {}
+        # Sorted, as the checksum in the share was: column i is the same signal on every rank.
         names = sorted(noted)
         means = self._ranks.gather([noted[name] for name in names]).mean(axis=0)
         return dict(zip(names, means.tolist(), strict=True))
@@ -168,6 +169,7 @@ class StepPool:
         if self._ranks.count == 1 or math.isfinite(whole.norm):
             return
         names = ("nonfinite_at", "nonfinite_tensors")
+        # A tensor that is not finite may lie in the shard of another rank only.
         seen: dict[str, str] = {n: labels[n] for n in names if n in labels}
         labels |= next((found for found in self._ranks.collect(seen) if found), {})
 

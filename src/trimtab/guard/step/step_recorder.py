@@ -115,6 +115,7 @@ class StepRecorder:
             values["loss_scale"] = scale
         self._count(values, whole, limit)
         values |= {n: v for n, v in noted.items() if n not in values}
+        # The update used such a gradient: the weights cannot be trusted until a restore.
         if not skipped and not math.isfinite(whole.norm):
             self._state.note_poisoned()
         values["skipped"] = float(skipped)

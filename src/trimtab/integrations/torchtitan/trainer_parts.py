@@ -76,7 +76,7 @@ class Stream:
 
 def _place_of(
     loader: BaseDataLoader,
-) -> tuple[Callable[[], dict[str, object]], Callable[[dict[str, object]], None]]:
+) -> tuple[Callable[[], dict[str, object]], Callable[[dict[str, object]], object]]:
     """Return how to get and set a loader's position.
 
     torchtitan's own wraps torchdata's state into a pickle; torchdata's is used, so that nothing
