@@ -15,6 +15,7 @@ import re
 import textwrap
 import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trimtab
 from trimtab.cli import build_parser
@@ -29,7 +30,6 @@ from trimtab.plan.conflicts import CONFLICTS
 from trimtab.plan.policy import Policy
 from trimtab.plan.remedy_table import REMEDIES
 from trimtab.plan.trials import ARMS
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

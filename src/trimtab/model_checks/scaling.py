@@ -24,7 +24,7 @@ __all__ = ["ScalerRules", "check_clip_order", "check_predivide", "check_scaler"]
 _NEUTRAL = 1e-6
 
 
-class Scaler(Protocol):
+class TwinScaler(Protocol):
     """What `check_scaler` calls; `torch.amp.GradScaler` has it."""
 
     def scale(self, outputs: Tensor, /) -> Tensor:
@@ -68,7 +68,7 @@ class ScalerRules:
 
 
 def check_scaler(
-    make: Callable[[], Scaler],
+    make: Callable[[], TwinScaler],
     rules: ScalerRules | None = None,
     *,
     growth_interval: int | None = None,
