@@ -400,6 +400,8 @@ class DataOrder:
             return
         drawn = self._epoch_rng if state["epoch"] == self._epoch else None  # None: another source
         if drawn is None or not torch.equal(state["epoch_rng"], drawn):
+            # A random sampler draws from torch's global generator: the saved state is in place only
+            # while the order is drawn.
             kept = torch.get_rng_state()
             torch.set_rng_state(state["epoch_rng"])
             for generator, saved in zip(self._generators, state["generators"], strict=True):

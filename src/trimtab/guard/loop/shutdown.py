@@ -91,6 +91,7 @@ class Shutdown:
         if self._ended:
             return
         parts, edge = self._parts, self._edge
+        # To act is a collective; in mid-step the other ranks may not come to it.
         self.settle_last(act=parts.ranks.count == 1 or not self._interrupts.in_step)
         state, points, step = parts.state, parts.points, parts.state.counters.step
         if self._after.done and state.decisions.executed_steps == self._executed_at_start:

@@ -99,6 +99,7 @@ class Interrupts:
             signal.signal(number, _DEFAULTS[number])
             os.kill(os.getpid(), number)
             return
+        # With several ranks also between two steps: all must stop after the same one.
         if (self.in_step or not self._alone) and self._wanted is None:
             self._wanted = number
             name = signal.Signals(number).name

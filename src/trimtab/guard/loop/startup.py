@@ -46,11 +46,13 @@ def begin(
     recorder.settings(settings)
     if parts.ranks.chief:
         recorder.live.read_past(parts.policy.past_runs)
+    # The first rank looks for all: a shared file system may show files to the others later.
     if is_old and parts.ranks.agree(lambda: not recorder.directory.journal.stat().st_size):
         store.note(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
         )
     resumed = _resume(parts, is_old=is_old, loaded_step=loaded_step, companion=companion)
+    # After the resume, which brings the decision on the number format.
     parts.precision.enforce()
     if is_old and parts.ranks.chief:
         _tell_what_was_left(parts)

@@ -163,6 +163,7 @@ class TrainingLoop:
         self._after.begin_check()
         if not self._after.done:
             self._status.running()
+        # Last: what is saved at the start is not part of the first step's time.
         self._parts.clock.start()
 
     def before_forward(self, batch: object, first: int, last: int) -> None:
@@ -259,6 +260,7 @@ class TrainingLoop:
     def _look_only(self, fed: Fed, loss: torch.Tensor) -> None:
         """Give the loss of a probed batch to recovery; no update is made."""
         self._parts.optimizer_step.zero_grad()
+        # The norm is 0 as a probe has no backward pass; the vector that is gathered stays the same.
         whole = self._parts.pool.pool(float(loss), 0.0, fed.samples, fed.tokens)
         self._after.stand_down_together()
         if self.probing:

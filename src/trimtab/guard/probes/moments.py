@@ -160,6 +160,7 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
                 pairs.append((names.get(id(p), "?"), v, g, least))
     if not pairs:
         return ()
+    # One read of the device for all tensors; only those with a zero are looked at one by one.
     lowest = torch.stack([v.min().float() for _, v, *_ in pairs]).tolist()
     return tuple(
         f"{name}: exp_avg_sq is 0 where the gradient is not"

@@ -194,6 +194,7 @@ class Probes:
     def quiet(self) -> bool:
         """Whether what is seen of the step under way can be read later: it is only held then."""
         watching = self._broken and self.runs("overflow")
+        # An error of the hook is raised by `take`, which a quiet step does not call.
         return not (self.due or self.signs_due or watching) and self.hidden.error is None
 
     def hold(self) -> Held:
@@ -293,6 +294,7 @@ class Probes:
             if self.signs_due:
                 self._take_signs()
                 values = [self._seen.get(name, math.nan) for name, _ in _SIGNS]
+                # `signs_due` is the same on all ranks, so that all of them come to this gather.
                 self._note_whole(self._ranks.gather(values), _SIGNS, found)
             return found
         checksum = 0.0
@@ -380,6 +382,7 @@ class Probes:
         try:
             look()
         except Exception as error:  # noqa: BLE001 - what only informs takes nothing down
+            # Off on this rank only: it sends NaN from now on, and the vector keeps its length.
             self._off.add(name)
             text = f"probe {name} is left out from now on: {type(error).__name__}: {error}"
             self.notes.append(text)

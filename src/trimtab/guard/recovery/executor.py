@@ -307,6 +307,7 @@ class Recovery:
             case c.FindIncident():
                 return self._find_incident(question)
             case c.FindRestorePoint():
+                # Reads the disk where memory holds none: a collective, to which all ranks come.
                 snapshot = engine.restore_point(question.step)
                 if snapshot is None and question.or_oldest:
                     snapshot = engine.oldest_restore_point()
@@ -406,6 +407,7 @@ class Recovery:
     def _go_back_to(self, command: c.GoBackTo) -> None:
         engine = self.engine
         engine.restore(self._snapshots[command.point.handle])
+        # The restore has put its own data position back; the one that is wanted replaces it.
         if command.data_of is not None and engine.data is not None:
             engine.data.load_state_dict(self._snapshots[command.data_of.handle].payload["data"])
 

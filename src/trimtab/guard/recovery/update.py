@@ -82,6 +82,7 @@ def _update(state: RecoveryState, e: Event) -> Result:
     if pending is not None:
         state = replace(state, pending=None)
     if isinstance(e, Answer):
+        # `pending` was cleared above: an answer is valid only right after its question.
         assert pending is not None, f"nobody asked for {type(e).__name__}"
         return _answered(state, pending, e)
     match e:

@@ -160,6 +160,7 @@ def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
     tensors: dict[str, torch.Tensor] = {}
     model, parameters = training.bare_model.state_dict(), training.parameters
     for key, known in reader.read_metadata().state_dict_metadata.items():
+        # Any other entry is bytes that torch would unpickle.
         if not isinstance(known, TensorStorageMetadata):
             raise ReadError(f"{path}: {key} is not a tensor; this is not a checkpoint of trimtab")
         if not key.startswith("rank-") or key.startswith(name):
@@ -167,6 +168,7 @@ def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # Each rank reads what it needs by itself; `together` tells the others of an error.
             load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise ReadError(f"{path}: cannot be read ({error}); resume from an older one") from error

@@ -310,6 +310,7 @@ class Store:
         A later copy in the second place is brought back and counts.
         """
         self.finish(wait=True)
+        # The first rank looks for all: each by itself could find another one the newest.
         found = self._ranks.agree(self._newest)
         self.whole_step = -1 if found is None else found.step
         return found

@@ -41,6 +41,7 @@ def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt
         "data": state.data.state_dict() if state.data is not None else None,
     }
     whole = {
+        # one companion serves all ranks, though random states and positions are each rank's own
         "own": ranks.collect(clone(own)),
         "judge": judgement.to_json(),
         "counters": asdict(state.counters),

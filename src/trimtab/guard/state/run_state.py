@@ -154,6 +154,7 @@ class RunState:
 
     def capture(self) -> Snapshot:
         """Copy the whole state into memory."""
+        # Copies all tensors to host memory: the host waits for the device here.
         payload = self._ranks.together(lambda: clone(self.payload()))
         return Snapshot(self._counters.step, self._recorder.attempt, payload["position"], payload)
 

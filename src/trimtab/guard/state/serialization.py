@@ -54,6 +54,7 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[path] = value.detach()
         return {_TAG: "tensor", "at": path}
     if isinstance(value, np.ndarray):
+        # NumPy's generator holds uint32, which torch supports only in part; `dtype` restores it.
         tensors[path] = torch.from_numpy(
             value.astype(np.int64) if value.dtype.kind in "iub" else value.astype(np.float64)
         )

@@ -65,6 +65,7 @@ class Rates:
                     f"override_lr: the schedule gives {first!r} for step {step}, "
                     "expected a finite number of at least 0"
                 )
+            # Shares as launched: the scheduler may have moved the groups' rates apart or to 0.
             rates = [first * share for share in self._group_shares()]
         limit = lr_limit(decisions.lr_limits, step)
         if rates[0] > limit:
@@ -83,6 +84,7 @@ class Rates:
         kept, self._lr_override = self._lr_override, schedule
         try:
             lr = self.next_lr
+        # Also on Ctrl-C in the user's function: no half-checked schedule may stay in force.
         except BaseException:
             self._lr_override = kept
             raise

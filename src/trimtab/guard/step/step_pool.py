@@ -130,6 +130,7 @@ class StepPool:
         if self._is_late() and self._ranks.count > 1:
             # the same collective as of the steps that are read late, so that the ranks meet
             table = self._ranks.gather_tensor(share_on_device(share, self.device))
+            # The one sync of this step: the host waits for the table.
             self._whole = whole_of(table.to("cpu").numpy(), replicas=self._replicas)
         else:
             self._whole = pool(share, self._ranks, replicas=self._replicas)
