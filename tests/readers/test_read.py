@@ -253,3 +253,17 @@ def test_an_iteration_of_5000_digits_is_passed_over(tmp_path: Path) -> None:
     wild = [f" iteration {'9' * n}/ {'9' * n} | lm loss: 2.0E+00 |\n" for n in (400, 5000)]
     path.write_text(good + "".join(wild))
     assert read_run(path).num_rows == rows
+
+
+def test_read_of_a_hugging_face_folder_is_one_run_without_errors(tmp_path: Path) -> None:
+    rows = [{"step": s, "epoch": s / 100, "loss": 3.0 - s / 400} for s in range(10, 310, 10)]
+    for step in (100, 200, 300):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        history = [r for r in rows if r["step"] <= step]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        for name in ("model.safetensors", "optimizer.pt", "config.json", "training_args.bin"):
+            (folder / name).write_bytes(b"\x80\x02}q\x00.")
+    found = list(read_each(tmp_path))
+    assert [type(r).__name__ for _, r in found] == ["RunRecord"]
+    assert found[0][1].num_rows == 30

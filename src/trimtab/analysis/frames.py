@@ -13,6 +13,7 @@ are missing.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Protocol, TypeGuard, runtime_checkable
 
 from trimtab.errors import ReadError
@@ -41,16 +42,29 @@ class _Listed(Protocol):
 
 
 @runtime_checkable
+class _Scalar(Protocol):
+    """A scalar of NumPy, or a tensor."""
+
+    def item(self) -> object:
+        """Return the value as a Python object."""
+        ...
+
+
+class _PandasIndex(Protocol):
+    names: Sequence[object]
+
+    def get_level_values(self, level: int) -> _Listed:
+        """Return the values of one level."""
+        ...
+
+
+@runtime_checkable
 class _PandasFrame(Protocol):
     columns: Iterable[object]
-    index: object
+    index: _PandasIndex
 
     def items(self) -> Iterable[tuple[object, "_Listed"]]:
         """Yield (name, series)."""
-        ...
-
-    def reset_index(self) -> "_PandasFrame":
-        """Return the frame with its index as columns."""
         ...
 
 
@@ -125,9 +139,14 @@ def _columns(source: object) -> dict[str, list[object]]:
     if isinstance(source, _PolarsFrame):
         return {c.name: c.to_list() for c in source.get_columns()}
     if _is_pandas(source):
-        indexed = getattr(source.index, "name", None) is not None
-        frame = source.reset_index() if indexed else source
-        return {str(name): _cells(series) for name, series in frame.items()}
+        columns = {str(name): _cells(series) for name, series in source.items()}
+        # `index.names` and not `index.name`: of several levels, one may be the step
+        levels = {
+            str(name): _cells(source.index.get_level_values(level))
+            for level, name in enumerate(source.index.names)
+            if name is not None and str(name) not in columns
+        }
+        return levels | columns
     if isinstance(source, Mapping):
         return {str(name): _cells(values) for name, values in source.items()}
     raise ReadError(
@@ -147,12 +166,26 @@ def _cells(values: object) -> list[object]:
         return values.to_list()
     if isinstance(values, _Listed):
         listed = values.tolist()
+        if not isinstance(listed, list):  # an array without dimensions
+            raise ReadError(f"a column is the single value {listed!r}, expected a sequence")
     elif isinstance(values, Iterable) and not isinstance(values, str | bytes):
         listed = list(values)
     else:
         raise ReadError(f"a column is a {type(values).__name__}, expected a sequence of values")
-    # `pandas.NA` and `NaT` are told by the names of their types: pandas may not be installed.
-    return [None if type(v).__name__ in ("NAType", "NaTType") else v for v in listed]
+    return [_cell(value) for value in listed]
+
+
+def _cell(value: object) -> object:
+    """Return one value as Python has it; None for a missing one."""
+    # by the names of their types: pandas may not be installed
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    if isinstance(value, Decimal):
+        return float(value)
+    # scalars of NumPy and tensors without dimensions, in a list or an object column
+    if isinstance(value, _Scalar) and not isinstance(value, int | float | str):
+        return value.item() if getattr(value, "ndim", 0) == 0 else value
+    return value
 
 
 def _without_padding(columns: Mapping[str, list[object]]) -> dict[str, list[object]]:

@@ -39,6 +39,10 @@ def preflight(
         ConfigError: No config is given, or an argument is not known.
         ReadError: `against` cannot be read.
     """
+    if phase not in (None, "start", "mid"):
+        raise ConfigError(f"phase is {phase!r}; choose start or mid, or leave it out")
+    if not all(isinstance(path, str | os.PathLike) for path in configs):
+        raise ConfigError("preflight takes paths of configs; write a mapping to a file first")
     return preflight_config(
         *(os.fspath(path) for path in configs),
         machine=_machine(machine or {}),

@@ -29,7 +29,7 @@ from trimtab.report.side_page import render_page
 from trimtab.report.side_text import SideText
 from trimtab.report.terminal import rendered_text
 from trimtab.signals import derive
-from trimtab.text import finite_json
+from trimtab.text import finite_json, is_number
 
 __all__ = ["RunComparison", "compare"]
 
@@ -108,6 +108,11 @@ def compare(
         ReadError: One of them cannot be read, or holds several runs.
         ConfigError: An argument is impossible, or there is nothing to compare.
     """
+    if by not in ("step", "tokens"):
+        raise ConfigError(f"by is {by!r}; choose step or tokens")
+    for name, value in (("window", window_steps), ("at", at)):
+        if value is not None and not is_number(value):
+            raise ConfigError(f"{name} is {value!r}; give a number of steps")
     if not window_steps > 0:
         raise ConfigError(f"window {window_steps:g}: must be above 0")
     if at is not None and not np.isfinite(at):

@@ -7,7 +7,7 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -42,7 +42,8 @@ from trimtab.detectors.scale_drift import ScaleDriftDetector
 from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
-from trimtab.errors import ReadError
+from trimtab.errors import ConfigError, ReadError, TrimtabError
+from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
 
 __all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge"]
@@ -150,8 +151,11 @@ class Judge:
         for k, present in self._present(tuple(values)):
             detector = self.detectors[k]
             row = Row(index, step, packed.take(self._places[k]), present)
-            states[k], findings = detector.update(states[k], row)
-            found += findings
+            try:
+                states[k], findings = detector.update(states[k], row)
+            except Exception as error:
+                raise _named(detector, index, error) from error
+            found += findings if detector in DETECTORS else _checked(detector, findings)
         return JudgeState(tuple(states)), tuple(found)
 
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -175,9 +179,13 @@ class Judge:
                 rows.present[np.ix_(mine, places)],
             )
             take = detector.update_rows if isinstance(detector, WholeDetector) else None
-            new, findings = take(old, some) if take else step_through(detector, old, some)
+            try:
+                new, findings = take(old, some) if take else step_through(detector, old, some)
+            except Exception as error:
+                first = int(some.index[0]) if len(some) else 0
+                raise _named(detector, first, error) from error
             states.append(new)
-            found += findings
+            found += findings if detector in DETECTORS else _checked(detector, findings)
         return JudgeState(tuple(states)), tuple(sorted(found, key=lambda f: f.row))
 
     def state_from_json(self, data: Mapping[str, object]) -> JudgeState:
@@ -192,6 +200,40 @@ class Judge:
                 f"judge state: no state of detector {missing[0]!r}; start the judge anew"
             )
         return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
+
+
+def _named(detector: AnyDetector, row: int, error: Exception) -> Exception:
+    """Return an error of a detector with its name; our own errors say enough as they are."""
+    if isinstance(error, TrimtabError) or detector in DETECTORS:
+        return error
+    return ConfigError(
+        f"detector {detector.name!r} failed at row {row} or later ({type(error).__name__}: {error}); "
+        "mend it, or leave it out"
+    )
+
+
+def _checked(detector: AnyDetector, findings: Sequence[Finding]) -> Sequence[Finding]:
+    """Return findings of a user's detector, whose kinds and severities are on the closed lists.
+
+    Raises:
+        ConfigError: One is not.
+    """
+    for finding in findings:
+        if not isinstance(finding, Finding):
+            raise ConfigError(
+                f"detector {detector.name!r} gave {finding!r}; update returns the new state and a"
+                " sequence of findings"
+            )
+        for what, value, known in (
+            ("kind", finding.kind, tuple(KIND_BY_NAME)),
+            ("severity", finding.severity, SEVERITIES),
+        ):
+            if value not in known:
+                raise ConfigError(
+                    f"detector {detector.name!r} gave a finding of {what} {value!r}; choose one of"
+                    f" {', '.join(known)}"
+                )
+    return findings
 
 
 def make_judge(

@@ -106,12 +106,17 @@ def with_thresholds(
     Raises:
         ConfigError: A name is not known, or the detector refuses the value.
     """
+    if not isinstance(thresholds, Mapping):
+        raise ConfigError(
+            f"thresholds is a {type(thresholds).__name__}; give a mapping such as"
+            ' {"spike.threshold_sigma": 12}'
+        )
     changes: dict[str, dict[str, object]] = {}
     settings = {f"{d.name}.{n}": v for d in detectors for n, v in _numbers_of(d).items()}
     for key, value in thresholds.items():
         if key not in settings:
             raise ConfigError(
-                f"thresholds: no detector has the setting {key!r}{_nearest(key, settings)}"
+                f"thresholds: no detector has the setting {key!r}{_nearest(str(key), settings)}"
             )
         name, _, setting = key.partition(".")
         changes.setdefault(name, {})[setting] = _fitting(key, value, settings[key])

@@ -24,6 +24,7 @@ builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`,
 """
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -69,6 +70,24 @@ _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
 CERTAIN = 0.95
 """Confidence at which no later reader is asked: some look through the whole file."""
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
+
+_NO_LOGS = re.compile(
+    r"""
+    .*\.(safetensors | pt | pth | ckpt | onnx | distcp | patch)
+    | (pytorch_model.* | training_args | optimizer | scheduler)\.bin
+    | README\.md
+    | debug(-internal|-core|-cli)?(\..*)?\.log     # of wandb itself
+    | (conda-environment | config | wandb-metadata | wandb-summary)\.(yaml | json)
+    | requirements\.txt | merges\.txt | vocab\.(json | txt)
+    | .*(config | index | tokenizer | tokens | tokens_map)\.json
+    | scheduler\.json | training_args\.json
+    """,
+    re.VERBOSE,
+)
+"""Files that stand beside a log in the folders of Hugging Face and W&B and are none. A directory is
+read without them; one that is named is read."""
+
+_HF_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def find_reader(path: Path) -> Reader:
@@ -242,9 +261,20 @@ def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:
     events = event_files_among(entries)
     if events:
         yield events
+    older = _older_checkpoints(directory, entries)
     for entry in entries:
         if entry.is_dir():
-            if entry.name not in _SKIPPED_DIRECTORIES and not entry.is_symlink():
+            skipped = entry.name in _SKIPPED_DIRECTORIES or entry in older
+            if not skipped and not entry.is_symlink():
                 yield from _runs_under(entry)
-        elif entry.is_file() and entry not in events:
+        elif entry.is_file() and entry not in events and not _NO_LOGS.fullmatch(entry.name):
             yield [entry]
+
+
+def _older_checkpoints(directory: Path, entries: Sequence[Path]) -> set[Path]:
+    """Return the checkpoints of a Hugging Face run whose history a newer file repeats."""
+    numbered = {e: int(m[1]) for e in entries if (m := _HF_CHECKPOINT.fullmatch(e.name))}
+    logged = [e for e in numbered if (e / "trainer_state.json").is_file()]
+    if (directory / "trainer_state.json").is_file():
+        return set(logged)
+    return set(logged) - {max(logged, key=numbered.__getitem__, default=None)}

@@ -50,9 +50,11 @@ def draw_run(account: RunAccount) -> "Figure":
             axis.plot(stretch.x, stretch.y, "o", markersize=3, color="black")
         if panel.scale == "log":
             axis.set_yscale("log", nonpositive="mask")
+        # Above the panel: beside it, long units of neighbors overlap. A dollar sign in a name
+        # from a log would start a formula.
         unit = f" ({panel.unit})" if panel.unit else ""
-        # A dollar sign in a name from a log would start a formula.
-        axis.set_ylabel(plain(f"{panel.title}{unit}").replace("$", r"\$"), fontsize=8)
+        title = plain(f"{panel.title}{unit}", limit=110).replace("$", r"\$")
+        axis.set_title(title, fontsize=8, loc="left", pad=3)
         for band in bands(account):
             colour = _COLOURS.get(band.severity, _COLOURS["info"])
             axis.axvspan(band.onset, max(band.end, band.onset), color=colour, alpha=0.12, lw=0)

@@ -131,6 +131,7 @@ def assemble(setup: Setup) -> Assembled:
         recorder=s.recorder,
         ranks=s.ranks,
         edge=edge,
+        judge=parts.judgement.judge,
         steps=s.steps,
     )
     checked = s.check_resume > 0 and state.counters.step == 0

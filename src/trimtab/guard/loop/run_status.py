@@ -9,6 +9,7 @@ from trimtab.analysis.assemble import events_of, make_account
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
+    from trimtab.detectors.judge import Judge
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.loop.exit_status import State
     from trimtab.guard.recording.fault_barrier import Edge
@@ -33,6 +34,7 @@ class RunStatus:
         recorder: Recorder,
         ranks: Ranks,
         edge: Edge,
+        judge: Judge,
         steps: int | None,
     ) -> None:
         """Write about one run.
@@ -44,6 +46,7 @@ class RunStatus:
             recorder: Gives the run directory and the attempt.
             ranks: The first one writes.
             edge: Keeps a fault of ours from stopping the run.
+            judge: The detectors of the run, which may be a user's.
             steps: Of the whole run, where known.
         """
         self._state = state
@@ -52,6 +55,7 @@ class RunStatus:
         self._recorder = recorder
         self._ranks = ranks
         self._edge = edge
+        self._judge = judge
         self._steps = steps
         self._written_step = store.whole_step
 
@@ -107,6 +111,6 @@ class RunStatus:
         if self._edge.stood_down or self._recorder.live.num_rows < MIN_RECORDS:
             return "not-judged"
         if state == "done":
-            root = self._recorder.directory.root
-            return make_account(self._recorder.live.record(), events=events_of(root)).verdict
+            root, record = self._recorder.directory.root, self._recorder.live.record()
+            return make_account(record, events=events_of(root), judge=self._judge).verdict
         return "incident" if self._recovery.alarmed else "healthy"

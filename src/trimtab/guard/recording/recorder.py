@@ -173,6 +173,8 @@ class Recorder:
             try:
                 pass_to(listener)
             except Exception as error:  # noqa: BLE001 - somebody else's logger stops no run
+                if listener not in self.listeners:
+                    continue  # removed already, by the note about another one below
                 self.listeners.remove(listener)
                 text = (
                     f"{type(listener).__name__} failed and is left out from here on:"
