@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from trimtab import lab
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError
 from trimtab.lab.run import run_guarded, run_unguarded
@@ -249,7 +250,8 @@ def _known_loss(scenario: Scenario, seed: int, text: Text, folder: Path) -> floa
 
 def _key(scenario: Scenario, seed: int, text: Text) -> str:
     """Return a hash of all that decides what a run without a guard comes to."""
-    here = Path(__file__).parent
+    # the lab's code: a run of another model or loop is another run
+    here = Path(lab.__file__).parent
     parts = (
         repr(training_settings(scenario)),
         seed,
