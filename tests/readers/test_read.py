@@ -265,5 +265,6 @@ def test_read_of_a_hugging_face_folder_is_one_run_without_errors(tmp_path: Path)
         for name in ("model.safetensors", "optimizer.pt", "config.json", "training_args.bin"):
             (folder / name).write_bytes(b"\x80\x02}q\x00.")
     found = list(read_each(tmp_path))
-    assert [type(r).__name__ for _, r in found] == ["RunRecord"]
-    assert found[0][1].num_rows == 30
+    ((_, record),) = found
+    assert isinstance(record, RunRecord)
+    assert record.num_rows == 30
