@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import trimtab
 from tests.guard import elastic_script
 from tests.guard.tiny import events_of
 from trimtab.checkpoints.manifest import newest_healthy
@@ -68,6 +69,8 @@ def test_a_rank_killed_in_mid_incident_is_restarted_and_the_run_ends_healthy(
         "steps": STEPS,
         "resume_step": STEPS,
         "attempt": verdict(tmp_path)["attempt"],
+        # the attempt that was killed in mid-incident keeps it open, offline as here
+        "verdict": trimtab.analyze(tmp_path / "run").verdict,
     }
     run = tmp_path / "run"
     (resume,) = events_of(run, "resume")
