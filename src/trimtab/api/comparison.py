@@ -112,11 +112,9 @@ def compare(
         raise ConfigError(f"by is {by!r}; choose step or tokens")
     for name, value in (("window", window_steps), ("at", at)):
         if value is not None and not is_number(value):
-            raise ConfigError(f"{name} is {value!r}; give a number of steps")
+            raise ConfigError(f"{name} {value!r}: not a number of steps; give one")
     if not window_steps > 0:
         raise ConfigError(f"window {window_steps:g}: must be above 0")
-    if at is not None and not np.isfinite(at):
-        raise ConfigError(f"at {at:g}: not a step; give a number")
     files = (None, None) if configs is None else (Path(configs[0]), Path(configs[1]))
     first, name_a, attempt = _side(a, files[0])
     second, name_b = None, None
