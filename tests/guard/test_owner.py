@@ -8,6 +8,7 @@ import pytest
 
 from tests.chronicle.test_journal_check import flip, lines_of, lost, number_of, zeros
 from tests.guard.tiny import events_of, guard_of, make, train_guarded, train_plain
+from trimtab.chronicle.journal import Journal, append_once
 from trimtab.cli import main
 from trimtab.errors import ChronicleError
 from trimtab.plan.policy import Policy
@@ -110,3 +111,21 @@ def test_the_journal_names_the_process_that_took_the_run(tmp_path: Path) -> None
     assert owner.data["pid"] == os.getpid()
     assert owner.data["token"] == json.loads((run / ".lock").read_text())["token"]
     guard.close()
+
+
+def test_a_trainer_that_meets_another_ones_events_says_so_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    guard = guard_of(make(), run, steps=20, mode="act")
+    other = Journal(run / "journal.jsonl")
+    other.append("action", attempt="1.0", step=0, remedy="x", values={})
+    other.close()
+    append_once(run / "journal.jsonl", "dismiss", attempt="1.0", step=0)
+    for factor in (0.5, 0.9):
+        guard.scale_lr(factor, why="a test")
+    guard.close()
+    said = capsys.readouterr().err
+    assert said.count(f"another trainer (writer {other.writer}) wrote 'action'") == 1
+    with pytest.raises(ChronicleError, match="two trainers wrote at the same time"):
+        guard_of(make(), run, steps=20)

@@ -206,11 +206,12 @@ class RunLock:
 
     def _lock_journal(self) -> int | None:
         """Return a descriptor that holds the journal; None without a journal, or without locks."""
-        if fcntl is None or not self._directory.journal.is_file():
+        if not self._directory.journal.is_file():
             return None
         descriptor = os.open(self._directory.journal, os.O_RDWR)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
             raise self._refusal(_read_holder(self.path) or self._owner_in_journal()) from error
