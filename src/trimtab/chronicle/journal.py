@@ -33,6 +33,7 @@ EVENTS = (
     "outcome",  # worked / did not / unclear, with figures
     "checkpoint",  # saved, graded, pinned
     "fault",  # a fault of trimtab's own; the guard dropped to observe
+    "rearmed",  # protection is back: where, since_step, steps_not_judged, why
     "note",  # free text with an author
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "end",  # the run finished
