@@ -167,6 +167,11 @@ class AfterStep:
         """Stand down with all ranks where one is degraded, and come back with them."""
         self._edge.hear(self._parts.pool.whole.faults)
 
+    def end_case(self) -> None:
+        """End a probe or trial where nothing may be acted on; between two steps, on all ranks."""
+        if self._edge.stood_down and self._recovery.busy:
+            self._edge.run("recovery", self._recovery.stand_down)
+
     # -- recover, snapshot, checkpoint ------------------------------------------------------
 
     def recover_and_save(self, loss: float, found: tuple[Finding, ...]) -> None:
@@ -187,6 +192,7 @@ class AfterStep:
                 edge.run("recovery", self._agree_again)
             if edge.run("recovery", lambda: self._recover(loss), retried=True):
                 self._unheard = ()
+        self.end_case()
         self._status.refresh()
         if self._recovery.busy:
             return

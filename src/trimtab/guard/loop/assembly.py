@@ -119,7 +119,6 @@ def assemble(setup: Setup) -> Assembled:
         parts.points.store.note(text)
     engine = Engine(parts)
     recovery = Recovery(engine, say=say, final_step=s.steps, guarded=edge.run)
-    edge.on_stand_down(recovery.stand_down)
     start = StartingRng(
         begin(
             parts,

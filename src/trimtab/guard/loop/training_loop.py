@@ -248,9 +248,11 @@ class TrainingLoop:
 
     def _settle_first(self) -> bool:
         """Settle before an update; return whether it takes the batches under way back."""
+        state = self._parts.state
+        before = state.num_restores
         acted = self._pending.settle()
         self._shutdown.stop_if_given_up()
-        if not (acted and self._recovery.busy):
+        if not (acted and (self._recovery.busy or state.num_restores > before)):
             return False
         self._batches.forget()
         self._parts.deferred.drop()
@@ -267,6 +269,7 @@ class TrainingLoop:
             self._edge.run(
                 "recovery", lambda: self._recovery.after_probe(fed.first, fed.last, whole.loss)
             )
+        self._after.end_case()
         self._edge.run("journal", self._parts.recorder.write_events, retried=True)
         self._interrupts.step_ends(together=whole.stop)
 

@@ -3,7 +3,7 @@
 Each part of the guard is armed or degraded. A fault degrades its part: it is told and journalled as
 a `fault`, its work is tried again after 1, 2, 4 ... steps, `MOST_WAIT_STEPS` at most, and a step
 in which the work succeeds arms the part again, which is journalled as `rearmed`. A part that fails
-again soon goes on with the longer wait.
+again soon goes on with the longer wait. Rows are recorded and judged at every step all the same.
 
 Nothing is acted on while a part is degraded that recovery rests on. Where several ranks train
 together, the faults of all travel with the pooled step: all stand down at the same step, wait
@@ -52,6 +52,8 @@ _PARTS: tuple[Part, ...] = (
 )
 """Those that are degraded; the place of each is its bit in what the ranks tell each other."""
 _RECOVERY_RESTS_ON: frozenset[Part] = frozenset({"record", "judge", "recovery", "journal"})
+_NEVER_PUT_OFF: frozenset[Part] = frozenset({"record", "judge"})
+"""What is put off here is lost: a row that waits is a step that was not judged."""
 _JUDGING: tuple[Part, ...] = ("record", "rows", "judge", "journal")
 MOST_WAIT_STEPS = 64
 """Longest wait until a part is tried again; a fault within so many steps of the last counts on."""
@@ -116,17 +118,14 @@ class Edge:
         self._journal = journal
         self._alone = alone
         self._step = step
-        self._end_case: Callable[[], None] = lambda: None
         self._tick = 0
         self._faults: dict[Part, _Fault] = {}
         self._waits: dict[Part, _Wait] = {}
+        self._elsewhere: dict[Part, int] = {}
+        """Parts that are degraded on other ranks alone, with the step at which it was heard."""
         self._told: set[tuple[str, str]] = set()
         self._stood_down = False
         self._came_back = False
-
-    def on_stand_down(self, end_case: Callable[[], None]) -> None:
-        """Call `end_case` when the guard stands down: it ends what is under way."""
-        self._end_case = end_case
 
     # -- how things stand -------------------------------------------------------------------
 
@@ -185,6 +184,7 @@ class Edge:
             if not faults >> i & 1:
                 if wait is not None and wait.over_at is None:
                     wait.over_at = now
+                    self._hear_of_return(part)
             elif wait is None:
                 # Recovery is tried again by acting: first all ranks end what is under way.
                 self._waits[part] = _Wait(failures=1, retry_at=now + (part == "recovery"))
@@ -198,7 +198,7 @@ class Edge:
                 # counted from the step that failed, which was the last one
                 self._waits[part] = _Wait(failures=failures, retry_at=now - 1 + steps)
         if any(self._holds_back(part) for part in _RECOVERY_RESTS_ON):
-            self._stand_down()
+            self._stood_down = True
             return
         recovery = self._waits.get("recovery")
         if recovery is not None:
@@ -209,8 +209,15 @@ class Edge:
     def _hear_of(self, part: Part) -> None:
         """Journal a fault of another rank: only the first one writes."""
         if part not in self._faults:
+            self._elsewhere[part] = self._step()
             told = "another rank reports a fault; its own output says which"
             self._tell(part, told, why="a fault on another rank")
+
+    def _hear_of_return(self, part: Part) -> None:
+        since_step = self._elsewhere.pop(part, None)
+        if since_step is not None:
+            why = "a fault on another rank"
+            self._write_down(lambda: self._journal.rearmed(part, since_step=since_step, why=why))
 
     def _holds_back(self, part: Part) -> bool:
         """Whether nothing may be acted on because of a part; alike on all ranks."""
@@ -251,7 +258,7 @@ class Edge:
 
     def _may_try(self, part: Part) -> bool:
         wait = self._waits.get(part)
-        if wait is None or wait.over_at is not None:
+        if wait is None or wait.over_at is not None or part in _NEVER_PUT_OFF:
             return True
         if self._tick < wait.retry_at:
             return False
@@ -271,7 +278,7 @@ class Edge:
             self._faults[part] = _Fault(self._step(), why, self._tick)
             self._tell(part, f"{type(error).__name__}: {error}", why=why)
         if self._alone and part in _RECOVERY_RESTS_ON:
-            self._stand_down()
+            self._stood_down = True
 
     def tell_callback(self, name: str, error: BaseException, after: str) -> None:
         """Tell and journal that a user's function raised, each of its errors once.
@@ -311,16 +318,6 @@ class Edge:
             write()
         except Exception:  # noqa: BLE001 - the same edge
             to_stderr("trimtab: this could not be journalled")
-
-    def _stand_down(self) -> None:
-        """Act on nothing for now; done again, it changes nothing."""
-        if self._stood_down:
-            return
-        self._stood_down = True
-        try:
-            self._end_case()
-        except Exception as further:  # noqa: BLE001 - the same edge
-            to_stderr(f"trimtab: while standing down: {type(further).__name__}: {further}")
 
 
 def reason_of(error: BaseException) -> str:

@@ -270,7 +270,8 @@ class Recovery:
                         self.state = before
                         self.actions.pop()
                     raise
-            self._release_snapshots()
+            if next_event is None:  # an answer may name a snapshot that no state refers to yet
+                self._release_snapshots()
 
     def _carry_out(self, command: c.Command) -> None:
         """Do one thing."""

@@ -70,6 +70,8 @@ class RunState:
         self._poisoned_step: int | None = None
         self._position_then: int | None = None
         self._on_restore: list[Callable[[int], None]] = []
+        self.num_restores = 0
+        """How often a state was put back."""
 
     @property
     def counters(self) -> Counters:
@@ -205,6 +207,7 @@ class RunState:
         if self.data is not None:
             self.data.load_state_dict(payload["data"])
         self._judgement.restore(payload["judge"])
+        self.num_restores += 1
         self._counters = Counters(**payload["counters"])
         # The snapshot brings its own rates and settings; decisions outlive it and override them.
         enforce(self)
