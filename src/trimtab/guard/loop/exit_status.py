@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trimtab.analysis.coverage import Coverage
     from trimtab.kinds import RunVerdict
 
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
@@ -48,6 +49,7 @@ def write_verdict(
     saved_step: int,
     attempt: str,
     verdict: RunVerdict | None = None,
+    coverage: Coverage | None = None,
 ) -> None:
     """Write the verdict whole, in place of an older one.
 
@@ -61,6 +63,7 @@ def write_verdict(
         attempt: Number of the attempt under way.
         verdict: Verdict of the run where the caller judged it; None: `ended-badly` for a run that
             was given up, else `not-judged`.
+        coverage: Which steps were judged; None: that is not known.
 
     Raises:
         OSError: It cannot be written; an older one stays as it was.
@@ -75,6 +78,8 @@ def write_verdict(
         "steps": steps,
         "resume_step": max(saved_step, 0),
         "attempt": attempt,
+        "judged": None if coverage is None else coverage.to_json(),
+        "degraded": "" if coverage is None else coverage.degraded,
     }
     partial = root / "verdict.json.partial"
     try:
