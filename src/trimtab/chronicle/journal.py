@@ -19,6 +19,7 @@ from typing import Any
 
 from trimtab.detectors.contract import state_to_json
 from trimtab.errors import ChronicleError
+from trimtab.masking import masked
 
 __all__ = ["EVENTS", "Event", "Journal", "read_journal"]
 
@@ -104,7 +105,8 @@ class Journal:
             **data,
         }
         try:
-            text = json.dumps(state_to_json(record), ensure_ascii=False, separators=(", ", ": "))
+            document = masked(state_to_json(record))
+            text = json.dumps(document, ensure_ascii=False, separators=(", ", ": "))
             line = (text + "\n").encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ChronicleError(

@@ -11,7 +11,7 @@ from trimtab.analysis.settings_diff import flat_config
 from trimtab.bounded_toml import read_toml_text
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli import plan_search
-from trimtab.cli.output import print_json
+from trimtab.cli.output import print_json, tell
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.read import read_config
 from trimtab.configs.settings import NAMES, Settings
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"schema": 1, **document})
     else:
-        print("\n".join(lines))
+        tell("\n".join(lines))
     return 0
 
 

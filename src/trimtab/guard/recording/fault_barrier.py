@@ -13,6 +13,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Literal
 
+from trimtab.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -108,4 +110,4 @@ class Edge:
 def to_stderr(line: str) -> None:
     """Show one line; where there is no standard error, or it is broken, do without."""
     with contextlib.suppress(Exception):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(visible(line, keep="\n\t") + "\n")
