@@ -23,9 +23,10 @@ MAX_JSON_DEPTH = 16
 MAX_TOML_BYTES = 1 << 20
 MAX_TOML_PARTS = 32
 MAX_TOML_DOTS = 100_000
-MAX_WEBHOOK_REPLY_BYTES = 1 << 16
 MAX_WEBHOOK_QUEUE = 64
 WEBHOOK_DEADLINE_S = 10
+WEBHOOK_WAITS_S = (1, 5, 25)
+WEBHOOK_CLOSE_S = 15
 
 
 @dataclass(frozen=True)
@@ -75,10 +76,12 @@ LIMITS: tuple[Limit, ...] = (
     Limit("parts of a dotted TOML key", f"{MAX_TOML_PARTS}", "refused"),
     Limit("dots outside of the texts of a TOML file", f"{MAX_TOML_DOTS:,}", "refused"),
     Limit(
-        "delivery of one webhook message, retries not counted",
-        f"{WEBHOOK_DEADLINE_S} s, {size_text(MAX_WEBHOOK_REPLY_BYTES)} of reply",
-        "given up and tried again, then told",
+        "one try to post to a webhook, name lookup and TLS included",
+        f"{WEBHOOK_DEADLINE_S} s; of the reply, only its head is read",
+        "given up, tried again after "
+        f"{', '.join(str(s) for s in WEBHOOK_WAITS_S)} s, then told on stderr",
     ),
+    Limit("the end of a watch, for messages that wait", f"{WEBHOOK_CLOSE_S} s", "told on stderr"),
     Limit("webhook messages that wait", f"{MAX_WEBHOOK_QUEUE}", "the oldest is dropped, and told"),
 )
 

@@ -93,10 +93,8 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
-    alarm = Alarm(
-        command=() if options.command is None else parse_command(options.command),
-        url="" if options.webhook is None else parse_url(options.webhook),
-    )
+    command = () if options.command is None else parse_command(options.command)
+    url = "" if options.webhook is None else parse_url(options.webhook)
     watch = Watch(
         path,
         interval_s=options.interval,
@@ -107,13 +105,14 @@ def follow(
         clock=clock,
         sleep=sleep,
     )
-    printer = _Printer(alarm, options)
-    with contextlib.suppress(KeyboardInterrupt):
-        for update in watch:
+    with Alarm(command=command, url=url) as alarm:
+        printer = _Printer(alarm, options)
+        with contextlib.suppress(KeyboardInterrupt):
+            for update in watch:
+                printer.show(update)
+        for update in watch.settle():
             printer.show(update)
-    for update in watch.settle():
-        printer.show(update)
-    return printer.finish(watch)
+        return printer.finish(watch)
 
 
 class _Printer:
