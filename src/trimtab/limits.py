@@ -18,7 +18,7 @@ MAX_PAGE_BYTES = 1 << 26
 MAX_LINE_CHARS = 1 << 22
 MAX_CELL_CHARS = 1_000
 MAX_COLUMNS = 20_000
-MAX_CELLS = 500_000_000
+MAX_CELLS = 200_000_000
 MAX_JSON_DEPTH = 16
 MAX_TOML_BYTES = 1 << 20
 MAX_TOML_PARTS = 32
@@ -69,7 +69,9 @@ LIMITS: tuple[Limit, ...] = (
     Limit(
         "one number in a log", f"{MAX_CELL_CHARS:,} characters", "a bad value, as any non-number"
     ),
-    Limit("columns of a table", f"{MAX_COLUMNS:,}", "refused"),
+    Limit(
+        "names in a table or in JSON lines", f"{MAX_COLUMNS:,}", "the rest is left out, and noted"
+    ),
     Limit("values of a table", f"{MAX_CELLS:,}", "refused"),
     Limit("objects nested in a JSON record", f"{MAX_JSON_DEPTH} levels", "left out"),
     Limit("a TOML file", size_text(MAX_TOML_BYTES), "refused"),

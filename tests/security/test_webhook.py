@@ -191,7 +191,8 @@ def test_the_queue_is_bounded() -> None:
             messages.send(str(n))
         messages.close(wait_s=0.1)
     assert told[0] == f"more than {MAX_WEBHOOK_QUEUE} messages wait; the oldest are dropped"
-    assert told[1].startswith(f"{MAX_WEBHOOK_QUEUE + 1} messages not delivered")
+    left = int(told[1].partition(" messages not delivered")[0])
+    assert left - MAX_WEBHOOK_QUEUE in (0, 1)  # the first may have been taken already
     assert len(told) == 2
 
 
