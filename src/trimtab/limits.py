@@ -16,6 +16,8 @@ MAX_MEMBER_BYTES = 1 << 28
 MAX_MEMBERS_BYTES = 1 << 29
 MAX_PAGE_BYTES = 1 << 26
 MAX_LINE_CHARS = 1 << 22
+MAX_SOUGHT_BYTES = 1 << 28
+MAX_SOUGHT_S = 20
 MAX_CELL_CHARS = 1_000
 MAX_COLUMNS = 20_000
 MAX_CELLS = 200_000_000
@@ -65,6 +67,11 @@ LIMITS: tuple[Limit, ...] = (
     Limit("one file of an archive, unpacked", size_text(MAX_MEMBER_BYTES), "left out"),
     Limit("all files of an archive, unpacked", size_text(MAX_MEMBERS_BYTES), "left out"),
     Limit("a notebook or a web page", size_text(MAX_PAGE_BYTES), "the rest is left out"),
+    Limit(
+        "search for the first record of a format, behind other output",
+        f"{size_text(MAX_SOUGHT_BYTES)}, {MAX_SOUGHT_S} s",
+        "the format is taken as absent",
+    ),
     Limit("one line of a log", f"{MAX_LINE_CHARS:,} characters", "the line is left out, and noted"),
     Limit(
         "one number in a log", f"{MAX_CELL_CHARS:,} characters", "a bad value, as any non-number"

@@ -13,6 +13,7 @@ import lzma
 import os
 import re
 import stat
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +26,13 @@ from typing import Any, Protocol, cast, runtime_checkable
 import zstandard
 
 from trimtab.errors import ReadError
-from trimtab.limits import MAX_LINE_CHARS, MAX_UNPACKED_RATIO, MAX_UNPACKED_SMALL_BYTES
+from trimtab.limits import (
+    MAX_LINE_CHARS,
+    MAX_SOUGHT_BYTES,
+    MAX_SOUGHT_S,
+    MAX_UNPACKED_RATIO,
+    MAX_UNPACKED_SMALL_BYTES,
+)
 from trimtab.record import RunRecord
 
 __all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
@@ -125,10 +132,10 @@ class Sample:
         return b"\n".join(parts)
 
     def contains(self, pattern: bytes) -> bool:
-        """Whether the regular expression occurs anywhere in the file, however deep.
+        """Whether the regular expression occurs in the file, deep in it too.
 
         Some logs print megabytes of library noise before their first record. Cost: one pass over
-        the file, remembered per pattern; matches longer than 4 KiB may be missed.
+        the file's first 256 MiB, remembered per pattern; matches longer than 4 KiB may be missed.
         """
         if pattern not in self.found:
             self.found[pattern] = self._search(re.compile(pattern))
@@ -139,13 +146,17 @@ class Sample:
             return True
         if self.whole:
             return False
+        left, end = MAX_SOUGHT_BYTES, time.monotonic() + MAX_SOUGHT_S
         with open_bytes(self.path) as stream:
             tail = b""
             try:
-                while chunk := stream.read1(_CHUNK_SIZE_BYTES):
+                while left > 0 and (chunk := stream.read1(_CHUNK_SIZE_BYTES)):
                     if expression.search(tail + chunk) is not None:
                         return True
                     tail = chunk[-4096:]
+                    left -= len(chunk)
+                    if time.monotonic() > end:
+                        return False
             except CUT_STREAM:
                 return False
         return False
