@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from trimtab.errors import OwnerLost
+from trimtab.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,4 +341,4 @@ def reason_of(error: BaseException) -> str:
 def to_stderr(line: str) -> None:
     """Show one line; where there is no standard error, or it is broken, do without."""
     with contextlib.suppress(Exception):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(visible(line, keep="\n\t") + "\n")

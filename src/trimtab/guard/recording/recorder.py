@@ -20,6 +20,7 @@ from trimtab.errors import ChronicleError, OwnerLost
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
 from trimtab.guard.recording.row_writer import RowWriter
+from trimtab.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -381,7 +382,9 @@ class Recorder:
             return
         if not path.exists():
             lines = [
-                f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
+                f"{key} = {_toml(masked(value, name=key))}"
+                for key, value in settings.items()
+                if value is not None
             ]
             try:
                 path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -401,7 +404,7 @@ class Recorder:
             return
         known.add(key)
         with self.directory.settings.open("a", encoding="utf-8") as file:
-            file.write(f"{key} = {_toml(value)}\n")
+            file.write(f"{key} = {_toml(masked(value, name=key))}\n")
         self.live.note_fact(key, value)
 
     def close(self) -> None:
