@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from trimtab.chronicle.journal import Event, Journal
+from trimtab.durable import make_folder, sync_folder, write_whole
 from trimtab.errors import ChronicleError
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
+from trimtab.guard.recording.row_sync import RowSync
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,12 +50,15 @@ class Listener(Protocol):
 class Recorder:
     """The only writer of a run directory's journal and signals."""
 
-    def __init__(self, directory: RunDirectory, *, writes: bool = True) -> None:
+    def __init__(
+        self, directory: RunDirectory, *, writes: bool = True, row_sync: RowSync | None = None
+    ) -> None:
         """Open the run directory for writing, and make it where it does not exist.
 
         Args:
             directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
+            row_sync: Says when rows are brought to disk; None: by its defaults.
 
         Raises:
             ChronicleError: The directory cannot be written.
@@ -71,7 +76,10 @@ class Recorder:
             self.live.fill()
         self._settings_known: set[str] | None = None
         """Keys in `run.toml`; None before `settings`."""
+        self._settings_text = b""
+        """`run.toml` as it stands: what is added later is written with it, whole."""
         self._file: BinaryIO | None = None
+        self._row_sync = RowSync() if row_sync is None else row_sync
 
     def start_attempt(
         self,
@@ -91,8 +99,9 @@ class Recorder:
             return
         path = self.directory.signals_of(number)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             self._file = path.open("ab")
+            sync_folder(path.parent)
         except OSError as error:
             raise ChronicleError(
                 f"{path}: cannot be opened for writing ({error.strerror})"
@@ -129,6 +138,7 @@ class Recorder:
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
+        self._row_sync.wrote(self._file)
         self.live.add(step, values)  # after the write: memory holds no row that the file lacks
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
@@ -154,6 +164,7 @@ class Recorder:
         if self.closed:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
+            self.sync_rows()
             self.journal.append(event, attempt=self.attempt, step=step, **data)
             self.live.note_event(event, self.attempt, step, data)
         self.num_actions += event == "action"
@@ -166,6 +177,21 @@ class Recorder:
                 data,
             )
             self._pass_on(lambda listener: listener.event(passed), step)
+
+    def sync_rows(self) -> None:
+        """Wait until the rows so far are on disk; an event speaks of none that could be lost.
+
+        Raises:
+            ChronicleError: The disk fails.
+        """
+        if self._file is not None:
+            try:
+                self._row_sync.sync(self._file)
+            except OSError as error:
+                raise ChronicleError(
+                    f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
+                    f" ({error.strerror}); free space or look at the disk"
+                ) from error
 
     def _pass_on(self, pass_to: Callable[[Listener], None], step: int) -> None:
         """Call each listener; one that raises is removed."""
@@ -216,13 +242,14 @@ class Recorder:
                 f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
             ]
             try:
-                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                write_whole(path, ("\n".join(lines) + "\n").encode())
             except OSError as error:
                 raise ChronicleError(
                     f"{path}: cannot be written ({error.strerror}); free space or choose another"
                     " run directory"
                 ) from error
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        self._settings_text = path.read_bytes()
+        lines = self._settings_text.decode(errors="replace").splitlines()
         self._settings_known = {line.partition(" = ")[0] for line in lines}
         self.live.read_facts(path)
 
@@ -232,8 +259,10 @@ class Recorder:
         if known is None or key in known or not self.directory.settings.exists():
             return
         known.add(key)
-        with self.directory.settings.open("a", encoding="utf-8") as file:
-            file.write(f"{key} = {_toml(value)}\n")
+        if self._settings_text and not self._settings_text.endswith(b"\n"):
+            self._settings_text += b"\n"
+        self._settings_text += f"{key} = {_toml(value)}\n".encode()
+        write_whole(self.directory.settings, self._settings_text)
         self.live.note_fact(key, value)
 
     def close(self) -> None:
@@ -250,6 +279,8 @@ class Recorder:
     def _close_file(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has raised when the row was written
+                self._row_sync.sync(self._file)
+            with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
 
