@@ -72,7 +72,7 @@ class Policy:
     copy_to: str = ""
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records
     under its own name; a run that lost its directory continues from there. Empty: none."""
-    sync_rows_every_steps: int = 10
+    sync_rows_every_steps: int = 50
     """Most rows of the signals that a power cut may take, optimizer steps; a kill takes none, and
     events and checkpoints are on disk before the run goes on. Ours: below 1 % of a 100 ms step on
     a local disk."""

@@ -138,7 +138,7 @@ class Recorder:
         assert self._file is not None
         self._file.write(orjson.dumps(row) + b"\n")
         self._file.flush()
-        self._row_sync.wrote(self._file)
+        self._row_sync.wrote(self._file.fileno())
         self.live.add(step, values)  # after the write: memory holds no row that the file lacks
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
@@ -186,7 +186,7 @@ class Recorder:
         """
         if self._file is not None:
             try:
-                self._row_sync.sync(self._file)
+                self._row_sync.sync(self._file.fileno())
             except OSError as error:
                 raise ChronicleError(
                     f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
@@ -279,7 +279,7 @@ class Recorder:
     def _close_file(self) -> None:
         if self._file is not None:
             with contextlib.suppress(OSError):  # a full disk has raised when the row was written
-                self._row_sync.sync(self._file)
+                self._row_sync.sync(self._file.fileno())
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None

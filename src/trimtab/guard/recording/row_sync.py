@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ class RowSync:
     def __init__(
         self,
         *,
-        every_steps: int = 10,
+        every_steps: int = 50,
         every_s: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -41,8 +41,8 @@ class RowSync:
         self._num_waiting = 0
         self._since = 0.0
 
-    def wrote(self, file: IO[bytes]) -> None:
-        """Take note of a row that was flushed to `file`.
+    def wrote(self, descriptor: int, num_rows: int = 1) -> None:
+        """Take note of rows that were handed to the system.
 
         Raises:
             OSError: The disk fails; the rows stay waiting.
@@ -50,16 +50,16 @@ class RowSync:
         now = self._clock()
         if not self._num_waiting:
             self._since = now
-        self._num_waiting += 1
+        self._num_waiting += num_rows
         if self._num_waiting >= self._every_steps or now - self._since >= self._every_s:
-            self.sync(file)
+            self.sync(descriptor)
 
-    def sync(self, file: IO[bytes]) -> None:
+    def sync(self, descriptor: int) -> None:
         """Wait until all rows are on disk.
 
         Raises:
             OSError: The disk fails; the rows stay waiting.
         """
         if self._num_waiting:
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
             self._num_waiting = 0
