@@ -23,6 +23,7 @@ from benchmarks.predictions import Prediction, write_predictions
 from benchmarks.reliability import calibration_error
 from benchmarks.scan_speed import measure_scan, scan_text
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
+from benchmarks.trust import cli_power
 from trimtab.cli.output import print_json, tell_error
 from trimtab.errors import ConfigError, TrimtabError
 
@@ -240,4 +241,6 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_power.add_power,
+    cli_power.add_durability,
 )

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.durable import sync_folder
 from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["load_state", "save_state"]
 
 
 def save_state(path: Path, state: Mapping[str, object]) -> None:
-    """Write a state; a kill at any time leaves the old one or the new one.
+    """Write a state; a kill or a power cut leaves the old one or the new one.
 
     Raises:
         ConfigError: It cannot be written.
@@ -32,6 +33,7 @@ def save_state(path: Path, state: Mapping[str, object]) -> None:
             # Without it the rename may reach the disk before the data.
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise ConfigError(
             f"{path}: the state cannot be written ({error.strerror}); choose another --state"

@@ -1,0 +1,1 @@
+"""What trimtab keeps when the machine under it fails."""
