@@ -1,16 +1,18 @@
 """Which syntax a text is written in, and its documents."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
 from trimtab.configs.arguments import argument_tree, spelled_options
-from trimtab.configs.document import Document
+from trimtab.configs.document import MAX_DEPTH, Document
 from trimtab.configs.interpolation import interpolate
 from trimtab.configs.python_source import read_python
 from trimtab.configs.shell_source import expand, read_shell
 from trimtab.configs.text_sources import read_assignments, read_json, read_toml
+from trimtab.configs.values import LARGEST
 from trimtab.configs.yaml_source import read_yaml
 
 __all__ = ["SUFFIXES", "documents"]
@@ -56,10 +58,36 @@ def documents(name: str, text: str, *, stored_config: bool = True) -> Iterator[D
         raise ValueError("the file is empty")
     syntax = BY_SUFFIX.get(PurePath(name).suffix.lower()) or guess(text)
     for document in READERS[syntax](text):
+        document = replace(document, tree=bounded(document.tree))
         found = without_argument_list(document)
         if found is document and stored_config:
             found = without_config_key(document)
         yield replace(found, tree=interpolate(found.tree))
+
+
+def bounded(tree: Mapping[str, object]) -> dict[str, object]:
+    """Return a tree whose depth and whose numbers are such that all after it can count on them.
+
+    A whole number beyond every float becomes infinity: Python refuses to print one of more than
+    4300 digits, and `0xff…` writes one in a line.
+
+    Raises:
+        ValueError: It nests more than `MAX_DEPTH` levels deep.
+    """
+    return {str(key): bounded_node(value, 1) for key, value in tree.items()}
+
+
+def bounded_node(node: object, depth: int) -> object:
+    """Return a node below the root within bounds."""
+    if isinstance(node, dict | list) and depth >= MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+    if isinstance(node, dict):
+        return {str(key): bounded_node(value, depth + 1) for key, value in node.items()}
+    if isinstance(node, list):
+        return [bounded_node(value, depth + 1) for value in node]
+    if isinstance(node, int) and abs(node) > LARGEST:
+        return math.inf if node > 0 else -math.inf
+    return node
 
 
 def guess(text: str) -> str:

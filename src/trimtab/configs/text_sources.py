@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 
-from trimtab.configs.document import Document, PathKey
+from trimtab.configs.document import MAX_DEPTH, Document, PathKey
 
 __all__ = ["read_assignments", "read_json", "read_toml"]
 
@@ -83,6 +83,8 @@ def read_assignments(text: str) -> Document:
         if not (found := ASSIGNMENT.fullmatch(bare)):
             continue
         path = (*section, *block, *(part for part in re.split(r"[./]", found[1]) if part))
+        if len(path) > MAX_DEPTH:
+            raise ValueError(f"line {row}: a name of more than {MAX_DEPTH} parts")
         put(tree, path, plain(found[2]))
         lines[path] = row
     done = {key: filled(value, tree) for key, value in tree.items()}

@@ -4,9 +4,11 @@ import ast
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 
 __all__ = [
+    "LARGEST",
     "NO",
     "YES",
     "arithmetic",
@@ -20,6 +22,8 @@ __all__ = [
     "unresolved",
 ]
 
+LARGEST = sys.float_info.max
+"""The largest float; a whole number beyond it is treated as infinity."""
 YES, NO = True, False
 """Names for settings that are set to a flag."""
 NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?")
@@ -55,6 +59,9 @@ def number(value: object) -> float | int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
+        # Whatever counts with it takes a float, and beyond the largest there is only infinity.
+        if abs(value) > LARGEST:
+            return math.inf if value > 0 else -math.inf
         return value
     if isinstance(value, list | tuple) and len(value) == 1:
         return number(value[0])
