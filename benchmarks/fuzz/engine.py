@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 __all__ = ["LIMIT_BYTES", "LIMIT_S", "Failure", "Totals", "Trial", "fuzz"]
 
@@ -372,7 +372,7 @@ def _load(out: Path | None, what: str, seed: int) -> Totals:
     return Totals(**known, failures=failures)
 
 
-def _stored(out: Path) -> dict[str, dict[str, object]]:  # type: ignore[type-arg]
+def _stored(out: Path) -> dict[str, dict[str, Any]]:
     return json.loads(out.read_text()) if out.exists() else {}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from benchmarks.logs.prose import prose
 from trimtab.checkpoints.manifest import commit
@@ -58,19 +59,19 @@ def _tar(texts: list[str]) -> bytes:
     return buffer.getvalue()
 
 
-def _npy(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
+def _npy(array: NDArray[np.integer]) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
-def _llm_c(ids: np.ndarray) -> bytes:  # type: ignore[type-arg]
+def _llm_c(ids: NDArray[np.integer]) -> bytes:
     header = np.zeros(256, "<i4")
     header[:3] = 20240520, 1, len(ids)
     return header.tobytes() + ids.tobytes()
 
 
-def _megatron(ids: np.ndarray) -> dict[str, bytes]:  # type: ignore[type-arg]
+def _megatron(ids: NDArray[np.integer]) -> dict[str, bytes]:
     sizes = np.array([500, 0, 1500, 1000], "<i4")
     starts = np.concatenate(([0], np.cumsum(sizes)[:-1])).astype("<i8") * 2
     head = b"MMIDIDX\x00\x00" + (1).to_bytes(8, "little") + bytes([8])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.data_scan.block import BLOCK_BYTES
 from trimtab.data_scan.read_text import ORIGINS, TEXT_FIELDS
@@ -179,7 +180,7 @@ def _send_block(out: BinaryIO, batch: _Batch, cursor: int) -> None:
         "null": num_null,
         "origins": origins,
     }
-    _send(out, head, memoryview(starts).cast("B"), memoryview(data))
+    _send(out, head, starts.data.cast("B"), data.data)
 
 
 def _checked(column: _Column) -> _Column:
@@ -200,7 +201,7 @@ def _checked(column: _Column) -> _Column:
     return found
 
 
-def _texts(column: _Column) -> tuple[np.ndarray, np.ndarray, int]:  # type: ignore[type-arg]
+def _texts(column: _Column) -> tuple[NDArray[np.int64], NDArray[np.uint8], int]:
     """Return int64 starts [rows + 1] from 0, the bytes, and how many rows are null."""
     import pyarrow as pa
 
