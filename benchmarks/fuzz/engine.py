@@ -166,6 +166,11 @@ class _Worker:
         number, began, read, refused = _PROGRESS.unpack_from(self.progress)
         return int(number), float(began), int(read), int(refused)
 
+    def is_hung(self) -> bool:
+        """Whether it has been at one input for too long."""
+        began = self.seen()[1]
+        return time.monotonic() - began > _HUNG_S and self.seen()[1] == began > 0
+
 
 class _Campaign:
     """All inputs of one harness and seed."""
@@ -211,7 +216,7 @@ class _Campaign:
 
     def _start(self, chunk: int, first: int, end: int, so_far: tuple[int, int, int]) -> _Worker:
         progress = mmap.mmap(-1, _PROGRESS.size)
-        _PROGRESS.pack_into(progress, 0, first, time.monotonic(), 0, 0)
+        progress[:] = _PROGRESS.pack(first, time.monotonic(), 0, 0)
         folder = self._place / f"chunk-{chunk}"
         receives, sends = os.pipe()
         with warnings.catch_warnings():
@@ -235,7 +240,8 @@ class _Campaign:
         counts = [0, 0]
         base = _resident_peak()
         for number in range(first, end):
-            _PROGRESS.pack_into(progress, 0, number, time.monotonic(), counts[1], counts[0])
+            # Copied whole: `pack_into` zeroes the place first, and the parent may look just then.
+            progress[:] = _PROGRESS.pack(number, time.monotonic(), counts[1], counts[0])
             try:
                 with _input(self._trial, self._what, self._seed, number, folder) as made:
                     began_cpu[0] = time.process_time()
@@ -249,19 +255,20 @@ class _Campaign:
             if _resident_peak() - base > LIMIT_BYTES:
                 _tell(failed, "memory", f"grew by {(_resident_peak() - base) >> 20} MiB", None)
                 return 1
-        _PROGRESS.pack_into(progress, 0, end, time.monotonic(), counts[1], counts[0])
+        progress[:] = _PROGRESS.pack(end, time.monotonic(), counts[1], counts[0])
         shutil.rmtree(folder, ignore_errors=True)
         return 0
 
     def _watch(self, worker: _Worker) -> list[_Worker]:
         """Return what runs on of a worker: itself, one behind a failed input, or nothing."""
         pid, status = os.waitpid(worker.pid, os.WNOHANG)
-        number, began, read, refused = worker.seen()
         if not pid:
-            if time.monotonic() - began <= _HUNG_S:
+            if not worker.is_hung():
                 return [worker]
             os.kill(worker.pid, signal.SIGKILL)
             os.waitpid(worker.pid, 0)
+        number, _, read, refused = worker.seen()
+        if not pid:
             self._fail(worker, number, "time", "in code that no signal interrupts", "")
         elif os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name

@@ -103,11 +103,13 @@ def test_a_reading_process_that_ended_while_it_waited_is_started_again(tmp_path:
     assert result.sources[0].num_units == 40
 
 
-def test_a_table_that_unpacks_beyond_measure_is_refused(tmp_path: Path) -> None:
+def test_a_table_that_unpacks_beyond_measure_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_process, "_LEAST_MEMORY_BYTES", 400 << 20)
     path = tmp_path / "bomb.parquet"
-    text = "a" * (1 << 20)
-    table = pa.table({"text": [text] * 900})
-    parquet.write_table(table, path, compression="zstd", use_dictionary=False, row_group_size=900)
+    table = pa.table({"text": ["a" * (1 << 20)] * 300})
+    parquet.write_table(table, path, compression="zstd", use_dictionary=False, row_group_size=300)
     assert path.stat().st_size < 1 << 20
     (error,) = scan_one(path, duplicates=False).errors
     assert "takes more than" in error["error"]
