@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 __all__ = [
     "LARGEST",
+    "MAX_CHARS",
     "NO",
     "YES",
     "arithmetic",
@@ -24,6 +25,8 @@ __all__ = [
 
 LARGEST = sys.float_info.max
 """The largest float; a whole number beyond it is treated as infinity."""
+MAX_CHARS = 400
+"""A longer text is no number: patterns of digits take quadratic time on digits that go on."""
 YES, NO = True, False
 """Names for settings that are set to a flag."""
 NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?")
@@ -68,6 +71,8 @@ def number(value: object) -> float | int | None:
     if not isinstance(value, str):
         return None
     text = value.strip().strip("'\"")
+    if len(text) > MAX_CHARS:
+        return None
     if NUMBER.fullmatch(text):
         found = float(text.replace("_", ""))
         plain = "." not in text and "e" not in text.lower()
@@ -177,7 +182,8 @@ def duration(value: object) -> tuple[float, str] | None:
         amount = finite(value["value"])
         unit = str(value.get("unit", ""))
         return None if amount is None else (float(amount), unit_of(unit))
-    if isinstance(value, str) and (found := DURATION.fullmatch(value.strip())):
+    short = isinstance(value, str) and len(value) <= MAX_CHARS
+    if short and (found := DURATION.fullmatch(str(value).strip())):
         amount = float(found[1].replace("_", ""))
         if not math.isfinite(amount):
             return None
