@@ -103,6 +103,7 @@ def test_a_reading_process_that_ended_while_it_waited_is_started_again(tmp_path:
     assert result.sources[0].num_units == 40
 
 
+@pytest.mark.slow
 def test_a_table_that_unpacks_beyond_measure_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
