@@ -79,7 +79,8 @@ def _spike(
     onset = low + 1
     last = float(loss[-1])
     back = last <= before * (1 + BACK_SHARE)
-    score = min(99.0, rise / max(noise, 0.01 * before))
+    floor = max(noise, 0.01 * before)  # zero where the loss before is the smallest float there is
+    score = min(99.0, rise / floor) if floor else 99.0
     end = int(rows[-1])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((before, float(loss[peak]), last)))
     steps = int(record.step[rows[peak]] - record.step[rows[low]])
