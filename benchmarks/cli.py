@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_guard, cli_page, cli_read
+from benchmarks import cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -240,4 +240,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_trust.add_faults,
+    cli_trust.add_kills,
+    cli_trust.add_damage,
 )
