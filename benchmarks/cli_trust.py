@@ -103,7 +103,7 @@ def _faults(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--kinds {kind!r}: choose of {', '.join(faults.KINDS)}")
     with _Scratch() as root:
         matrix = faults.prepare(root, kinds)
-        cases: list[faults.Case] = []
+        cases: list[faults.FaultCase] = []
         for seed in arguments.seeds:
             cases += share(_matching(matrix.cases(seed), arguments.match), arguments.sample, seed)
             cases += matrix.clean(arguments.clean, seed)
@@ -137,7 +137,7 @@ def _damage(arguments: argparse.Namespace) -> int:
 
     with _Scratch() as root:
         wards = damage.prepare(root)
-        cases: list[damage.Case] = []
+        cases: list[damage.DamageCase] = []
         for seed in arguments.seeds:
             of_seed = _matching(damage.cases(wards, seed), arguments.match)
             cases += damage.evenly(of_seed, arguments.sample, seed)

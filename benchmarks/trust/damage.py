@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.trust.forks import Ended, Result, run_alone, run_cases
-from benchmarks.trust.training import Outcome, Plan, train
+from benchmarks.trust.training import BATCH, Outcome, Plan, train
+from trimtab.chronicle.journal import Journal
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLASSES",
     "FAILURES",
-    "Case",
+    "DamageCase",
     "Ward",
     "cases",
     "evenly",
@@ -46,9 +47,15 @@ PLANS: dict[str, tuple[Plan, int]] = {
         (_ROLLED, 90),
         (replace(_ROLLED, name="in-trial", steps=90), 64),
         (replace(_ROLLED, name="second-place", copies=True), 90),
+        (replace(_ROLLED, name="decided", save_every=40), 0),
+        (Plan(name="by-hand", steps=40, save_every=10), 26),
     )
 }
-"""What is trained, and the step after which it is killed."""
+"""What is trained, and the step after which it is killed; 0: once an action is in the journal, and
+before the checkpoint that holds it."""
+
+_BY_HAND = (23, range(30 * BATCH, 32 * BATCH))
+"""Step after which a person leaves samples out in the run of that name: they are yet to come."""
 
 _EDITS: dict[str, Callable[[bytes, int, random.Random], bytes]] = {
     "bit": lambda data, at, draw: _with(data, at, bytes([data[at] ^ 1 << draw.randrange(8)])),
@@ -73,7 +80,7 @@ class Ward:
 
 
 @dataclass(frozen=True)
-class Case:
+class DamageCase:
     """One thing that is damaged."""
 
     ward: str
@@ -122,18 +129,18 @@ def prepare(root: Path) -> dict[str, Ward]:
     return wards
 
 
-def cases(wards: dict[str, Ward], seed: int) -> list[Case]:
+def cases(wards: dict[str, Ward], seed: int) -> list[DamageCase]:
     """Return every case of a seed."""
     return [case for ward in wards.values() for case in _cases(ward, seed)]
 
 
-def evenly(of_seed: Sequence[Case], number: int | None, seed: int) -> list[Case]:
-    """Return so many cases, of each kind of file in turn: checkpoints are most of the bytes."""
+def evenly(of_seed: Sequence[DamageCase], number: int | None, seed: int) -> list[DamageCase]:
+    """Return so many cases, of each kind of file and edit in turn."""
     if number is None:
         return list(of_seed)
-    draw, by_file = random.Random(seed), defaultdict[str, list[Case]](list)
+    draw, by_file = random.Random(seed), defaultdict[tuple[str, str], list[DamageCase]](list)
     for case in of_seed:
-        by_file[_file_kind(case.path)].append(case)
+        by_file[_file_kind(case.path), case.edit].append(case)
     for group in by_file.values():
         draw.shuffle(group)
     turns = zip_longest(*by_file.values())
@@ -141,11 +148,11 @@ def evenly(of_seed: Sequence[Case], number: int | None, seed: int) -> list[Case]
 
 
 def measure(
-    wards: dict[str, Ward], chosen: Sequence[Case], *, jobs: int
-) -> Iterator[tuple[Case, dict[str, object]]]:
+    wards: dict[str, Ward], chosen: Sequence[DamageCase], *, jobs: int
+) -> Iterator[tuple[DamageCase, dict[str, object]]]:
     """Run cases; give a row for each as it ends."""
 
-    def work(case: Case, folder: Path) -> Result:
+    def work(case: DamageCase, folder: Path) -> Result:
         return _resume(wards[case.ward], case, folder)
 
     root = next(iter(wards.values())).folder.parent
@@ -181,8 +188,7 @@ def summary(rows: Sequence[dict[str, object]]) -> str:
 # -- what is damaged ------------------------------------------------------------------------
 
 
-def _cases(ward: Ward, seed: int) -> Iterator[Case]:
-    draw = random.Random(f"{ward.name} {seed}")
+def _cases(ward: Ward, seed: int) -> Iterator[DamageCase]:
     files = sorted(
         p
         for top in (ward.folder / "run", ward.folder / "copies")
@@ -191,35 +197,38 @@ def _cases(ward: Ward, seed: int) -> Iterator[Case]:
     )
     for path in files:
         name = str(path.relative_to(ward.folder))
-        data = path.read_bytes()
-        yield Case(ward.name, "deleted", name, 0, "delete", seed)
-        yield Case(ward.name, "emptied", name, 0, "empty", seed)
+        data, draw = path.read_bytes(), random.Random(f"{ward.name} {name} {seed}")
+        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
+        yield DamageCase(ward.name, "emptied", name, 0, "empty", seed)
         for region, low, high in _regions(data, path.suffix):
             for edit in ("bit", "zero-16") if region.startswith("field") else _EDITS:
-                at = draw.randrange(low, high)
-                yield Case(ward.name, f"{edit} in {region} at {at}", name, at, edit, seed)
+                # A share, not a place: the times of a run are not as long when it is made again.
+                what = f"{edit} in {region}"
+                place = random.Random(f"{ward.name} {name} {what} {seed}").random()
+                at = low + int(place * (high - low))
+                yield DamageCase(ward.name, what, name, at, edit, seed)
         if path.suffix == ".jsonl":
             for number, start in enumerate(_line_starts(data)):
                 if path.name != "journal.jsonl" and draw.random() > 0.05:
                     continue
                 for edit in ("line-doubled", "line-lost", "line-zeroed"):
-                    yield Case(ward.name, f"{edit} {number}", name, start, edit, seed)
+                    yield DamageCase(ward.name, f"{edit} {number}", name, start, edit, seed)
         others = [p for p in files if p != path and p.suffix == path.suffix]
         if others:
             other = str(draw.choice(others).relative_to(ward.folder))
-            yield Case(ward.name, "swapped", name, 0, "swap", seed, other)
+            yield DamageCase(ward.name, "swapped", name, 0, "swap", seed, other)
     folders = sorted(ward.folder.glob("*/checkpoints/step-*")) + sorted(
         ward.folder.glob("copies/*/checkpoints/step-*")
     )
     for folder in folders:
         name = str(folder.relative_to(ward.folder))
-        yield Case(ward.name, "deleted", name, 0, "delete", seed)
+        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
         for other_folder in folders:
             if other_folder > folder:
                 other = str(other_folder.relative_to(ward.folder))
-                yield Case(ward.name, "swapped", name, 0, "swap", seed, other)
+                yield DamageCase(ward.name, "swapped", name, 0, "swap", seed, other)
     for name in ("run/checkpoints", "run/signals"):
-        yield Case(ward.name, "deleted", name, 0, "delete", seed)
+        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
 
 
 def _regions(data: bytes, suffix: str) -> Iterator[tuple[str, int, int]]:
@@ -270,7 +279,7 @@ def _line_starts(data: bytes) -> list[int]:
     return starts
 
 
-def _damage(folder: Path, case: Case) -> None:
+def _damage(folder: Path, case: DamageCase) -> None:
     path = folder / case.path
     if case.edit == "delete":
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -303,9 +312,19 @@ def _with(data: bytes, at: int, new: bytes) -> bytes:
 
 
 def _train(plan: Plan, folder: Path, killed_after: int | None = None) -> Result:
-    outcome = Outcome()
+    outcome, append = Outcome(), Journal.append
+
+    def decided(self: Journal, event: str, **data: Any) -> None:
+        append(self, event, **data)
+        if event == "action":
+            os._exit(0)
+
+    if killed_after == 0:
+        Journal.append = decided  # type: ignore[method-assign]
 
     def after(step: int, guard: Any) -> None:
+        if plan.name == "by-hand" and step == _BY_HAND[0]:
+            guard.skip_samples(_BY_HAND[1][0], _BY_HAND[1][-1], why="seen to be bad")
         if step == killed_after:
             guard._parts.points.store.finish(wait=True)
             os._exit(0)  # as a kill: nothing is closed
@@ -314,7 +333,7 @@ def _train(plan: Plan, folder: Path, killed_after: int | None = None) -> Result:
     return _truth(outcome) | {"ended": "done"}
 
 
-def _resume(ward: Ward, case: Case | None, folder: Path) -> Result:
+def _resume(ward: Ward, case: DamageCase | None, folder: Path) -> Result:
     shutil.copytree(ward.folder, folder, dirs_exist_ok=True, ignore=_OWN)
     if case is not None:
         _damage(folder, case)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["CLASSES", "KINDS", "Case", "Matrix", "classify", "measure", "prepare"]
+__all__ = ["CLASSES", "KINDS", "FaultCase", "Matrix", "classify", "measure", "prepare"]
 
 BAD = (46, 53)
 _OBSERVE = Plan(
@@ -66,7 +66,7 @@ _TOLD = re.compile(r"degraded|not judged|not saved|not recorded|not written|lost
 
 
 @dataclass(frozen=True)
-class Case:
+class FaultCase:
     """One fault in one kind of run; `fault` is None in a run without one."""
 
     kind: str
@@ -103,14 +103,16 @@ class Matrix:
     kinds: dict[str, Kind]
     root: Path
 
-    def cases(self, seed: int) -> list[Case]:
+    def cases(self, seed: int) -> list[FaultCase]:
         """Return every case of a seed."""
         return [case for kind in self.kinds.values() for case in _cases(kind, seed)]
 
-    def clean(self, number: int, seed: int) -> list[Case]:
+    def clean(self, number: int, seed: int) -> list[FaultCase]:
         """Return so many runs without a fault."""
         names = [name for name in self.kinds if name in PLANS]
-        return [Case(names[i % len(names)], None, seed, i) for i in range(number if names else 0)]
+        return [
+            FaultCase(names[i % len(names)], None, seed, i) for i in range(number if names else 0)
+        ]
 
 
 def prepare(root: Path, kinds: Sequence[str] = KINDS) -> Matrix:
@@ -146,18 +148,18 @@ def prepare(root: Path, kinds: Sequence[str] = KINDS) -> Matrix:
 
 
 def measure(
-    matrix: Matrix, cases: Sequence[Case], *, jobs: int
-) -> Iterator[tuple[Case, dict[str, object]]]:
+    matrix: Matrix, cases: Sequence[FaultCase], *, jobs: int
+) -> Iterator[tuple[FaultCase, dict[str, object]]]:
     """Run cases; give a row for each as it ends."""
 
-    def work(case: Case, folder: Path) -> Result:
+    def work(case: FaultCase, folder: Path) -> Result:
         return _live(matrix.kinds[case.kind], case.fault, folder)
 
     for case, ended in run_cases(cases, work, root=matrix.root, jobs=jobs):
         yield case, classify(matrix.kinds[case.kind], case, ended)
 
 
-def _cases(kind: Kind, seed: int) -> Iterator[Case]:
+def _cases(kind: Kind, seed: int) -> Iterator[FaultCase]:
     for site, calls in sorted(kind.sites.items()):
         for error in (*ERRORS, "SHORT", "SLOW", *OUT_OF_MEMORY):
             if not fits(error, calls[0].kind):
@@ -170,7 +172,7 @@ def _cases(kind: Kind, seed: int) -> Iterator[Case]:
                     error=error,
                     lasting=lasting,
                 )
-                yield Case(kind.name, fault, seed)
+                yield FaultCase(kind.name, fault, seed)
 
 
 # -- in the child ---------------------------------------------------------------------------
@@ -337,7 +339,7 @@ def _num_rows(path: Path) -> int:
 # -- judged by the harness ------------------------------------------------------------------
 
 
-def classify(kind: Kind, case: Case, ended: Ended) -> dict[str, object]:
+def classify(kind: Kind, case: FaultCase, ended: Ended) -> dict[str, object]:
     """Return the row of a case: its class, and what speaks for it."""
     row: dict[str, object] = {"case": case.name, "kind": kind.name, "seed": case.seed}
     fault, truth = case.fault, ended.result

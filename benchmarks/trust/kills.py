@@ -84,9 +84,9 @@ class Torment:
     root: Path
 
     def cases(self, kills: int, seed: int) -> list[Chain]:
-        """Return chains enough for so many kills: a chain takes three at least on average."""
+        """Return chains enough for so many kills: a chain takes four to five on average."""
         names = list(self.kinds)
-        number = math.ceil(kills / 3)
+        number = math.ceil(kills / 3.8)
         return [Chain(names[i % len(names)], i // len(names), seed) for i in range(number)]
 
 
