@@ -62,7 +62,11 @@ OWN_FILES = shutil.ignore_patterns(".result", ".out", ".err")
 
 FAILURES = frozenset(("silent", "lost", "crashed-training", "traceback", "hang"))
 
-_TOLD = re.compile(r"degraded|not judged|not saved|not recorded|not written|lost\b|fault", re.I)
+_TOLD = re.compile(
+    r"degraded|not judged|not saved|not recorded|not written|cannot be written|\blost\b|\bfault",
+    re.I,
+)
+_PASSED_OVER = re.compile(r"cannot be|could not be|damaged|not whole|passed over|unreadable", re.I)
 
 
 @dataclass(frozen=True)
@@ -233,6 +237,8 @@ class _Watched:
         self.lost: list[str] = []
         self.committed: set[int] = set()
         self.actions = 0
+        self._look()
+        self.before_start = sorted(self.committed)
 
     def watch(self) -> None:
         """Count acts of judging, and events on their way to the journal."""
@@ -294,6 +300,7 @@ class _Watched:
             "rows": rows,
             "events": sorted(events),
             "unwritten": sorted(t for t in self.tried - events if t[0] != "fault"),
+            "before_start": self.before_start,
             "committed": sorted(self.committed),
             "kept": [c.step for c in checkpoints if not verify(c.path)],
             "graded": [[c.step, str(c.grade)] for c in checkpoints],
@@ -362,6 +369,10 @@ def classify(kind: Kind, case: FaultCase, ended: Ended) -> dict[str, object]:
 
 def _class_of_run(kind: Kind, truth: Result, ended: Ended) -> tuple[str, str]:
     error = str(truth["error"])
+    kept = cast("list[int]", truth["kept"])
+    gone = [s for s in cast("list[int]", truth["before_start"]) if s not in kept]
+    if truth["lost"] or (gone and not truth["in_loop"]):
+        return "lost", f"{truth['lost']}, checkpoints {gone}; {error}"
     if truth["ended"] != "done":
         if truth["in_loop"]:
             return "crashed-training", error
@@ -374,22 +385,25 @@ def _class_of_run(kind: Kind, truth: Result, ended: Ended) -> tuple[str, str]:
     if kind.name == "observe" and truth["losses"] != kind.truth["losses"]:
         return "crashed-training", "other losses than without a fault"
     problems, told = "; ".join(_problems(kind, truth)), _told(truth)
+    shown = ended.err + "\n".join(cast("list[str]", truth["said"]))
+    if truth["started_at"] != kind.truth["started_at"] and not _PASSED_OVER.search(shown):
+        return "silent", f"began at step {truth['started_at']}: {shown[:200]}"
     if problems:
         return ("told-degraded" if told else "silent"), f"{problems} | {told or _last_line(truth)}"
-    anything = told or _TOLD.search(ended.err + "\n".join(cast("list[str]", truth["said"])))
-    return ("recovered-and-told" if anything else "absorbed"), told
+    return ("recovered-and-told" if told or _TOLD.search(shown) else "absorbed"), told
 
 
 def _lost(kind: Kind, truth: Result) -> str:
     """Return what was committed and is gone."""
-    if truth["lost"]:
-        return ", ".join(cast("list[str]", truth["lost"]))
     committed, kept = cast("list[int]", truth["committed"]), cast("list[int]", truth["kept"])
     usual = cast("list[str]", kind.truth["aside"])
     aside = [n for n in cast("list[str]", truth["aside"]) if n not in usual]
+    early = [n for n in aside if int(re.sub(r"\D", "", n)[:8] or 0) < BAD[0] - 10]
+    if early:
+        return f"moved aside: {', '.join(early)}"
     wanted = min(len(committed), PLANS[kind.name].kept)
     sound = [s for s in kept if s < BAD[0]] if truth["started_at"] == 0 else kept
-    if truth["started_at"] != kind.truth["started_at"]:
+    if kind.truth["started_at"] and not truth["started_at"]:
         return f"began at step {truth['started_at']}, {kind.truth['started_at']} was saved"
     if kind.name == "observe" and any(s < BAD[0] for s in committed) and not sound:
         expected = [s for s in cast("list[int]", kind.truth["kept"]) if s < BAD[0]]
@@ -428,7 +442,7 @@ def _problems(kind: Kind, truth: Result) -> list[str]:
 
 def _last_line(truth: Result) -> str:
     said = cast("list[str]", truth["said"])
-    return said[-1] if said else ""
+    return said[-1].partition("; trimtab report")[0] if said else ""
 
 
 def _told(truth: Result) -> str:
