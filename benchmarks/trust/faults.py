@@ -245,8 +245,8 @@ class _Watched:
         update, many, append = Judge.update, Judge.update_rows, Journal.append
         seen = self
 
-        def counted(self: Judge, *arguments: Any) -> Any:
-            found = update(self, *arguments)
+        def counted(self: Judge, *arguments: Any, **named: Any) -> Any:
+            found = update(self, *arguments, **named)
             seen.judged += 1
             return found
 
