@@ -119,13 +119,13 @@ def _kills(arguments: argparse.Namespace) -> int:
     from benchmarks.trust import kills
 
     with _Scratch() as root:
-        torment = kills.prepare(root)
-        cases = [c for seed in arguments.seeds for c in torment.cases(arguments.num, seed)]
+        plan = kills.prepare(root)
+        cases = [c for seed in arguments.seeds for c in plan.cases(arguments.num, seed)]
         rows = _measure(
             "kills",
             _matching(cases, arguments.match),
             arguments,
-            lambda todo, jobs: kills.measure(torment, todo, jobs=jobs),
+            lambda todo, jobs: kills.measure(plan, todo, jobs=jobs),
         )
         print(kills.summary(rows))
     return _verdict(rows, kills.FAILURES)
@@ -136,13 +136,13 @@ def _damage(arguments: argparse.Namespace) -> int:
     from benchmarks.trust import damage
 
     with _Scratch() as root:
-        wards = damage.prepare(root)
+        runs = damage.prepare(root)
         cases: list[damage.DamageCase] = []
         for seed in arguments.seeds:
-            of_seed = _matching(damage.cases(wards, seed), arguments.match)
+            of_seed = _matching(damage.cases(runs, seed), arguments.match)
             cases += damage.evenly(of_seed, arguments.sample, seed)
         rows = _measure(
-            "damage", cases, arguments, lambda todo, jobs: damage.measure(wards, todo, jobs=jobs)
+            "damage", cases, arguments, lambda todo, jobs: damage.measure(runs, todo, jobs=jobs)
         )
         print(damage.summary(rows))
     return _verdict(rows, damage.FAILURES)

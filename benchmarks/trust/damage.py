@@ -28,7 +28,7 @@ __all__ = [
     "CLASSES",
     "FAILURES",
     "DamageCase",
-    "Ward",
+    "StoppedRun",
     "cases",
     "evenly",
     "measure",
@@ -68,7 +68,7 @@ _OWN = shutil.ignore_patterns(".result", ".out", ".err")
 
 
 @dataclass(frozen=True)
-class Ward:
+class StoppedRun:
     """A run that was killed on its way, and how it goes on undamaged."""
 
     name: str
@@ -83,7 +83,7 @@ class Ward:
 class DamageCase:
     """One thing that is damaged."""
 
-    ward: str
+    stopped: str
     what: str
     """The edit, and where in the file."""
     path: str
@@ -98,40 +98,40 @@ class DamageCase:
     def name(self) -> str:
         """What results are kept under."""
         more = f" with {self.other}" if self.other else ""
-        return f"{self.ward} | {self.path} | {self.what}{more} | seed {self.seed}"
+        return f"{self.stopped} | {self.path} | {self.what}{more} | seed {self.seed}"
 
 
-def prepare(root: Path) -> dict[str, Ward]:
-    """Train each ward to where it is killed, and on to its end without damage."""
-    wards = {}
+def prepare(root: Path) -> dict[str, StoppedRun]:
+    """Train each run to where it is killed, and on to its end without damage."""
+    runs = {}
     for name, (plan, until) in PLANS.items():
         straight = run_alone(lambda f, p=plan: _train(p, f), root / f"straight-{name}")  # type: ignore[misc]
         killed = run_alone(lambda f, p=plan, u=until: _train(p, f, u), root / name)  # type: ignore[misc]
         assert killed.status == 0, killed.err
         assert straight.result is not None, straight.err
-        ward = Ward(
+        stopped = StoppedRun(
             name,
             root / name,
             cast("dict[str, list[object]]", straight.result["lineage"]),
             str(straight.result["weights"]),
             0,
         )
-        on = run_alone(lambda f, w=ward: _resume(w, None, f), root / f"on-{name}")  # type: ignore[misc]
+        on = run_alone(lambda f, w=stopped: _resume(w, None, f), root / f"on-{name}")  # type: ignore[misc]
         assert on.result is not None, on.err
         assert on.result["ended"] == "done", on.err
         started = cast("int", on.result["started_at"])
-        wards[name] = replace(ward, started_at=started)
-        found, why = _class_of(wards[name], on)
+        runs[name] = replace(stopped, started_at=started)
+        found, why = _class_of(runs[name], on)
         assert found == "as-unbroken", f"{name}: {found} {why}"
         assert started > 0, name
         for left in (root / f"straight-{name}", root / f"on-{name}"):
             shutil.rmtree(left)
-    return wards
+    return runs
 
 
-def cases(wards: dict[str, Ward], seed: int) -> list[DamageCase]:
+def cases(runs: dict[str, StoppedRun], seed: int) -> list[DamageCase]:
     """Return every case of a seed."""
-    return [case for ward in wards.values() for case in _cases(ward, seed)]
+    return [case for stopped in runs.values() for case in _cases(stopped, seed)]
 
 
 def evenly(of_seed: Sequence[DamageCase], number: int | None, seed: int) -> list[DamageCase]:
@@ -148,21 +148,21 @@ def evenly(of_seed: Sequence[DamageCase], number: int | None, seed: int) -> list
 
 
 def measure(
-    wards: dict[str, Ward], chosen: Sequence[DamageCase], *, jobs: int
+    runs: dict[str, StoppedRun], chosen: Sequence[DamageCase], *, jobs: int
 ) -> Iterator[tuple[DamageCase, dict[str, object]]]:
     """Run cases; give a row for each as it ends."""
 
     def work(case: DamageCase, folder: Path) -> Result:
-        return _resume(wards[case.ward], case, folder)
+        return _resume(runs[case.stopped], case, folder)
 
-    root = next(iter(wards.values())).folder.parent
+    root = next(iter(runs.values())).folder.parent
     for case, ended in run_cases(chosen, work, root=root, jobs=jobs):
-        found, why = _class_of(wards[case.ward], ended)
+        found, why = _class_of(runs[case.stopped], ended)
         yield (
             case,
             {
                 "case": case.name,
-                "kind": case.ward,
+                "kind": case.stopped,
                 "file": _file_kind(case.path),
                 "edit": case.edit,
                 "seed": case.seed,
@@ -188,47 +188,47 @@ def summary(rows: Sequence[dict[str, object]]) -> str:
 # -- what is damaged ------------------------------------------------------------------------
 
 
-def _cases(ward: Ward, seed: int) -> Iterator[DamageCase]:
+def _cases(stopped: StoppedRun, seed: int) -> Iterator[DamageCase]:
     files = sorted(
         p
-        for top in (ward.folder / "run", ward.folder / "copies")
+        for top in (stopped.folder / "run", stopped.folder / "copies")
         for p in top.rglob("*")
         if p.is_file()
     )
     for path in files:
-        name = str(path.relative_to(ward.folder))
-        data, draw = path.read_bytes(), random.Random(f"{ward.name} {name} {seed}")
-        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
-        yield DamageCase(ward.name, "emptied", name, 0, "empty", seed)
+        name = str(path.relative_to(stopped.folder))
+        data, draw = path.read_bytes(), random.Random(f"{stopped.name} {name} {seed}")
+        yield DamageCase(stopped.name, "deleted", name, 0, "delete", seed)
+        yield DamageCase(stopped.name, "emptied", name, 0, "empty", seed)
         for region, low, high in _regions(data, path.suffix):
             for edit in ("bit", "zero-16") if region.startswith("field") else _EDITS:
                 # A share, not a place: the times of a run are not as long when it is made again.
                 what = f"{edit} in {region}"
-                place = random.Random(f"{ward.name} {name} {what} {seed}").random()
+                place = random.Random(f"{stopped.name} {name} {what} {seed}").random()
                 at = low + int(place * (high - low))
-                yield DamageCase(ward.name, what, name, at, edit, seed)
+                yield DamageCase(stopped.name, what, name, at, edit, seed)
         if path.suffix == ".jsonl":
             for number, start in enumerate(_line_starts(data)):
                 if path.name != "journal.jsonl" and draw.random() > 0.05:
                     continue
                 for edit in ("line-doubled", "line-lost", "line-zeroed"):
-                    yield DamageCase(ward.name, f"{edit} {number}", name, start, edit, seed)
+                    yield DamageCase(stopped.name, f"{edit} {number}", name, start, edit, seed)
         others = [p for p in files if p != path and p.suffix == path.suffix]
         if others:
-            other = str(draw.choice(others).relative_to(ward.folder))
-            yield DamageCase(ward.name, "swapped", name, 0, "swap", seed, other)
-    folders = sorted(ward.folder.glob("*/checkpoints/step-*")) + sorted(
-        ward.folder.glob("copies/*/checkpoints/step-*")
+            other = str(draw.choice(others).relative_to(stopped.folder))
+            yield DamageCase(stopped.name, "swapped", name, 0, "swap", seed, other)
+    folders = sorted(stopped.folder.glob("*/checkpoints/step-*")) + sorted(
+        stopped.folder.glob("copies/*/checkpoints/step-*")
     )
     for folder in folders:
-        name = str(folder.relative_to(ward.folder))
-        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
+        name = str(folder.relative_to(stopped.folder))
+        yield DamageCase(stopped.name, "deleted", name, 0, "delete", seed)
         for other_folder in folders:
             if other_folder > folder:
-                other = str(other_folder.relative_to(ward.folder))
-                yield DamageCase(ward.name, "swapped", name, 0, "swap", seed, other)
+                other = str(other_folder.relative_to(stopped.folder))
+                yield DamageCase(stopped.name, "swapped", name, 0, "swap", seed, other)
     for name in ("run/checkpoints", "run/signals"):
-        yield DamageCase(ward.name, "deleted", name, 0, "delete", seed)
+        yield DamageCase(stopped.name, "deleted", name, 0, "delete", seed)
 
 
 def _regions(data: bytes, suffix: str) -> Iterator[tuple[str, int, int]]:
@@ -333,14 +333,14 @@ def _train(plan: Plan, folder: Path, killed_after: int | None = None) -> Result:
     return _truth(outcome) | {"ended": "done"}
 
 
-def _resume(ward: Ward, case: DamageCase | None, folder: Path) -> Result:
-    shutil.copytree(ward.folder, folder, dirs_exist_ok=True, ignore=_OWN)
+def _resume(stopped: StoppedRun, case: DamageCase | None, folder: Path) -> Result:
+    shutil.copytree(stopped.folder, folder, dirs_exist_ok=True, ignore=_OWN)
     if case is not None:
         _damage(folder, case)
     outcome = Outcome()
     ended: Result = {"ended": "done", "error": ""}
     try:
-        train(PLANS[ward.name][0], folder, outcome)
+        train(PLANS[stopped.name][0], folder, outcome)
     except TrimtabError as error:
         ended = {"ended": "refused", "error": str(error)}
     except BaseException as error:  # noqa: BLE001 - what it raised is the result
@@ -361,7 +361,7 @@ def _truth(outcome: Outcome) -> Result:
 # -- judged by the harness ------------------------------------------------------------------
 
 
-def _class_of(ward: Ward, ended: Ended) -> tuple[str, str]:
+def _class_of(stopped: StoppedRun, ended: Ended) -> tuple[str, str]:
     truth = ended.result
     if truth is None:
         why = "timed out" if ended.timed_out else f"status {ended.status}"
@@ -374,13 +374,16 @@ def _class_of(ward: Ward, ended: Ended) -> tuple[str, str]:
     if "Traceback (most recent call last)" in ended.err:
         return "traceback", ended.err[-200:]
     said = " / ".join(cast("list[str]", truth["said"])[:2] + ended.err.splitlines()[:2])
-    if ward.started_at and not truth["started_at"]:
+    if stopped.started_at and not truth["started_at"]:
         return "step-0", said
     lineage = cast("dict[str, list[object]]", truth["lineage"])
     for step, seen in sorted(lineage.items(), key=lambda item: int(item[0])):
-        if ward.expected.get(step) != seen:
-            return "other-data", f"step {step}: {seen}, expected {ward.expected.get(step)}; {said}"
-    if lineage and truth["weights"] != ward.weights:
+        if stopped.expected.get(step) != seen:
+            return (
+                "other-data",
+                f"step {step}: {seen}, expected {stopped.expected.get(step)}; {said}",
+            )
+    if lineage and truth["weights"] != stopped.weights:
         return "other-data", f"other weights; {said}"
     if not lineage:
         return "other-data", f"nothing was trained; {said}"

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.trust.calls import ERRORS, OUT_OF_MEMORY, Call, Fault, Layer, fits
-from benchmarks.trust.doors import DOORS, open_door
+from benchmarks.trust.commands import COMMANDS, run_command
 from benchmarks.trust.forks import Ended, Result, run_alone, run_cases
 from benchmarks.trust.training import Outcome, Plan, train
 from trimtab.checkpoints.manifest import list_checkpoints, verify
@@ -41,7 +41,7 @@ _ACT = Plan(name="act", steps=85, bad_steps=BAD, save_every=10)
 _RESUME = replace(_ACT, name="resume", copies=True)
 PLANS = {plan.name: plan for plan in (_OBSERVE, _ACT, _RESUME)}
 RESUMED_AT = 25
-KINDS = (*PLANS, *DOORS)
+KINDS = (*PLANS, *COMMANDS)
 
 CLASSES = (
     "absorbed",
@@ -188,7 +188,7 @@ def _live(kind: Kind, fault: Fault | None, folder: Path) -> Result:
         shutil.copytree(kind.base, folder, dirs_exist_ok=True, ignore=OWN_FILES)
     layer = Layer(folder, fault=fault, recording=fault is None)
     if kind.name not in PLANS:
-        return open_door(kind.name, folder, layer)
+        return run_command(kind.name, folder, layer)
     return _train(PLANS[kind.name], folder, layer)
 
 
@@ -361,7 +361,7 @@ def classify(kind: Kind, case: FaultCase, ended: Ended) -> dict[str, object]:
         found, why = _class_of_run(kind, truth, ended)
         row |= _recovery(kind, truth, fault)
     else:
-        found, why = _class_of_door(kind, truth, ended)
+        found, why = _class_of_command(kind, truth, ended)
     if fault is not None and not truth["hit"]:
         found = "not-reached"
     return row | {"class": found, "why": why}
@@ -471,7 +471,7 @@ def _recovery(kind: Kind, truth: Result, fault: Fault | None) -> dict[str, objec
     return {"transient_recovered": bool(done)}
 
 
-def _class_of_door(kind: Kind, truth: Result, ended: Ended) -> tuple[str, str]:
+def _class_of_command(kind: Kind, truth: Result, ended: Ended) -> tuple[str, str]:
     text = ended.out + ended.err
     if truth["ended"] == "raised" or "Traceback (most recent call last)" in text:
         return "traceback", str(truth["error"]) or _last(ended.err)
@@ -504,15 +504,15 @@ def _last(text: str) -> str:
     return lines[-1][:200] if lines else ""
 
 
-# -- the other doors ------------------------------------------------------------------------
+# -- the other commands ------------------------------------------------------------------------
 
 
-def _base(folder: Path, door: str) -> Path:
-    """Make what a door is opened on."""
+def _base(folder: Path, command: str) -> Path:
+    """Make what a command is run on."""
     plan = replace(_ACT, save_every=40)
     made = run_alone(lambda f: _train_base(f, plan, plan.steps), folder)
     assert made.status == 0, made.err
-    DOORS[door].prepare(folder)
+    COMMANDS[command].prepare(folder)
     return folder
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["CLASSES", "FAILURES", "PLANS", "Chain", "Torment", "measure", "prepare", "summary"]
+__all__ = ["CLASSES", "FAILURES", "PLANS", "Chain", "KillPlan", "measure", "prepare", "summary"]
 
 PLANS = {
     plan.name: plan
@@ -77,7 +77,7 @@ class _Straight:
 
 
 @dataclass
-class Torment:
+class KillPlan:
     """The kinds of runs, each trained once unbroken."""
 
     kinds: dict[str, _Straight]
@@ -90,7 +90,7 @@ class Torment:
         return [Chain(names[i % len(names)], i // len(names), seed) for i in range(number)]
 
 
-def prepare(root: Path) -> Torment:
+def prepare(root: Path) -> KillPlan:
     """Train each kind of run once, unbroken.
 
     Raises:
@@ -109,18 +109,18 @@ def prepare(root: Path) -> Torment:
             _losses(folder / "run"),
             str(ended.result["weights"]),
         )
-    return Torment(kinds, root)
+    return KillPlan(kinds, root)
 
 
 def measure(
-    torment: Torment, chains: Sequence[Chain], *, jobs: int
+    kill_plan: KillPlan, chains: Sequence[Chain], *, jobs: int
 ) -> Iterator[tuple[Chain, dict[str, object]]]:
     """Run chains; give a row for each as it ends."""
 
     def work(chain: Chain, folder: Path) -> Result:
-        return _chain(torment.kinds[chain.kind], chain, folder)
+        return _chain(kill_plan.kinds[chain.kind], chain, folder)
 
-    for chain, ended in run_cases(chains, work, root=torment.root, jobs=jobs, timeout_s=300):
+    for chain, ended in run_cases(chains, work, root=kill_plan.root, jobs=jobs, timeout_s=300):
         row = ended.result or {"class": "hang", "why": ended.err[-300:], "kills": 0}
         yield chain, {"case": chain.name, "kind": chain.kind, "seed": chain.seed, **row}
 

@@ -1,4 +1,4 @@
-"""The run that is tormented: a model that trains in milliseconds, with data that go bad once."""
+"""The run that things happen to: a model that trains in milliseconds, with data that go bad once."""
 
 import hashlib
 import math

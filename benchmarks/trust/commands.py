@@ -1,4 +1,4 @@
-"""The commands that only read a run or data, opened in a child whose calls fail."""
+"""The commands that only read a run or data, in a child whose calls fail."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from benchmarks.trust.calls import Layer
     from benchmarks.trust.forks import Result
 
-__all__ = ["DOORS", "Door", "open_door"]
+__all__ = ["COMMANDS", "Command", "run_command"]
 
 
 @dataclass(frozen=True)
-class Door:
+class Command:
     """One command."""
 
     arguments: tuple[str, ...]
@@ -41,30 +41,30 @@ def _texts(folder: Path) -> None:
         (folder / "data" / f"shard-{shard}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-DOORS: dict[str, Door] = {
-    "inspect": Door(("inspect", "run")),
-    "watch": Door(("watch", "run", "--interval", "0.01", "--until-idle", "0.02", "--hang", "0")),
-    "report": Door(("report", "run", "--out", "page.html"), writes="page.html"),
-    "chronicle": Door(("chronicle", "run")),
-    "scan": Door(("scan", "data"), prepare=_texts),
+COMMANDS: dict[str, Command] = {
+    "inspect": Command(("inspect", "run")),
+    "watch": Command(("watch", "run", "--interval", "0.01", "--until-idle", "0.02", "--hang", "0")),
+    "report": Command(("report", "run", "--out", "page.html"), writes="page.html"),
+    "chronicle": Command(("chronicle", "run")),
+    "scan": Command(("scan", "data"), prepare=_texts),
 }
 
 
-def open_door(name: str, folder: Path, layer: Layer) -> Result:
+def run_command(name: str, folder: Path, layer: Layer) -> Result:
     """Run a command in a folder; return its exit status and what it wrote."""
-    door = DOORS[name]
+    command = COMMANDS[name]
     os.chdir(folder)
     truth: Result = {"ended": "done", "error": "", "code": None}
     layer.install()
     try:
-        truth["code"] = main(list(door.arguments))
+        truth["code"] = main(list(command.arguments))
     except SystemExit as error:
         truth["code"] = error.code if isinstance(error.code, int) else 1
     except BaseException as error:  # noqa: BLE001 - what it raised is the result
         truth |= {"ended": "raised", "error": f"{type(error).__name__}: {error}"}
     layer.paused = True
     return truth | {
-        "written": _written(folder / door.writes) if door.writes else "",
+        "written": _written(folder / command.writes) if command.writes else "",
         "fired_at": layer.fired_at,
         "hit": sorted(layer.hit),
         "calls": [[c.site, c.kind, c.ordinal, c.step] for c in layer.calls],
