@@ -87,7 +87,9 @@ class _Parse:
         values = {k: v for k, v in self._values(key, value) if v is not None}
         metadata = event.get("metadata")
         place = self._place(metadata if isinstance(metadata, dict) else {})
+        # Not the whole event: its time differs from rank to rank.
         shown = repr((sorted(values.items(), key=str), place))
+        # A number without a place is a setting or a result of the whole run.
         if not values or shown in self.seen or not (place or isinstance(value, dict)):
             return
         self.seen.add(shown)

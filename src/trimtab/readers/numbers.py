@@ -50,6 +50,7 @@ def parse_number(value: object) -> float | None:
         >>> parse_number("1e-4"), parse_number("-Infinity"), parse_number("None")
         (0.0001, -inf, None)
     """
+    # A bool is an int, and some loggers write true for a flag: it reads as 1.
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -60,6 +61,7 @@ def parse_number(value: object) -> float | None:
     if isinstance(value, str):
         text = value.strip()
         try:
+            # Python reads 1_000 as 1000, and so would take `3_7` of a name for a number.
             return float(text) if "_" not in text else _bad(value)
         except ValueError:
             lowered = text.lower()
