@@ -112,6 +112,7 @@ def learning_rate(scenario: Scenario, step: int) -> float:
 
 def healthy_twin(scenario: Scenario) -> Scenario:
     """Return the same run with the faults, and only them, taken away."""
+    # The same object: runs without a fault share one twin.
     if scenario.fault_step is None:
         return scenario
     return dataclasses.replace(
