@@ -231,6 +231,7 @@ def _lost(
     with torch.no_grad():
         rounded = module(*low).float()
     gap = float((rounded - whole).norm() / whole.norm().clamp_min(1e-30))
+    # The fp32 result is finite, so Inf or NaN is the work of the low precision.
     if not math.isfinite(gap) and bool(whole.isfinite().all()):
         gap = math.inf
     return Loss(

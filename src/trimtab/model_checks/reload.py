@@ -98,6 +98,7 @@ def _same(has: object, value: object) -> bool:
         # `capturable` optimizers may keep lr as a tensor
         has = has.item()
     if isinstance(has, int | float) and isinstance(value, int | float):
+        # Checkpoints hold float64 and configs print decimals: both may differ in the last bit.
         return math.isclose(has, value, rel_tol=1e-9, abs_tol=0.0)
     return bool(has == value)
 
