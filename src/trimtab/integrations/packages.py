@@ -151,6 +151,7 @@ class State:
         """tested, newer than tested, older than tested, unknown version, or not installed."""
         if not self.installed:
             return "not installed"
+        # Versions such as 2.13.0+cu130 or 0.3.0.dev1: only major and minor are compared.
         numbers = re.match(r"(\d+)\.(\d+)", self.installed)
         if numbers is None:
             return "unknown version"

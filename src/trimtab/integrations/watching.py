@@ -76,6 +76,7 @@ class RowWatch:
             self._lock = RunLock(root) if writes else None
             self._recorder = Recorder(directory, writes=writes)
         else:
+            # One lock for all ranks: they share the directory, and only the first one writes.
             self._lock = ranks.on_chief(lambda: RunLock(root))
             self._recorder = ranks.together(lambda: Recorder(directory, writes=writes))
 

@@ -117,6 +117,7 @@ def _one_optimizer(optimizer: MegatronOptimizer) -> FP32Optimizer:
     """
     chain = getattr(optimizer, "chained_optimizers", [optimizer])
     kinds = [type(o).__name__ for o in chain]
+    # Others hold master weights and shards, which a rollback would have to copy as well.
     if kinds != ["FP32Optimizer"]:
         raise ConfigError(
             f"optimizer is {' and '.join(kinds)}: MegatronGuard was tested with one FP32Optimizer"

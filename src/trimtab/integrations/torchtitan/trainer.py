@@ -146,6 +146,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
             return
         before, own = port.step_number, dist_utils.clip_grad_norm_
         self._advanced = False
+        # torchtitan's step calls it by its module, so it is replaced there for one step.
         dist_utils.clip_grad_norm_ = partial(self._clip, own)
         try:
             super().train_step(data_iterator)
@@ -206,6 +207,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
         """Return the step of torchtitan's checkpoint if the run resumes from it."""
         if not self.step:
             return None
+        # Agreed upon: on a shared disk one rank may see the new journal before another looks.
         is_old = Ranks().agree(RunDirectory(self._run).journal.exists)
         return self.step if self.config.checkpoint.load_step >= 0 or not is_old else None
 
