@@ -77,6 +77,7 @@ class ConfigRule:
         """Take cost and time from the table, and refuse a rule that cannot be explained."""
         if self.remedy:
             entry = REMEDY_BY_ID[self.remedy]
+            # Frozen dataclasses are set this way in `__post_init__`.
             object.__setattr__(self, "cost", self.cost or entry.cost)
             object.__setattr__(self, "when", self.when or entry.when)
         # A finding without reason, source or cost gives no ground to act on.

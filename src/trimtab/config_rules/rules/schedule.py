@@ -24,6 +24,7 @@ def warm_up(run: Facts) -> RuleVerdict | None:
     change: dict[str, float] = {"warmup_steps": 2000}
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
+    # nGPT normalizes its weights and is trained without a warm-up.
     if steps <= 2 and not run.is_ngpt:
         stated = run.setting("warmup_tokens")
         short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
@@ -287,6 +288,7 @@ def local_batch(run: Facts) -> RuleVerdict | None:
 def epochs(run: Facts) -> RuleVerdict | None:
     """Whether tokens repeat, and at which step."""
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
+    # Budgets are often stated as the rounded size of the corpus.
     if corpus is None or total is None or total <= corpus * 1.0001:
         return None
     where = f", the second pass begins at step {math.ceil(corpus / batch)}" if batch else ""

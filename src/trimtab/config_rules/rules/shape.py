@@ -122,6 +122,7 @@ def heads(run: Facts) -> RuleVerdict | None:
         return None
     stated = run.positive("head_dim")
     values = {"hidden": hidden, "heads": count, "head_dim": stated or hidden / count}
+    # A stated head width need not fill the hidden width: some models project to more.
     if stated is None and hidden % count:
         return RuleVerdict(
             "error",
