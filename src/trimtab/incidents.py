@@ -68,7 +68,7 @@ _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """One episode."""
+    """One episode: findings that belong together, named by the one that matters most."""
 
     kind: str
     also: tuple[str, ...] = ()
@@ -260,7 +260,7 @@ def _with_slow(
 
 
 def _began(group: Sequence[Finding]) -> int:
-    """Return the row of the onset that an episode is told with."""
+    """Return the row of an episode's onset."""
     lead = _of_the_resume(min(group, key=_telling), group)
     return min(f.onset_row for f in _onsets(group, lead))
 
@@ -268,7 +268,7 @@ def _began(group: Sequence[Finding]) -> int:
 def _at_home(
     findings: Iterable[Finding], first_rows: Sequence[int], num_rows: int
 ) -> list[Finding]:
-    """Leave out what a later attempt says of a condition that its parent told already.
+    """Leave out findings of a later attempt on a condition that its parent has reported already.
 
     The judge goes on from the parent's state there, with the parent's open conditions.
 
@@ -290,7 +290,7 @@ def _at_home(
 
 
 class _Past:
-    """The incidents found so far, to name the alarm before one."""
+    """The incidents found so far, among which the alarm before a new one is looked up."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
@@ -385,7 +385,7 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 
 def _last_row(f: Finding, record: RunRecord) -> int:
-    """Return the last row a finding speaks of, as far as its condition was followed."""
+    """Return the last row of a finding's condition, as far as the detector followed it."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
     if not f.closed:
@@ -464,7 +464,7 @@ def _with_correlations(record: RunRecord, incident: Incident) -> Incident:
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
-    """Return a spike that begins where a resume makes the loss jump under the name that says so."""
+    """Return the lead; a spike that begins at a resume's jump is renamed to that jump."""
     if lead.kind not in ("spike", "unrecovered-spike"):
         return lead
     for f in group:
@@ -517,7 +517,7 @@ def _end(group: Sequence[Finding]) -> Finding | None:
 def _precursors(
     onset_row: int, group: Sequence[Finding], around: _Around, record: RunRecord
 ) -> list[Finding]:
-    """Return findings on other signals that spoke before the onset and were still in force."""
+    """Return findings on other signals that began before the onset and were still in force."""
     chosen: list[Finding] = []
     if _topic(group[0]) != "learning":
         return chosen
@@ -596,7 +596,7 @@ def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
 
 
 def topic_of(incident: Incident) -> str:
-    """Return what an incident is about; a slow condition is told apart, as it is one of its own."""
+    """Return the topic of an incident; a slow condition is a topic of its own."""
     if incident.findings:
         topic = _topic(leading_finding(incident))
     else:

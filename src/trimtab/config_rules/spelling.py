@@ -167,7 +167,7 @@ def _number_format(settings: Settings, name: str, value: str) -> str:
 
 
 def _in_words_of(text: str, value: str) -> str:
-    """Return bf16 or fp32 as a file that says `amp_fp16`, `float16`, `16-mixed` would say it.
+    """Return bf16 or fp32 in the words of a file that has `amp_fp16`, `float16` or `16-mixed`.
 
     Empty where it says neither.
 

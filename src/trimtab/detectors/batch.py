@@ -26,7 +26,7 @@ __all__ = ["BatchDetector", "BatchState"]
 
 @dataclass(frozen=True)
 class Statistic:
-    """What is usual of one statistic, and the episode under way."""
+    """Level and spread of one statistic, and the episode under way."""
 
     level: float = 0.0
     distance: float = 0.0

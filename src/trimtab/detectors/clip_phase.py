@@ -39,7 +39,7 @@ _NORM_RISE = math.log(1.5)
 
 @dataclass(frozen=True)
 class _Side:
-    """One sum.
+    """One of the two sums of log-likelihood ratios.
 
     `clips`, `rows` and `norms` (sum of log grad norms) count from the row where it left zero.
     """

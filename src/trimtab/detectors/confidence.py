@@ -1,4 +1,4 @@
-"""How sure an incident is, calibrated: of those said with 0.8, about 80 % are right.
+"""Calibrated confidence of an incident: of those with a confidence of 0.8, about 80 % are right.
 
 One table per group of rules: P(right) against the score of the leading finding, straight lines in
 between on the logarithm of the score. Fitted on simulated runs, seeds 0-5

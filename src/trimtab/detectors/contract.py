@@ -148,7 +148,7 @@ _NONE = Series((), (), (), ())
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One detector's claim.
+    """One report of a detector on one signal.
 
     A lasting condition is reported when it opens, once more if it turns worse, and when it closes
     (`closed`); all tellings share `key`, and the later one replaces the earlier.

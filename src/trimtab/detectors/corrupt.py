@@ -57,7 +57,7 @@ class CorruptDetector:
         return CorruptState((Largest(),) * len(self.signals))
 
     def update(self, state: CorruptState, row: Row) -> tuple[CorruptState, tuple[Finding, ...]]:
-        """Judge one row; NaN and Inf are for `non-finite` to tell, and change nothing here."""
+        """Judge one row; NaN and Inf are ignored here, because `non-finite` reports them."""
         if not row.present.any():
             return state, ()
         largest, found = list(state.largest), list[Finding]()

@@ -167,7 +167,7 @@ class DropDetector:
     def _validated(
         self, s: DropState, val: float, row: RowPlace
     ) -> tuple[DropState, list[Finding]]:
-        """Take a validation loss; the first one after a drop says what the drop was."""
+        """Process a validation loss; the first one after a drop decides the kind of the drop."""
         # Without a validation from before the drop it is not known whether this one fell.
         if s.stage != 2 or not math.isfinite(s.val):
             return changed(s, val=val), []

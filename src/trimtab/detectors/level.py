@@ -230,7 +230,7 @@ class LevelDetector:
         row: RowPlace,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
-        """Compare one block with the past of its size; the last value says whether it was calm."""
+        """Compare one block with the past of its size; the last value is True for a calm block."""
         if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
             return changed(s, past=joined(s.past, block, _PAST)), [], True
         z, ref, share = self._score(i, s, block, least)

@@ -62,7 +62,7 @@ class LrChangeDetector:
         return state, tuple(findings)
 
     def _pass(self, state: LrChangeState, lr: NDArray[np.float64]) -> LrChangeState:
-        """Take usable rates of which nothing is reported."""
+        """Update the state with usable rates in which no jump is possible."""
         if not len(lr):
             return state
         last = float(lr[-1])

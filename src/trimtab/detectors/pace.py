@@ -358,7 +358,7 @@ class PaceDetector:
 
 
 def _severity(how: str) -> Severity:
-    """A slowdown that ended by itself, before it became the new pace, is a note."""
+    """Return the severity: a slowdown that ended before it became the new pace is a note."""
     return "info" if how == "back" else "warning"
 
 

@@ -229,7 +229,7 @@ def _lr_is_up(record: RunRecord, index: int, rows: Rows) -> bool:
 
 
 def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
-    """Return how far the rows here fell short of the fall before; None where that says nothing.
+    """Return by how much the fall stays short of the trend before; None if not significant.
 
     Args:
         before: float64 [n], the loss just before.

@@ -34,7 +34,7 @@ _RISE_SIGMA = 6.0
 
 @dataclass(frozen=True)
 class ReversalState:
-    """Where the norm was highest, where it was lowest since, in logarithms."""
+    """Highest value of the norm, and the lowest since then, as logarithms."""
 
     recent: Floats
     """float64 [<= 32], blocks, oldest first."""

@@ -128,7 +128,7 @@ class ScaleCollapseDetector:
     def _pass(
         self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
     ) -> ScaleCollapseState:
-        """Remember rows of which nothing is reported."""
+        """Update the state with rows in which nothing is reported."""
         if not len(y):
             return s
         recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()

@@ -288,7 +288,7 @@ class SpikeDetector:
 
 
 def _severity(signal: str, how: str, width: int) -> Severity:
-    """Only the loss alarms; a spike of a few rows that came back is a note."""
+    """Return the severity: alarms on the loss alone, and none for a spike of a few rows."""
     if signal != "loss" or how == "outlier" or (how == "back" and width <= 4):
         return "info"
     return "critical" if how == "accepted" else "warning"

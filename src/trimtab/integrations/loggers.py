@@ -237,7 +237,7 @@ class Prometheus:
             self._signal.labels(name=name).set(value)
 
     def event(self, event: Event) -> None:
-        """Count it."""
+        """Count an event."""
         data = event.data
         labels = {"kind": str(data.get("kind")), "severity": str(data.get("severity"))}
         if event.event == "finding":

@@ -16,7 +16,7 @@ __all__ = ["PACKAGES", "Package", "State", "state_of", "warn_of_version"]
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One package and what of trimtab uses it."""
+    """One package and the part of trimtab that uses it."""
 
     name: str
     """As pip knows it."""
@@ -140,7 +140,7 @@ _WARNED: set[str] = set()
 
 @dataclass(frozen=True)
 class State:
-    """What is installed of a package."""
+    """The installed version of a package."""
 
     package: Package
     installed: str

@@ -183,7 +183,7 @@ def run_guarded(
     on_step: Callable[[int, int, float], None] | None = None,
     evaluation_bytes: int = EVALUATION_BYTES,
 ) -> GuardedRun:
-    """Return what came of a guarded run; on several ranks nothing is said or called."""
+    """Return the outcome of a guarded run; on several ranks `say` and `on_step` are not called."""
     if scenario.ranks > 1:
         found: GuardedRun = on_ranks(
             scenario.ranks,

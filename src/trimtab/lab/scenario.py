@@ -126,7 +126,7 @@ def healthy_twin(scenario: Scenario) -> Scenario:
 
 
 def training_settings(scenario: Scenario) -> dict[str, object]:
-    """Return all that decides what a run does, without its name and what is said of it.
+    """Return the settings that decide what a run does: all but its name and description.
 
     Two scenarios that agree in this are the same run.
     """

@@ -176,7 +176,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
 
 
 def _stated(file: Path) -> object:
-    """Return what a file of JSON says.
+    """Return the contents of a JSON file.
 
     Raises:
         ReadError: It is none, or no file.

@@ -263,7 +263,7 @@ def _is_key_bias(name: str) -> bool:
 
 
 def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]:
-    """Hold the first loss on random tokens against ln V."""
+    """Compare the first loss on random tokens with ln V."""
     if done.loss is None or vocab is None:
         return
     ideal = math.log(vocab)

@@ -444,7 +444,7 @@ def clip_whole(model: nn.Module, limit: float) -> float:
 
 
 def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dict[str, object]:
-    """Hold one's own trace against the reference, and take the first difference of all ranks."""
+    """Compare this rank's trace with the reference; return the first difference of all ranks."""
     largest = dict.fromkeys(_PHASES, 0.0)
     first: _Difference | None = None
     scale = {s: _norm_of(reference, s) for s in {key[0] for key in reference}}

@@ -28,7 +28,7 @@ def check_reload(
     *,
     step: int | None = None,
 ) -> tuple[ConfigFinding, ...]:
-    """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
+    """Compare the optimizer, after `load_state_dict`, with the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
     is silently undone. It also takes Adam's step: where that is lost, bias correction restarts

@@ -135,7 +135,7 @@ def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
 def judge_matrices(
     anatomy: Anatomy, rows: Sequence[TensorStats], *, tamed: bool = False
 ) -> Iterator[ConfigFinding]:
-    """Hold the matrices against small init, and the output layers against σ/√(2L).
+    """Compare the matrices with small init, and the output layers with σ/√(2L).
 
     Args:
         anatomy: The model.
@@ -250,7 +250,7 @@ def embedding_kind(anatomy: Anatomy) -> str:
 def judge_embeddings(
     rows: Sequence[TensorStats], *, kind: str, effective: float | None, tamed: bool
 ) -> Iterator[ConfigFinding]:
-    """Hold the token embedding's std, and what enters the first block, against GPT-2's 0.02.
+    """Compare the token embedding's std, and that of the first block's input, with GPT-2's 0.02.
 
     Args:
         rows: The measured weights.

@@ -297,7 +297,7 @@ def still_open(
 
 
 def aspect_ratio(hidden: float, layers: float) -> tuple[float, str]:
-    """Return width over depth, and what it is beside the usual 150 to 200 of models of 100 B.
+    """Return width over depth, and how it compares with the usual 150 to 200 of 100 B models.
 
     Example:
         >>> aspect_ratio(11600, 64)

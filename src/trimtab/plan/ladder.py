@@ -150,8 +150,8 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
-        # A stronger cut is not compared here: a branch of 48 steps favors high rates in the warm-up
-        # and low ones later, whatever is better in the end (docs/log.md).
+        # No stronger cut is compared where attention saturates: a branch of 48 steps favors high
+        # rates in the warm-up and low ones later, whatever is better in the end (docs/log.md).
         if held and (
             s.saturating
             or s.returning
@@ -182,7 +182,6 @@ def next_step(s: Situation) -> NextStep:
 
 def _blocked(s: Situation) -> NextStep | None:
     policy = s.policy
-    # A case that has begun is finished, whatever the limits say by now.
     if s.trials:
         return None
     since = None if s.last_action_step is None else s.step - s.last_action_step
@@ -437,7 +436,7 @@ def _worth_comparing(kept: Trial, trial: Trial) -> bool:
     """
     if kept.precision or trial.precision:
         return kept.precision == "fp32" and trial.precision == "bf16"
-    # By name: trials come back from the journal as results, which carry no other mark of it.
+    # By name: a `Trial` carries no other mark of it.
     back = kept.name.split(", ")[-1].startswith("LR back")
     return not back and _strength(trial) < _strength(kept)
 

@@ -345,7 +345,7 @@ def _init_std(case: _Case) -> Built:
         text = "sqrt(2 / (5 x hidden size))"
         return "init-std", {"std": text}, "the log does not state the hidden size; put it in"
     target = small_init_std(hidden)
-    # As small already: another 20 % would change nothing that could be seen.
+    # 1.2 as in the config rule L01, which is satisfied up to there.
     if std is not None and std <= 1.2 * target:
         return None
     why = f"sqrt(2 / (5 x {hidden:g}))" + (f"; {std:g} is {std / target:.3g} x that" if std else "")

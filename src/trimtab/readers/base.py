@@ -208,7 +208,7 @@ def watching(seen: Callable[[str, int], None]) -> Iterator[None]:
 
 
 class _Disk(io.FileIO):
-    """A file whose disk may fail: what it says then is no sign of damaged contents."""
+    """A file on disk; its I/O errors are raised as `ReadError`, unlike damaged contents."""
 
     def readinto(self, buffer: Any, /) -> int | None:
         try:
@@ -368,7 +368,7 @@ class TextLines:
                 yield [rest]
 
     def notes(self) -> list[str]:
-        """What is to be said about the end of the file."""
+        """Return notes on the end of the file."""
         if self.cut:
             return ["the compressed file breaks off; what came before was read"]
         return []

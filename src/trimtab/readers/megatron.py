@@ -331,7 +331,7 @@ class _Parse:
         return False
 
     def note(self) -> None:
-        """Put into words what was met on the way."""
+        """Add a note for each kind of record that was left out."""
         notes = self.builder.notes
         if self.num_rank_repeats:
             notes.append(

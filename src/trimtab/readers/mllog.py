@@ -99,7 +99,7 @@ class _Parse:
         self.table.end_row()
 
     def _values(self, key: str, value: object) -> Iterator[tuple[str, object]]:
-        """Yield what an event says of signals."""
+        """Yield the signals of an event."""
         if isinstance(value, dict):
             for name, cell in flatten(value):
                 if _is_number(cell) and name not in _STEP_KEYS:

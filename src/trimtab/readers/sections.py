@@ -39,7 +39,7 @@ _ARGUMENT = re.compile(
 
 @dataclass
 class Sections:
-    """Collects what the text says of the attempt that the next record will begin."""
+    """Collects the settings and origin of the attempt that the next record begins."""
 
     builder: RecordBuilder
     number: str | None = None

@@ -116,7 +116,7 @@ def might_be_loss(tag: str) -> bool:
 def choose_tags(
     values: Mapping[str, NDArray[np.float64]],
 ) -> tuple[dict[str, str], list[str]]:
-    """Return canonical name -> tag for the best tag of each signal, and what is to be said of it.
+    """Return canonical name -> tag for the best tag of each signal, and notes on the choice.
 
     Of several tags for one signal the one with most values is taken (NaN counts for less than any
     number), of equals one that the vocabulary knows as a whole, then the shortest. For the

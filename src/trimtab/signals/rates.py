@@ -99,7 +99,7 @@ def _fit(kind: str, shape: _Floats, y: _Floats) -> tuple[str, float, _Floats]:
 
 
 def history_csv(record: RunRecord) -> str:
-    """Return the history as CSV: step, lr, and the curve if one fits; the first line says which."""
+    """Return the history as CSV: step, lr, and the fitted curve; the first line names the curve."""
     steps, rates = lr_history(record)
     envelope = fit_envelope(steps, rates)
     if envelope is None or not envelope.close:

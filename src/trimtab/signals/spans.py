@@ -314,7 +314,7 @@ def _folds(
 
 
 def fold_blocks(record: RunRecord, first: int, stop: int) -> None:
-    """Work out what may be asked of whole blocks, before some of their values are given up."""
+    """Compute and keep the figures of whole blocks, before some of their values are dropped."""
     spans = ((first, stop),)
     # The very questions that diagnosis asks of long spans; what is missing here costs a pass later,
     # over values that are gone.

@@ -15,7 +15,7 @@ _PREFERENCE_LR = 1e-6
 
 
 def learning_rate(run: Facts) -> RuleVerdict | None:
-    """Hold the peak rate against the published ones of this size."""
+    """Compare the peak rate with the published ones of this size."""
     lr = run.positive("lr")
     if lr is None or not run.has_adam or run.is_adapter:
         return None

@@ -88,7 +88,7 @@ class ConfigRule:
             raise ConfigError(f"rule {self.id!r}: give a check, or where it is checked, not both")
 
     def applies(self, run: Facts) -> bool:
-        """Whether a config can answer it and has what it needs."""
+        """Whether a config can answer the rule and states what the rule needs."""
         return self.check is not None and all(run.has(name) for name in self.needs)
 
     def answered(self, run: Facts) -> bool:

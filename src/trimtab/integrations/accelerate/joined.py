@@ -32,7 +32,7 @@ __all__ = [
 
 
 class LossScaler(Protocol):
-    """The part of torch's `GradScaler` that tells of skipped updates."""
+    """The part of torch's `GradScaler` that shows skipped updates."""
 
     def get_scale(self) -> float:
         """Return the scale of the next step."""

@@ -156,7 +156,7 @@ class GuardMixin(_TrainerBase):
         return samples, num_items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Do the Trainer's, and note the loss in the guard."""
+        """Run the Trainer's step of one batch and note its loss in the guard."""
         port = self.port
         if port is not None and self.group_done == 0:
             self._step_before = port.step_number

@@ -174,6 +174,6 @@ class CoreScheduler:
         return state
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Restore it."""
+        """Restore the scheduler's state."""
         self.scheduler.num_steps = 0  # its own loading adds the saved count to the one it has
         self.scheduler.load_state_dict(state)

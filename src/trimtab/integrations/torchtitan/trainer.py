@@ -131,7 +131,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
         return bool(super().should_continue_training())
 
     def forward_backward_step(self, **given: object) -> torch.Tensor:
-        """Do the Trainer's, and note the loss in the guard."""
+        """Run the Trainer's pass and note its loss in the guard."""
         loss: torch.Tensor = super().forward_backward_step(**given)
         if self.guard is not None:
             # It is this rank's share of the mean; the guard expects a mean of its own.
@@ -304,7 +304,7 @@ class TitanGuardedTrainer(TitanGuardMixin, Trainer):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):  # type: ignore[misc]
-        """torchtitan's, and how it is guarded."""
+        """torchtitan's config, with the settings of the guard."""
 
         guard: GuardConfig = field(default_factory=GuardConfig)
 
