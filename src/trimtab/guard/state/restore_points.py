@@ -100,6 +100,37 @@ class RestorePoints:
     def _went_back(self, step: int) -> None:
         self._saved_step = min(self._saved_step, step)
 
+    def set_aside_after(self, point: Snapshot, *, first_sign: float, now: int, why: str) -> None:
+        """Move the checkpoints after a state aside, which is about to be gone back to.
+
+        First a healthy state that is not after it is on disk: where none is, this one is saved. A
+        kill at any later moment then finds something to go on from. All ranks must call it.
+
+        Args:
+            point: The state that is gone back to.
+            first_sign: Step of the first sign of trouble; what lies from there on is poisoned.
+            now: Where the run is.
+            why: For the journal.
+
+        Raises:
+            ActError: The disk refuses; the checkpoints are where they were.
+        """
+        if self.store.newest_before(point.step) is None:
+            payload = self._state.saved_snapshot(point)
+            own = {name: payload.pop(name) for name in _OF_RANK}
+            late = point.step >= first_sign
+            self.store.save(
+                payload,
+                own,
+                step=point.step,
+                why="to go back to",
+                doubt=f"not before the first sign of trouble at step {first_sign:g}"
+                if late
+                else "",
+                attempt=point.attempt,
+            )
+        self.store.set_aside_after(point.step, first_sign=first_sign, now=now, why=why)
+
     # -- found again ------------------------------------------------------------------------
 
     def at_or_before(self, step: int) -> Snapshot | None:

@@ -138,7 +138,15 @@ class RunState:
     def saved_payload(self, *, copy: bool) -> StateDict:
         """Return what a checkpoint holds; `copy`: not the live tensors but copies of them."""
         payload = self._ranks.together(lambda: clone(self.payload()) if copy else self.payload())
-        payload["judge"] = self._judgement.to_json()
+        return self._with_decisions(payload)
+
+    def saved_snapshot(self, snapshot: Snapshot) -> StateDict:
+        """Return what a checkpoint of an earlier state holds; the decisions are those of now."""
+        kept = ("training", "rng", "data", "judge", "counters", "position")
+        return self._with_decisions({name: snapshot.payload[name] for name in kept})
+
+    def _with_decisions(self, payload: StateDict) -> StateDict:
+        payload["judge"] = payload["judge"].to_json(self._judgement.judge)
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
         payload["data_shape"] = self.data.shape if self.data is not None else None
