@@ -85,9 +85,7 @@ class IndexedReader(FileSystemReader):
 
     def read_metadata(self, *_: object, **__: object) -> Metadata:
         """Return the index; torch's own reader would unpickle it."""
-        if self.index.storage_meta is None:
-            self.index.storage_meta = StorageMeta()
-        self.index.storage_meta.load_id = self.load_id
+        self.index.storage_meta = StorageMeta(load_id=self.load_id)
         return self.index
 
 
@@ -99,18 +97,18 @@ def _read_index(checkpoint: Path) -> Metadata:
         raise ReadError(f"{path}: cannot be read ({error.strerror})") from error
     if hashlib.sha256(raw).hexdigest() != hashes.get(_INDEX):
         raise ReadError(f"{path}: does not match the hash in manifest.json; it is not opened")
+    index: Metadata | None = None
     try:
         index = _IndexUnpickler(io.BytesIO(raw)).load()
         problem = _problem(index, hashes)
     except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything
         problem = str(error) or type(error).__name__
-    if problem:
+    if index is None or problem:
         raise ReadError(
             f"{path}: is no index of a checkpoint that trimtab saved: {problem}; nothing of it was"
             " run; find out who wrote it, and resume from another checkpoint"
         )
-    found: Metadata = index
-    return found
+    return index
 
 
 def _problem(index: object, hashes: Mapping[str, str]) -> str:
