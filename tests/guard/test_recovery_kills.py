@@ -68,7 +68,7 @@ def _arm(guard: Guard, place: str, number: int) -> None:
         return found
 
     def committed(partial: Path, final: Path, **more: Any) -> None:
-        if guard.step_number > max(SAVED) and place == "commit":
+        if final.name < f"step-{min(SAVED):08d}" and place == "commit":
             _send(number)
         commit(partial, final, **more)
 

@@ -436,3 +436,13 @@ def test_suspect_ones_that_come_after_them_never_cost_the_last_healthy_ones(
     guard.close()
     found = [(c.step, c.grade) for c in list_checkpoints(tmp_path / "run/checkpoints")]
     assert found[:2] == [(5, "healthy"), (10, "healthy")]
+
+
+def test_starting_over_by_hand_reports_the_waste_of_the_run_that_it_ends(tmp_path: Path) -> None:
+    s = make()
+    guard = guard_of(s, tmp_path / "run", steps=STEPS, policy=POLICY)
+    train_guarded(s, guard, until=25)
+    guard.start_over(why="a test", confirm=True)
+    assert guard.wasted_steps == 0.0
+    assert events_of(tmp_path / "run", "end")[-1].data["wasted_steps"] == 0.0
+    assert start(tmp_path / "run") == 0

@@ -330,6 +330,20 @@ class Store:
         for finding in findings:
             self._doubt(finding)
 
+    def leaves_none(self, findings: Sequence[Finding]) -> bool:
+        """Whether no healthy checkpoint is on disk once `doubt` has heard of these.
+
+        False on several ranks: they do not look at the disk together here.
+        """
+        first = min(f.onset for f in findings)
+        if self._ranks.count > 1 or 0 <= self.whole_step < first:
+            return False
+        healthy = [c.step for c in self._ours() if c.grade == "healthy"]
+        return all(
+            any(f.onset <= step <= (math.inf if f.end is None else f.end) for f in findings)
+            for step in healthy
+        )
+
     def _doubt(self, finding: Finding) -> None:
         if not self._ranks.chief:
             return

@@ -143,10 +143,15 @@ class RunState:
     def saved_snapshot(self, snapshot: Snapshot) -> StateDict:
         """Return what a checkpoint of an earlier state holds; the decisions are those of now."""
         kept = ("training", "rng", "data", "judge", "counters", "position")
-        return self._with_decisions({name: snapshot.payload[name] for name in kept})
+        now = self._judgement.state
+        self._judgement.restore(snapshot.payload["judge"])
+        try:
+            return self._with_decisions({name: snapshot.payload[name] for name in kept})
+        finally:
+            self._judgement.restore(now)
 
     def _with_decisions(self, payload: StateDict) -> StateDict:
-        payload["judge"] = payload["judge"].to_json(self._judgement.judge)
+        payload["judge"] = self._judgement.to_json()
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
         payload["data_shape"] = self.data.shape if self.data is not None else None
