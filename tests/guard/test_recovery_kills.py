@@ -22,7 +22,7 @@ pytestmark = pytest.mark.torch
 STEPS = 135
 SAVED = (103, 104)
 """Inside the trouble, which begins at step 101: before it is told, they are healthy."""
-PLACES = ("commit", "event", "first move", "second move", "probe", "trial", "kept")
+PLACES = ("event", "first move", "second move", "probe", "trial", "kept")
 
 
 def train(folder: Path, log: str, place: str = "", number: int = signal.SIGKILL) -> None:
@@ -56,7 +56,7 @@ def _send(number: int) -> None:
 
 def _arm(guard: Guard, place: str, number: int) -> None:
     """Send a signal from within the work that moves checkpoints aside, or saves what is kept."""
-    move_aside, commit, moves = manifest.move_aside, manifest.commit, [0]
+    move_aside, moves = manifest.move_aside, [0]
 
     def moved(path: Path, aside: Path) -> Path:
         moves[0] += 1
@@ -67,11 +67,6 @@ def _arm(guard: Guard, place: str, number: int) -> None:
             _send(number)
         return found
 
-    def committed(partial: Path, final: Path, **more: Any) -> None:
-        if final.name < f"step-{min(SAVED):08d}" and place == "commit":
-            _send(number)
-        commit(partial, final, **more)
-
     def kept(event: str, **more: Any) -> None:
         record(event, **more)
         if event == "action" and place == "kept":
@@ -80,9 +75,6 @@ def _arm(guard: Guard, place: str, number: int) -> None:
     record = guard._recorder.event
     guard._recorder.event = kept  # type: ignore[method-assign]
     checkpoint_store.move_aside = moved
-    import trimtab.guard.state.checkpoint_io as io
-
-    io.commit = committed  # type: ignore[attr-defined]
 
 
 def test_what_is_gone_back_to_is_on_disk_before_anything_is_moved_aside(tmp_path: Path) -> None:
@@ -104,9 +96,8 @@ def test_what_is_gone_back_to_is_on_disk_before_anything_is_moved_aside(tmp_path
     newest = newest_healthy(tmp_path / "run/checkpoints")
     assert newest is not None
     assert 90 <= newest.step <= 100, "the newest snapshot before the first sign"
-    assert {p.name for p in (tmp_path / "run/aside").iterdir()} == {
-        f"step-{step:08d}" for step in SAVED
-    }
+    aside = {p.name for p in (tmp_path / "run/aside").iterdir()}
+    assert aside >= {f"step-{step:08d}" for step in SAVED}
 
 
 @pytest.mark.slow
@@ -122,7 +113,7 @@ def test_stopped_inside_a_recovery_it_goes_on_from_a_healthy_checkpoint(
         assert again < 3
     # before anything is moved, what was saved in the trouble may still be called healthy; what is
     # kept is saved at once
-    most = {"commit": 104, "event": 104, "kept": STEPS}.get(place, 100)
+    most = {"event": 104, "kept": STEPS}.get(place, 100)
     assert 0 < int((tmp_path / "again-0").read_text()) <= most
     run = tmp_path / "run"
     assert events_of(run, "fault") == []
