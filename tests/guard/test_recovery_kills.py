@@ -63,7 +63,7 @@ def _arm(guard: Guard, place: str, number: int) -> None:
         if place == "event" and moves[0] == 1:
             _send(number)
         found = move_aside(path, aside)
-        if place == f"{('', 'first', 'second')[moves[0]]} move":
+        if (place, moves[0]) in (("first move", 1), ("second move", 2)):
             _send(number)
         return found
 
@@ -74,7 +74,8 @@ def _arm(guard: Guard, place: str, number: int) -> None:
 
     record = guard._recorder.event
     guard._recorder.event = kept  # type: ignore[method-assign]
-    checkpoint_store.move_aside = moved
+    where: Any = checkpoint_store  # a module whose function is replaced
+    where.move_aside = moved
 
 
 def test_what_is_gone_back_to_is_on_disk_before_anything_is_moved_aside(tmp_path: Path) -> None:

@@ -97,17 +97,17 @@ def _read_index(checkpoint: Path) -> Metadata:
         raise ReadError(f"{path}: cannot be read ({error.strerror})") from error
     if hashlib.sha256(raw).hexdigest() != hashes.get(_INDEX):
         raise ReadError(f"{path}: does not match the hash in manifest.json; it is not opened")
-    index: Metadata | None = None
     try:
         index = _IndexUnpickler(io.BytesIO(raw)).load()
         problem = _problem(index, hashes)
     except Exception as error:  # noqa: BLE001 - a damaged pickle can raise anything
-        problem = str(error) or type(error).__name__
-    if index is None or problem:
+        index, problem = None, str(error) or type(error).__name__
+    if problem:
         raise ReadError(
             f"{path}: is no index of a checkpoint that trimtab saved: {problem}; nothing of it was"
             " run; find out who wrote it, and resume from another checkpoint"
         )
+    assert isinstance(index, Metadata)
     return index
 
 
