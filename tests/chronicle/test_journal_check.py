@@ -194,6 +194,14 @@ def test_the_lines_of_a_writer_that_are_all_gone_are_missed(path: Path) -> None:
     assert "removed or changed" in check_journal(path).refuses
 
 
+def test_all_lines_of_the_first_process_lost_but_a_piece_are_missed(path: Path) -> None:
+    lines = lines_of(path)
+    after = number_of(path, "dismiss") + 1
+    for length in range(1, len(lines[0]) - 1):
+        path.write_bytes(lines[0][:length] + b"\n" + b"".join(lines[after:]))
+        assert check_journal(path).refuses
+
+
 def test_a_line_twice_is_told(path: Path) -> None:
     lines = lines_of(path)
     at = number_of(path, "action")

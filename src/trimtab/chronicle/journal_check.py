@@ -270,8 +270,8 @@ class _Walk:
             harmless = 1 < seq == self._last.get(writer, 0) + 1
             if harmless:
                 self._last[writer] = seq
-        elif self._sealed:
-            harmless = False  # two lines that ran together begin like the first
+        elif self._sealed or (follower is not None and follower.after):
+            harmless = False  # lines that ran together begin like the first
         self.problems.append(
             JournalProblem(
                 kind="damaged",
@@ -285,9 +285,10 @@ class _Walk:
     def _is_torn(self, line: _Line, follower: _Line | None) -> bool:
         if not line.ends:
             return True  # the head tells where a decision stood here
-        if follower is not None and follower.torn and follower.after == checksum(line.raw):
-            return True
-        return not self._sealed and _breaks_off(line.raw)
+        unsealed = not self._sealed and _breaks_off(line.raw)
+        if follower is not None and follower.after:
+            return follower.after == checksum(line.raw) and (follower.torn or unsealed)
+        return unsealed and b'"writer": "' not in line.raw
 
 
 def _breaks_off(raw: bytes) -> bool:
