@@ -22,7 +22,8 @@ from trimtab.detectors.contract import Finding, Row, state_to_json
 from trimtab.guard import Guard
 from trimtab.guard.recording import row_writer
 from trimtab.guard.recording.fault_barrier import Edge
-from trimtab.guard.state import checkpoint_io, run_state
+from trimtab.guard.state import checkpoint_io
+from trimtab.guard.state.serialization import clone
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -199,14 +200,14 @@ def test_a_snapshot_that_does_not_fit_means_fewer_and_not_none(
     run = tmp_path / "run"
     s, said = make(), list[str]()
     guard = guard_of(s, run, steps=40, mode="act", policy=POLICY, say=said.append)
-    room, clone, ring = [99], run_state.clone, inner(guard).parts.points.ring
+    room, ring = [99], inner(guard).parts.points.ring
 
     def tight(state: Any) -> Any:
         if len(ring.items) >= room[0]:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
         return clone(state)
 
-    monkeypatch.setattr(run_state, "clone", tight)
+    monkeypatch.setattr("trimtab.guard.state.run_state.clone", tight)
     kept = dict[int, int]()
 
     def at(step: int) -> None:

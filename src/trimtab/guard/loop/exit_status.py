@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trimtab.analysis.coverage import Coverage
+    from trimtab.chronicle.coverage import Coverage
     from trimtab.kinds import RunVerdict
 
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
