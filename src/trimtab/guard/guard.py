@@ -147,7 +147,7 @@ class Guard:
         counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
         lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
-            recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
+            recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief, lock=lock))
             setup_checks.resume_skip_list(order, ranks, directory.skip_list)
             training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
             made = assemble(

@@ -293,6 +293,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
     state.on_restore(judged.went_back)
     events = FaultEvents(lambda: s.recorder, step=step, judged=judged)
     edge = Edge(events, alone=s.ranks.count == 1, step=step)
+    s.recorder.on_lost = lambda error: edge.note("journal", error)
     parameters = trained_parameters(s.training)
     late = LateReads(on=reads_late(s.policy.reads, parameters))
     cadence = Cadence.of(

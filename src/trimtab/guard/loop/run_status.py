@@ -97,7 +97,7 @@ class RunStatus:
         self._edge.run("verdict", lambda: self._write(state, reason), retried=True, now=now)
 
     def _write(self, state: State, reason: str) -> None:
-        if self._ranks.chief:
+        if self._ranks.chief and not self._recorder.lost:
             write_verdict(
                 self._recorder.directory.root,
                 state=state,

@@ -19,6 +19,9 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from trimtab.errors import OwnerLost
+from trimtab.text import visible
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -270,6 +273,8 @@ class Edge:
 
         With other ranks beside this one, they all stand down together at the next step.
         """
+        if isinstance(error, OwnerLost):  # whatever part sees it, it is one thing
+            part = "journal"
         fault = self._faults.get(part)
         if fault is not None:
             fault.failed_at = self._tick
@@ -336,4 +341,4 @@ def reason_of(error: BaseException) -> str:
 def to_stderr(line: str) -> None:
     """Show one line; where there is no standard error, or it is broken, do without."""
     with contextlib.suppress(Exception):
-        sys.stderr.write(line + "\n")
+        sys.stderr.write(visible(line, keep="\n\t") + "\n")

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from trimtab.chronicle.journal import Event, Journal
-from trimtab.errors import ChronicleError
+from trimtab.errors import ChronicleError, OwnerLost
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
 from trimtab.guard.recording.row_writer import RowWriter
+from trimtab.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from trimtab.chronicle.run_lock import RunLock
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
 
@@ -58,18 +60,29 @@ class Recorder:
     takes them again. `hold_events` begins that for events; before it a failed event is an error.
     """
 
-    def __init__(self, directory: RunDirectory, *, writes: bool = True) -> None:
+    def __init__(
+        self, directory: RunDirectory, *, writes: bool = True, lock: RunLock | None = None
+    ) -> None:
         """Open the run directory for writing, and make it where it does not exist.
 
         Args:
             directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
+            lock: Compared before each event: nothing is written once another process took the run.
 
         Raises:
-            ChronicleError: The directory cannot be written.
+            ChronicleError: The directory cannot be written, or another guard is writing to it.
         """
         self.directory = directory
         self.journal = Journal(directory.journal) if writes else None
+        self._lock = lock
+        self._signed = lock is None
+        if lock is not None:
+            lock.hold_journal()
+        self.on_lost: Callable[[OwnerLost], None] | None = None
+        """Told once when another process took the run; None: the error is raised."""
+        self.lost = ""
+        """Who took the run; from then on all goes to memory and to the listeners alone."""
         self.attempt = ""
         self.closed = False
         self.num_actions = 0
@@ -107,7 +120,7 @@ class Recorder:
             ChronicleError: The disk refuses the file or the event, and did not do so before.
         """
         self.attempt = number
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         refused = bool(self._held or self._rows.num_held)
         path = self.directory.signals_of(number)
@@ -137,6 +150,29 @@ class Recorder:
             trial=trial,
             **more,
         )
+        if not self._signed and self._lock is not None:
+            self._signed = True
+            self.event("owner", step=step, **self._lock.identity)
+
+    def check_owner(self) -> None:
+        """Make sure that this process still holds the run; done before all that is written.
+
+        Raises:
+            OwnerLost: Another process took it.
+        """
+        if self._lock is None:
+            return
+        try:
+            self._lock.check()
+        except OwnerLost as error:
+            if self.lost:
+                raise
+            self.lost = str(error)
+            self._rows.close()
+            if self.on_lost is None:
+                raise
+            self.on_lost(error)
+            raise
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Take in one step; `write_rows` brings it to disk.
@@ -150,8 +186,9 @@ class Recorder:
             row[name] = value if math.isfinite(value) else _word(value)
         row.update(labels)
         row["step"] = step  # a signal or a label of that name must not hide it
-        line = orjson.dumps(row) + b"\n"
-        self._rows.add(self.directory.signals_of(self.attempt), step, line)
+        if not self.lost:
+            line = orjson.dumps(row) + b"\n"
+            self._rows.add(self.directory.signals_of(self.attempt), step, line)
         self.live.add(step, values)
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
@@ -161,7 +198,8 @@ class Recorder:
         Raises:
             OSError: The disk refuses; they are kept, and written by a later call.
         """
-        self._rows.write()
+        if not self.lost:
+            self._rows.write()
 
     @property
     def held_steps(self) -> tuple[int, ...]:
@@ -179,7 +217,7 @@ class Recorder:
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured per layer, to a file of its own with one line per reading."""
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         folder = self.directory.signals / "layers"
         folder.mkdir(exist_ok=True)
@@ -203,7 +241,7 @@ class Recorder:
                 self._hold(event, step, data)
             else:
                 try:
-                    self.journal.append(event, attempt=self.attempt, step=step, **data)
+                    self._append(self.journal, event, step, data)
                 except (OSError, ChronicleError) as error:
                     if self._on_refused is None or not _is_of_disk(error):
                         raise
@@ -216,12 +254,15 @@ class Recorder:
 
         Raises:
             ChronicleError: It, or one before it, cannot be written.
+            OwnerLost: Another process took the run.
         """
         self._check_open()
         if self.journal is not None:
             try:
                 self.write_events()
-                self.journal.append(event, attempt=self.attempt, step=step, **data)
+                self._append(self.journal, event, step, data)
+                if self.lost:
+                    raise OwnerLost(self.lost)
             except OSError as error:
                 raise ChronicleError(
                     f"{self.directory.journal}: cannot be written ({error.strerror}); free space"
@@ -234,7 +275,10 @@ class Recorder:
         Raises:
             OSError: The disk refuses; they are kept, and written by a later call.
             ChronicleError: As above.
+            OwnerLost: Another process took the run: nothing is written any more.
         """
+        if self.lost:
+            raise OwnerLost(self.lost)
         while self._held and self.journal is not None:
             event, attempt, step, data = self._held[0]
             try:
@@ -244,6 +288,28 @@ class Recorder:
                     raise
                 to_stderr(f"trimtab: an event is left out of the journal: {error}")
             self._held.popleft()
+
+    def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
+        """Append to the journal, unless another process took the run."""
+        if self.on_lost is None:
+            self.check_owner()
+        else:
+            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
+                self.check_owner()
+        if self.lost:
+            return
+        before = journal.trouble
+        journal.append(event, attempt=self.attempt, step=step, **data)
+        self._tell_owner(journal, step, known=bool(before))
+
+    def _tell_owner(self, journal: Journal, step: int, *, known: bool) -> None:
+        """Say what the lock has to say, and who else writes to the journal."""
+        texts = self._lock.take_notes() if self._lock is not None else []
+        if journal.trouble and not known:
+            texts.append(f"{journal.trouble}; stop one of the two")
+        for text in texts:
+            to_stderr(f"trimtab: {text}")
+            journal.append("note", attempt=self.attempt, step=step, author="trimtab", text=text)
 
     def _check_open(self) -> None:
         if self.closed:
@@ -312,11 +378,13 @@ class Recorder:
             ChronicleError: It cannot be written.
         """
         path = self.directory.settings
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         if not path.exists():
             lines = [
-                f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
+                f"{key} = {_toml(masked(value, name=key))}"
+                for key, value in settings.items()
+                if value is not None
             ]
             try:
                 path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -332,11 +400,11 @@ class Recorder:
     def add_setting(self, key: str, value: object) -> None:
         """Add a setting to `run.toml` that is known only later; one of that name stays."""
         known = self._settings_known
-        if known is None or key in known or not self.directory.settings.exists():
+        if self.lost or known is None or key in known or not self.directory.settings.exists():
             return
         known.add(key)
         with self.directory.settings.open("a", encoding="utf-8") as file:
-            file.write(f"{key} = {_toml(value)}\n")
+            file.write(f"{key} = {_toml(masked(value, name=key))}\n")
         self.live.note_fact(key, value)
 
     def close(self) -> None:
