@@ -18,6 +18,7 @@ from trimtab.guard.loop import setup_checks
 from trimtab.guard.loop.assembly import Setup, assemble
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.recorder import Recorder
+from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
@@ -147,7 +148,12 @@ class Guard:
         counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
         lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
-            recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief, lock=lock))
+            row_sync = RowSync(
+                every_steps=policy.sync_rows_every_steps, every_s=policy.sync_rows_every_s
+            )
+            recorder = ranks.together(
+                lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
+            )
             setup_checks.resume_skip_list(order, ranks, directory.skip_list)
             training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
             made = assemble(

@@ -7,9 +7,10 @@ step on, so that a killed process is recognized by what it left: `running`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING, Literal
+
+from trimtab.durable import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,11 +82,4 @@ def write_verdict(
         "judged": None if coverage is None else coverage.to_json(),
         "degraded": "" if coverage is None else coverage.degraded,
     }
-    partial = root / "verdict.json.partial"
-    try:
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        partial.replace(root / "verdict.json")
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    write_whole(root / "verdict.json", (json.dumps(document, indent=1) + "\n").encode())

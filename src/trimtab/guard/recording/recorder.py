@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from trimtab.chronicle.journal import Event, Journal
+from trimtab.durable import write_whole
 from trimtab.errors import ChronicleError, OwnerLost
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from trimtab.chronicle.run_lock import RunLock
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.recording.row_sync import RowSync
 
 __all__ = ["Listener", "Recorder"]
 
@@ -61,7 +63,12 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: RunDirectory, *, writes: bool = True, lock: RunLock | None = None
+        self,
+        directory: RunDirectory,
+        *,
+        writes: bool = True,
+        lock: RunLock | None = None,
+        row_sync: RowSync | None = None,
     ) -> None:
         """Open the run directory for writing, and make it where it does not exist.
 
@@ -69,6 +76,7 @@ class Recorder:
             directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
             lock: Compared before each event: nothing is written once another process took the run.
+            row_sync: Says when rows are brought to disk; None: by its defaults.
 
         Raises:
             ChronicleError: The directory cannot be written, or another guard is writing to it.
@@ -94,7 +102,9 @@ class Recorder:
             self.live.fill()
         self._settings_known: set[str] | None = None
         """Keys in `run.toml`; None before `settings`."""
-        self._rows = RowWriter()
+        self._settings_text = b""
+        """`run.toml` as it stands: what is added later is written with it, whole."""
+        self._rows = RowWriter(row_sync)
         self._held: deque[tuple[str, str, int, dict[str, object]]] = deque()
         """Events that are not on disk: event, attempt, step, fields."""
         self._on_refused: Callable[[Exception], None] | None = None
@@ -285,6 +295,7 @@ class Recorder:
         while self._held and self.journal is not None:
             event, attempt, step, data = self._held[0]
             try:
+                self.sync_rows()
                 self.journal.append(event, attempt=attempt, step=step, **data)
             except (OSError, ChronicleError) as error:
                 if _is_of_disk(error):
@@ -302,8 +313,23 @@ class Recorder:
         if self.lost:
             return
         before = journal.trouble
+        self.sync_rows()
         journal.append(event, attempt=self.attempt, step=step, **data)
         self._tell_owner(journal, step, known=bool(before))
+
+    def sync_rows(self) -> None:
+        """Wait until the rows so far are on disk; an event speaks of none that could be lost.
+
+        Raises:
+            ChronicleError: The disk fails.
+        """
+        try:
+            self._rows.sync()
+        except OSError as error:
+            raise ChronicleError(
+                f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
+                f" ({error.strerror}); free space or look at the disk"
+            ) from error
 
     def _tell_owner(self, journal: Journal, step: int, *, known: bool) -> None:
         """Say what the lock has to say, and who else writes to the journal."""
@@ -390,13 +416,14 @@ class Recorder:
                 if value is not None
             ]
             try:
-                path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+                write_whole(path, ("\n".join(lines) + "\n").encode())
             except OSError as error:
                 raise ChronicleError(
                     f"{path}: cannot be written ({error.strerror}); free space or choose another"
                     " run directory"
                 ) from error
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        self._settings_text = path.read_bytes()
+        lines = self._settings_text.decode(errors="replace").splitlines()
         self._settings_known = {line.partition(" = ")[0] for line in lines}
         self.live.read_facts(path)
 
@@ -406,8 +433,10 @@ class Recorder:
         if self.lost or known is None or key in known or not self.directory.settings.exists():
             return
         known.add(key)
-        with self.directory.settings.open("a", encoding="utf-8") as file:
-            file.write(f"{key} = {_toml(masked(value, name=key))}\n")
+        if self._settings_text and not self._settings_text.endswith(b"\n"):
+            self._settings_text += b"\n"
+        self._settings_text += f"{key} = {_toml(masked(value, name=key))}\n".encode()
+        write_whole(self.directory.settings, self._settings_text)
         self.live.note_fact(key, value)
 
     def close(self) -> None:

@@ -8,6 +8,9 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from trimtab.durable import make_folder, sync_folder
+from trimtab.guard.recording.row_sync import RowSync
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -31,8 +34,13 @@ class RowWriter:
     file holds whole lines in their order, each once. Its only writer is this one.
     """
 
-    def __init__(self) -> None:
-        """Hold nothing."""
+    def __init__(self, row_sync: RowSync | None = None) -> None:
+        """Hold nothing.
+
+        Args:
+            row_sync: Says when rows are brought to disk; None: by its defaults.
+        """
+        self._row_sync = RowSync() if row_sync is None else row_sync
         self._held: deque[_Row] = deque()
         self._path: Path | None = None
         self._descriptor: int | None = None
@@ -73,8 +81,15 @@ class RowWriter:
         """
         if self._path == path:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        is_new = not path.exists()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            if is_new:
+                sync_folder(path.parent)
+        except OSError:
+            os.close(descriptor)
+            raise
         self.close()
         self._path, self._descriptor, self._torn = path, descriptor, False
         self._size = os.fstat(descriptor).st_size
@@ -96,6 +111,18 @@ class RowWriter:
             self._append(b"".join(rows))
             for _ in rows:
                 self._held.popleft()
+            # After they are let go of: a sync that fails must not have them written twice.
+            assert self._descriptor is not None
+            self._row_sync.wrote(self._descriptor, len(rows))
+
+    def sync(self) -> None:
+        """Wait until the rows that were written are on disk.
+
+        Raises:
+            OSError: The disk fails.
+        """
+        if self._descriptor is not None:
+            self._row_sync.sync(self._descriptor)
 
     def _append(self, lines: bytes) -> None:
         assert self._descriptor is not None
@@ -126,5 +153,7 @@ class RowWriter:
         """Close the file; what is held stays held."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):  # what it held was written or is held
+                self._row_sync.sync(self._descriptor)
+            with contextlib.suppress(OSError):
                 os.close(self._descriptor)
         self._path = self._descriptor = None
