@@ -56,7 +56,7 @@ class BadDisk:
             return write(descriptor, data)
 
         def bad_sync(descriptor: int) -> None:
-            if self._refuses(descriptor):
+            if self._refuses(descriptor) and self.code != errno.ENOSPC:
                 raise OSError(self.code, os.strerror(self.code))
             sync(descriptor)
 

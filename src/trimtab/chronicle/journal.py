@@ -167,19 +167,16 @@ class Journal:
         try:
             self._meet_others()
             line = self._sealed(plain)
-            data = (b"\n" if self._open_end else b"") + line + b"\n"
-            taken_back = False
+            sent = (b"\n" if self._open_end else b"") + line + b"\n"
             try:
-                self._write(data)
+                self._write(sent)
                 os.fsync(self._fd)
             except OSError:
-                taken_back = self._take_back(data)
+                stands = not self._take_back(sent)
+                if stands and os.pread(self._fd, len(sent), self._size) == sent:
+                    self._advance(len(sent), line)
                 raise
-            finally:
-                if not taken_back and os.fstat(self._fd).st_size >= self._size + len(data):
-                    self._size += len(data)
-                    self._seq += 1
-                    self._take_end(line + b"\n")
+            self._advance(len(sent), line)
         except OSError as error:
             raise ChronicleError(
                 f"{self.path}: cannot be written ({error.strerror}); free space or choose another"
@@ -187,6 +184,12 @@ class Journal:
             ) from error
         if event not in NOT_IN_HEAD:
             self._head.write(self.writer, self._seq)
+
+    def _advance(self, num_bytes: int, line: bytes) -> None:
+        """Go on after a line that stands in the file."""
+        self._size += num_bytes
+        self._seq += 1
+        self._take_end(line + b"\n")
 
     def _take_back(self, data: bytes) -> bool:
         """Cut off a line that is not known to be on disk: what failed is not in the journal.
