@@ -5,7 +5,7 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from benchmarks.fuzz import TRIALS, Totals, fuzz
+from benchmarks.fuzz import TRIALS, FuzzTotals, fuzz
 from trimtab.cli.output import print_json
 
 __all__ = ["add"]
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return int(any(t.failures for t in found))
 
 
-def _table(found: list[Totals]) -> str:
+def _table(found: list[FuzzTotals]) -> str:
     lines = ["what         seed      inputs        read     refused  failed  seconds"]
     for t in found:
         lines.append(

@@ -4,7 +4,7 @@ One harness per kind of input (`trials`), damages that know the format (`damage`
 code (`seeds`), and one engine that runs them in limited processes and keeps the totals (`engine`).
 """
 
-from benchmarks.fuzz.engine import Totals, fuzz
+from benchmarks.fuzz.engine import FuzzTotals, fuzz
 from benchmarks.fuzz.trials import TRIALS
 
-__all__ = ["TRIALS", "Totals", "fuzz"]
+__all__ = ["TRIALS", "FuzzTotals", "fuzz"]

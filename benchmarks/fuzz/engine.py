@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-__all__ = ["LIMIT_BYTES", "LIMIT_S", "Failure", "Totals", "Trial", "fuzz"]
+__all__ = ["LIMIT_BYTES", "LIMIT_S", "Failure", "FuzzTotals", "Trial", "fuzz"]
 
 LIMIT_S = 10.0
 """Seconds that one input may take."""
@@ -73,7 +73,7 @@ class Failure:
 
 
 @dataclass
-class Totals:
+class FuzzTotals:
     """What became of the inputs of one harness and seed."""
 
     what: str
@@ -104,7 +104,7 @@ def fuzz(
     out: Path | None = None,
     say: Callable[[str], None] = lambda _line: None,
     only: int | None = None,
-) -> Totals:
+) -> FuzzTotals:
     """Run `num` inputs of a seed, or go on where the totals in `out` end.
 
     Args:
@@ -123,11 +123,11 @@ def fuzz(
         trial = make(place / "seeds")
         if only is not None:
             with _input(trial, what, seed, only, place / "one") as folder:
-                return _alone(trial, Totals(what, seed), folder)
+                return _alone(trial, FuzzTotals(what, seed), folder)
         return _Campaign(what, seed, trial, place, out, say).run(num, max(jobs, 1))
 
 
-def _alone(trial: Trial, totals: Totals, folder: Path) -> Totals:
+def _alone(trial: Trial, totals: FuzzTotals, folder: Path) -> FuzzTotals:
     read = trial.examine(folder)
     totals.num_run, totals.num_read, totals.num_refused = 1, int(read), int(not read)
     return totals
@@ -189,7 +189,7 @@ class _Campaign:
         self.totals = _load(out, what, seed)
         self._saved_at = time.monotonic()
 
-    def run(self, num: int, jobs: int) -> Totals:
+    def run(self, num: int, jobs: int) -> FuzzTotals:
         if self._out is not None:
             num = -(-num // CHUNK) * CHUNK  # a chunk is done or not: totals count nothing twice
         done = set(self.totals.chunks)
@@ -371,19 +371,19 @@ def _told(pipe: int) -> tuple[str, str, str]:
     return str(kind), str(where), str(trace)
 
 
-def _load(out: Path | None, what: str, seed: int) -> Totals:
+def _load(out: Path | None, what: str, seed: int) -> FuzzTotals:
     known = _stored(out).get(f"{what}/{seed}") if out is not None else None
     if known is None:
-        return Totals(what, seed)
+        return FuzzTotals(what, seed)
     failures = {key: Failure(**told) for key, told in known.pop("failures").items()}
-    return Totals(**known, failures=failures)
+    return FuzzTotals(**known, failures=failures)
 
 
 def _stored(out: Path) -> dict[str, dict[str, Any]]:
     return json.loads(out.read_text()) if out.exists() else {}
 
 
-def _store(out: Path, totals: Totals) -> None:
+def _store(out: Path, totals: FuzzTotals) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     stored = {**_stored(out), f"{totals.what}/{totals.seed}": asdict(totals)}
     beside = out.with_suffix(".tmp")
