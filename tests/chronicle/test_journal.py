@@ -132,6 +132,10 @@ def test_after_a_failed_write_the_next_event_starts_on_a_new_line(
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
     journal.append("note", attempt="1.0", step=1)
+
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
     write = os.write
     calls = 0
 
@@ -144,6 +148,7 @@ def test_after_a_failed_write_the_next_event_starts_on_a_new_line(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
+        patch.setattr(os, "ftruncate", refuse)  # else nothing of the line is left
         for step in (2, 3):
             with pytest.raises(ChronicleError, match="No space left"):
                 journal.append("note", attempt="1.0", step=step)

@@ -162,10 +162,14 @@ def test_a_torn_last_line_is_fine_then_and_after_the_next_event(path: Path) -> N
     assert check_journal(path).refuses
 
 
-def test_a_failed_append_leaves_a_torn_line_and_no_gap(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("can_cut", [True, False])
+def test_a_failed_append_leaves_no_gap_and_a_torn_line_only_where_it_cannot_be_cut_off(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, can_cut: bool
 ) -> None:
     import os
+
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
 
     journal = Journal(path)
     journal.append("resume", attempt="1.0", step=9)
@@ -179,12 +183,14 @@ def test_a_failed_append_leaves_a_torn_line_and_no_gap(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
+        if not can_cut:
+            patch.setattr(os, "ftruncate", refuse)
         with pytest.raises(ChronicleError, match="No space left"):
             journal.append("action", attempt="1.0", step=9)
     journal.append("action", attempt="1.0", step=9)
     journal.close()
     check = check_journal(path)
-    assert (check.torn, check.problems) == (1, ())
+    assert (check.torn, check.problems) == (0 if can_cut else 1, ())
 
 
 def test_the_lines_of_a_writer_that_are_all_gone_are_missed(path: Path) -> None:

@@ -176,8 +176,9 @@ def test_a_display_that_fails_stops_no_run_and_a_name_steers_no_terminal(
     assert guard.step_number == 3
     shown = capsys.readouterr().err
     assert "3 steps done" in shown
+    assert "say raised RuntimeError: no display" in shown  # once
     assert "\x1b" not in shown
-    assert shown.count("\n") == 2
+    assert shown.count("\n") == 3
 
 
 def test_a_rate_launched_otherwise_is_named_as_it_is_passed(tmp_path: Path) -> None:

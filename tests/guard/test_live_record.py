@@ -78,6 +78,7 @@ def write(script: Script, root: Path) -> Recorder:
         for _ in range(num_rows):
             step += 1
             recorder.sample(step, row_of(script, rng, step), {"nonfinite_at": "a.weight"})
+            recorder.write_rows()
         recorder.event("action", step=step, remedy="lower-lr", values={"factor": 0.5, "at": (1, 2)})
         recorder.event("incident", step=step, kind="spike", headline="x", causes=[])
         recorder.event("outcome", step=step, remedy="roll-back", figures={"loss": math.nan})
@@ -175,6 +176,7 @@ def test_live_record_stays_as_it_was_given_while_the_run_goes_on(tmp_path: Path)
     recorder.start_attempt("1.1", step=100, parent="1.0", parent_step=100, why="back", trial=True)
     for step in range(101, 200):
         recorder.sample(step, {"loss": 9.0, "new": 1.0}, {})
+        recorder.write_rows()
     recorder.close()
     assert before.num_rows == 150
     assert repr(told(before)) == expected

@@ -6,7 +6,7 @@ from trimtab.guard import Guard
 from trimtab.guard.control.control import Control
 
 NAMES = """
-actions backward change_data checkpoint clip_gradients close companion covers data_epoch drop_batch
+actions backward change_data checkpoint clip_gradients close companion coverage covers data_epoch drop_batch
 epoch epoch_is_over finish go_on_after incidents last_norm limit_lr listen lr_factor next_lr
 note_loss note_signals num_incidents on_restore override_lr phase probing reset_moments roll_back
 scale_lr schedule_weight_decay set_loss_scale set_optimizer skip_list skip_samples skipped_samples

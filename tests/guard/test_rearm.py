@@ -18,11 +18,13 @@ from tests.guard.small_lab import STEPS, bad_data, guarded
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of, train_guarded
 from trimtab import analyze
 from trimtab.checkpoints.manifest import list_checkpoints
+from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.contract import Finding, Row, state_to_json
 from trimtab.guard import Guard
 from trimtab.guard.recording import row_writer
 from trimtab.guard.recording.fault_barrier import Edge
-from trimtab.guard.state import checkpoint_io, run_state, serialization
+from trimtab.guard.state import checkpoint_io
+from trimtab.guard.state.serialization import clone
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -54,7 +56,7 @@ class BadDisk:
             return write(descriptor, data)
 
         def bad_sync(descriptor: int) -> None:
-            if self._refuses(descriptor):
+            if self._refuses(descriptor) and self.code != errno.ENOSPC:
                 raise OSError(self.code, os.strerror(self.code))
             sync(descriptor)
 
@@ -168,6 +170,33 @@ def test_a_disk_that_stays_full_is_told_in_the_last_line_and_no_row_is_torn(
     assert told["judged"]["not_judged"] == [{"from": 52, "to": 80, "why": "rows lost: disk full"}]
 
 
+def test_an_event_whose_sync_fails_is_in_the_journal_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    s = make()
+    guard = guard_of(s, run, steps=30, mode="act", policy=POLICY)
+    sync, bad = os.fsync, [False]
+
+    def bad_sync(descriptor: int) -> None:
+        if bad[0] and "journal.jsonl" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", bad_sync)
+
+    def at(step: int) -> None:
+        bad[0] = step == 11  # the checkpoint of step 10 was told; that of 20 is not touched
+        if step == 11:
+            guard._after._messages.note("once")
+
+    train(s, guard, at)
+    notes = [e.data["text"] for e in events_of(run, "note")]
+    assert notes.count("once") == 1
+    assert [e.event for e in events_of(run, "fault", "rearmed")] == ["fault", "rearmed"]
+    assert read_journal(run / "journal.jsonl")[1] == 0
+
+
 def test_a_failed_save_is_tried_again_soon_and_judging_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,14 +228,14 @@ def test_a_snapshot_that_does_not_fit_means_fewer_and_not_none(
     run = tmp_path / "run"
     s, said = make(), list[str]()
     guard = guard_of(s, run, steps=40, mode="act", policy=POLICY, say=said.append)
-    room, clone, ring = [99], serialization.clone, inner(guard).parts.points.ring
+    room, ring = [99], inner(guard).parts.points.ring
 
     def tight(state: Any) -> Any:
         if len(ring.items) >= room[0]:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
         return clone(state)
 
-    monkeypatch.setattr(run_state, "clone", tight)
+    monkeypatch.setattr("trimtab.guard.state.run_state.clone", tight)
     kept = dict[int, int]()
 
     def at(step: int) -> None:

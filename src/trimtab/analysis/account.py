@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trimtab.analysis.coverage import Coverage
+from trimtab.chronicle.coverage import Coverage
 from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.incidents import Incident

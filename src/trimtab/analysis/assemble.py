@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
-from trimtab.analysis.coverage import Coverage, coverage_of
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.timeline import NEAR_STEPS
+from trimtab.chronicle.coverage import Coverage, coverage_of
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.analysis.account import RunAccount
+from trimtab.chronicle.coverage import rearmed_words
 from trimtab.chronicle.journal import Event
 from trimtab.text import (
     action_words,
@@ -162,7 +163,11 @@ def _fault(event: Event) -> str:
     d = event.data
     where = plain(d.get("where"))
     text = (plain(d.get("error")) or "a fault of trimtab's own") + (f" in {where}" if where else "")
-    return f"{text}; the guard dropped to observe"
+    return text if "why" in d else f"{text}; the guard dropped to observe"
+
+
+def _rearmed(event: Event) -> str:
+    return rearmed_words(event.data)
 
 
 def _end(event: Event) -> str:
@@ -179,6 +184,7 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
     "fault": _fault,
     "incident": _incident,
     "outcome": _outcome,
+    "rearmed": _rearmed,
 }
 
 

@@ -167,11 +167,16 @@ class Journal:
         try:
             self._meet_others()
             line = self._sealed(plain)
-            self._write((b"\n" if self._open_end else b"") + line + b"\n")
-            self._size += self._open_end + len(line) + 1
-            self._seq += 1
-            self._take_end(line + b"\n")
-            os.fsync(self._fd)
+            sent = (b"\n" if self._open_end else b"") + line + b"\n"
+            try:
+                self._write(sent)
+                os.fsync(self._fd)
+            except OSError:
+                stands = not self._take_back(sent)
+                if stands and os.pread(self._fd, len(sent), self._size) == sent:
+                    self._advance(len(sent), line)
+                raise
+            self._advance(len(sent), line)
         except OSError as error:
             raise ChronicleError(
                 f"{self.path}: cannot be written ({error.strerror}); free space or choose another"
@@ -179,6 +184,27 @@ class Journal:
             ) from error
         if event not in NOT_IN_HEAD:
             self._head.write(self.writer, self._seq)
+
+    def _advance(self, num_bytes: int, line: bytes) -> None:
+        """Go on after a line that stands in the file."""
+        self._size += num_bytes
+        self._seq += 1
+        self._take_end(line + b"\n")
+
+    def _take_back(self, data: bytes) -> bool:
+        """Cut off a line that is not known to be on disk: what failed is not in the journal.
+
+        Returns:
+            Whether nothing of it is left; what others appended meanwhile is never cut.
+        """
+        try:
+            there = os.pread(self._fd, len(data) + 1, self._size)
+            if there and data.startswith(there):
+                os.ftruncate(self._fd, self._size)
+                return True
+        except OSError:
+            return False
+        return not there
 
     def _sealed(self, plain: dict[str, object]) -> bytes:
         more: dict[str, object] = {

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.chronicle.changes import changes_of
+from trimtab.chronicle.coverage import coverage_of, rearmed_words
 from trimtab.chronicle.journal import Event
 from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
@@ -112,6 +113,9 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
     else:
         facts.append("The journal holds no events.")
+    if record is not None and record.num_rows:
+        facts.append(_md(coverage_of(events, int(record.step[-1])).text()))
+    facts = [fact for fact in facts if fact]
     lines.append(" · ".join(facts))
     if start is not None:
         settings, around = start.data.get("settings"), start.data.get("environment")
@@ -227,15 +231,10 @@ def event_lines(event: Event) -> Iterator[str]:
         )
     elif event.event == "fault":
         where = f" in {_md(d['where'])}" if d.get("where") else ""
-        yield (
-            f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard"
-            " dropped to observe"
-        )
+        old = "" if "why" in d else "; the guard dropped to observe"
+        yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}{old}"
     elif event.event == "rearmed":
-        where = f" ({_md(d['where'])})" if d.get("where") else ""
-        yield f"{at} protection is back{where}" + _because(
-            values_text({k: v for k, v in d.items() if k != "where"})
-        )
+        yield f"{at} {_md(rearmed_words(d))}"
     elif event.event == "repair":
         back = ", ".join(_md(name) for name in _several(d.get("brought_back")))
         yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")

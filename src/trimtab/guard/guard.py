@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
-    from trimtab.analysis.coverage import Coverage
+    from trimtab.chronicle.coverage import Coverage
     from trimtab.detectors.contract import Detector
     from trimtab.guard.data.order import Fed
     from trimtab.guard.recording.recorder import Listener

@@ -9,6 +9,7 @@ from trimtab.report.wording import (
     capital,
     confidence_word,
     final_loss,
+    not_judged,
     tell,
     too_short,
 )
@@ -25,15 +26,21 @@ def any_alarm(account: RunAccount) -> bool:
 def standing(account: RunAccount) -> str:
     """Return the worst severity on the final lineage; `good` or `unknown` without an alarm.
 
-    `unknown`: too little is logged to judge.
+    `unknown`: too little is logged to judge, or not all of it was judged.
     """
     here = {ia.incident.severity for ia in _here(account)}
-    quiet = "unknown" if not any_alarm(account) and too_short(account.record) else "good"
+    blind = too_short(account.record) or not_judged(account)
+    quiet = "unknown" if not any_alarm(account) and blind else "good"
     return next((s for s in ("critical", "warning") if s in here), quiet)
 
 
 def state_sentence(account: RunAccount) -> str:
     """Return what is the matter, since when and how sure; of a quiet run, where it stands."""
+    missed = not_judged(account)
+    return _state(account) + (f" Not all of it was judged: {missed}." if missed else "")
+
+
+def _state(account: RunAccount) -> str:
     record = account.record
     if not record.num_rows:
         return "Nothing to judge: the log holds no rows."

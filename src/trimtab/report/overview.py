@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
 from trimtab.kinds import severity_rank
-from trimtab.report.wording import IncidentText, tell, too_short
+from trimtab.report.wording import IncidentText, not_judged, tell, too_short
 from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
@@ -81,7 +81,7 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
         )
     if not account.record.num_rows:
         return OverviewLine(path=path, severity="ok", said="nothing to judge")
-    said = "too short to judge" if too_short(account.record) else "healthy"
+    said = "too short to judge" if too_short(account.record) else not_judged(account) or "healthy"
     return OverviewLine(path=path, severity="ok", said=said)
 
 

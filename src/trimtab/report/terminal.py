@@ -26,6 +26,7 @@ from trimtab.report.wording import (
     header_sentence,
     info_sentence,
     no_loss,
+    not_judged,
     read_time,
     tell,
     too_short,
@@ -66,6 +67,8 @@ class TerminalReport:
 
     def _lines(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
         yield _header(self.account, width=options.max_width)
+        if missed := not_judged(self.account):
+            yield _labelled("● gaps", Text(missed), style=_STYLE["warning"])
         if source := loss_source(self.account):
             yield Padding(Text(source, "dim"), (0, 0, 0, 2))
         tellings = [t for t in tell(self.account) if t.alarm]
@@ -303,6 +306,8 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     verdict = "too short to judge" if short else verdict
     blind = bool(record.num_rows) and not short and no_loss(record)
     verdict = "no loss is logged" if blind else verdict
+    missed = bool(not_judged(account))
+    verdict = "not all of it was judged" if missed and verdict == "healthy" else verdict
     said = (
         f"{number(record.num_loss_rows)} train-loss records"
         if short
@@ -316,7 +321,7 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     line.add_column(no_wrap=True)
     line.add_column(ratio=1, overflow="fold")
     line.add_row(
-        Text(f"○ {verdict}", "bold yellow" if short or blind else "bold green"),
+        Text(f"○ {verdict}", "bold yellow" if short or blind or missed else "bold green"),
         f"{said} · {ending}",
     )
     yield line

@@ -30,6 +30,7 @@ __all__ = [
     "header_sentence",
     "info_sentence",
     "no_loss",
+    "not_judged",
     "read_time",
     "tell",
     "too_short",
@@ -201,6 +202,11 @@ def too_short(record: RunRecord) -> bool:
     return record.num_loss_rows < MIN_RECORDS and not (
         no_loss(record) and record.num_rows >= MIN_RECORDS
     )
+
+
+def not_judged(account: RunAccount) -> str:
+    """Return what of a guarded run was not judged, in a clause; empty where all of it was."""
+    return "" if account.coverage is None else account.coverage.text()
 
 
 def no_loss(record: RunRecord) -> bool:

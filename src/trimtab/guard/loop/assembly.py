@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trimtab.analysis.coverage import coverage_of
+from trimtab.chronicle.coverage import coverage_of
 from trimtab.chronicle.journal import read_journal
 from trimtab.guard.control.action_log import ActionLog
 from trimtab.guard.control.control import Control

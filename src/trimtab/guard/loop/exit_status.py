@@ -15,7 +15,7 @@ from trimtab.durable import write_whole
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from trimtab.analysis.coverage import Coverage
+    from trimtab.chronicle.coverage import Coverage
     from trimtab.kinds import RunVerdict
 
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]

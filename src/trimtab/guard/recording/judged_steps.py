@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.analysis.coverage import Coverage, joined
+from trimtab.chronicle.coverage import Coverage, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trimtab.analysis.coverage import Gap
+    from trimtab.chronicle.coverage import Gap
 
 __all__ = ["JudgedSteps"]
 

@@ -287,6 +287,9 @@ class Recorder:
             ChronicleError: As above.
             OwnerLost: Another process took the run: nothing is written any more.
         """
+        if self._held:
+            with contextlib.suppress(OwnerLost):
+                self.check_owner()
         if self.lost:
             raise OwnerLost(self.lost)
         while self._held and self.journal is not None:

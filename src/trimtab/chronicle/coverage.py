@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trimtab.chronicle.journal import Event
 from trimtab.text import plain
 
-__all__ = ["Coverage", "Gap", "coverage_of", "joined"]
+__all__ = ["Coverage", "Gap", "coverage_of", "joined", "rearmed_words"]
 
 Gap = tuple[int, int, str]
 """First step, last step, why they were not judged."""
@@ -67,6 +67,14 @@ class Coverage:
                 {"from": first, "to": last, "why": why} for first, last, why in self.gaps
             ],
         }
+
+
+def rearmed_words(data: Mapping[str, object]) -> str:
+    """Return what a `rearmed` event says, in one line."""
+    missed = data.get("steps_not_judged")
+    lost = f"; {missed} steps were not judged" if isinstance(missed, int) and missed else ""
+    since = f"degraded since step {data.get('since_step')} ({data.get('why')})"
+    return plain(f"{data.get('where')} works again, {since}{lost}")
 
 
 def joined(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
