@@ -78,7 +78,7 @@ def signals(run: Path) -> dict[str, list[dict[str, Any]]]:
 
 def journal(run: Path) -> list[tuple[str, str, int, dict[str, Any]]]:
     """What was found, decided and done, in order."""
-    skipped = ("start", "note")
+    skipped = ("start", "note", "owner")
     return [
         (
             e.event,
