@@ -280,6 +280,7 @@ def as_first_written(run: Path) -> None:
     for folder in (run / "checkpoints").iterdir():
         rewrite(folder / "manifest.json", schema=None, sha256=None)
         rewrite(folder / "health.json", schema=None)
+    (run / "journal.head").unlink(missing_ok=True)
     lines = (run / "journal.jsonl").read_text("utf-8").splitlines()
     kept = [
         {k: v for k, v in json.loads(x).items() if k not in ("writer", "seq", "crc")} for x in lines

@@ -108,8 +108,8 @@ class Guard:
                 None: as many as one epoch has batches.
             resume: Go on with a run found in the directory; False: refuse such a directory.
             start_over: Begin at step 0 where the run found there cannot be gone on with (its
-                checkpoints or its journal are missing, damaged or not to be read), instead of
-                refusing; nothing is moved or removed for it. A run that can be gone on with is.
+                checkpoints are missing, damaged or not to be read, or its journal is gone), instead
+                of refusing; nothing is moved or removed for it. A run that can be gone on with is.
             check_resume: Do so many steps of a new run twice, the second time from a checkpoint on
                 disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.

@@ -91,7 +91,6 @@ class Resumption:
         checkpoint = None if refusal else choice.checkpoint
         decided = store.decided_since(checkpoint)
         if checkpoint is None:
-            found.notes += store.take_notes()
             self.take_over(decided, found.notes)
             return found
         if choice.passed_over:
