@@ -61,7 +61,9 @@ def assert_goes_on(folder: Path, reference: Path, settings: dict[str, Any]) -> i
 
 
 @pytest.mark.covers("S212")
-@pytest.mark.parametrize("kill_step", [1, 10, 11, 26, 40])
+@pytest.mark.parametrize(
+    "kill_step", [11, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 10, 26, 40))]
+)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_killed_after_a_step_it_goes_on_bit_for_bit(
     tmp_path: Path, unbroken: dict[str, Path], precision: str, kill_step: int

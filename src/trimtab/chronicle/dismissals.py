@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.journal import append_once, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.durable import make_folder, sync_folder
 from trimtab.errors import ChronicleError
@@ -93,11 +93,13 @@ def remember(source: str, dismissal: Dismissal, *, store: Path) -> Path:
     root = RunDirectory(Path(source))
     data = {k: v for k, v in asdict(dismissal).items() if k != "attempt"}
     if root.journal.is_file():
-        journal = Journal(root.journal)
-        try:
-            journal.append("dismiss", attempt=dismissal.attempt, step=int(dismissal.onset), **data)
-        finally:
-            journal.close()
+        append_once(
+            root.journal,
+            "dismiss",
+            attempt=dismissal.attempt,
+            step=int(dismissal.onset),
+            **data,
+        )
         return root.journal
     size, digest = _key(source, PREFIX_SIZE_BYTES)
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -150,7 +150,7 @@ class Guard:
                 every_steps=policy.sync_rows_every_steps, every_s=policy.sync_rows_every_s
             )
             recorder = ranks.together(
-                lambda: Recorder(directory, writes=ranks.chief, row_sync=row_sync)
+                lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
             )
             setup_checks.resume_skip_list(order, ranks, directory.skip_list)
             training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))

@@ -73,11 +73,12 @@ class RowWatch:
         """
         directory = RunDirectory(root)
         if ranks is None:
-            self._lock = RunLock(root) if writes else None
-            self._recorder = Recorder(directory, writes=writes)
+            lock = self._lock = RunLock(root) if writes else None
+            self._recorder = Recorder(directory, writes=writes, lock=lock)
         else:
-            self._lock = ranks.on_chief(lambda: RunLock(root))
-            self._recorder = ranks.together(lambda: Recorder(directory, writes=writes))
+            lock = self._lock = ranks.on_chief(lambda: RunLock(root))
+            self._recorder = ranks.together(lambda: Recorder(directory, writes=writes, lock=lock))
+        self._recorder.on_lost = lambda error: self.edge.note("journal", error)
 
     def start(self, step: int) -> None:
         """Begin an attempt after `step`: the first, or one more of the run that is there."""
@@ -202,6 +203,8 @@ class RowWatch:
         Raises:
             OSError: It cannot be written.
         """
+        if self.recorder.lost:
+            return
         write_verdict(
             self.root,
             state=state,

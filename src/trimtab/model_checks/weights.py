@@ -298,68 +298,21 @@ def judge_positions(
     """
     positions = anatomy.of("position embedding")
     if not positions:
-        wrong = (
-            [
-                found(
-                    "L04",
-                    "error",
-                    f"position embeddings are to be {meant}, and the model has none",
-                    values={"position": meant},
-                )
-            ]
-            if meant == "learned"
-            else []
-        )
-        return (
-            f"{meant}, nothing to measure"
-            if meant
-            in (
-                "sinusoidal",
-                "rotary",
-                "alibi",
-            )
-            else "none found"
-        ), wrong
+        return _judge_absent_positions(meant)
     part = positions[0]
     waves, learns = is_sinusoidal(part.parameter), part.parameter.requires_grad
-    kind = (
-        ("learned, starts sinusoidal" if waves else "learned")
-        if learns
-        else ("sinusoidal" if waves else "frozen")
-    )
-    found_here = []
+    if learns:
+        kind = "learned, starts sinusoidal" if waves else "learned"
+    else:
+        kind = "sinusoidal" if waves else "frozen"
     std = next(r.std for r in rows if r.name == part.name)
     values = {"tensor": part.name, "std": std, "kind": kind, "meant": meant}
     if not learns and not (waves and meant == "sinusoidal"):
-        sure = not waves or meant == "learned"
-        found_here.append(
-            found(
-                "L04",
-                "error" if sure else "warning",
-                f"position embeddings are frozen: {part.name} has requires_grad False"
-                + (" and holds sines" if waves else ""),
-                values=values,
-                instead=(
-                    'requires_grad True; or say position="sinusoidal" if a fixed table is meant'
-                ),
-            )
-        )
+        wrong = [_frozen_positions(part.name, waves=waves, meant=meant, values=values)]
     elif meant in ("rotary", "alibi", "none") or (meant == "sinusoidal" and not waves):
-        found_here.append(
-            found(
-                "L04",
-                "warning",
-                f"positions are to be {meant}, and the model has a table of {kind} ones:"
-                f" {part.name}",
-                values=values,
-                instead=(
-                    "take the table out, or say"
-                    f' position="{kind if kind == "sinusoidal" else "learned"}"'
-                ),
-            )
-        )
+        wrong = [_unmeant_positions(part.name, kind=kind, meant=meant, values=values)]
     elif learns and waves and meant in (None, "learned"):
-        found_here.append(
+        wrong = [
             found(
                 "L04",
                 "info" if meant is None else "warning",
@@ -367,18 +320,55 @@ def judge_positions(
                 values=values,
                 instead="a normal distribution of std 0.01",
             )
-        )
+        ]
+    else:
+        wrong = []
     if math.isfinite(std) and std >= _LOUD and not waves:
-        found_here.append(
-            found(
-                "L03",
-                "error",
-                f"position embeddings start at std {compact(std)}; GPT-2 has 0.01",
-                values=values,
-                instead="std 0.01 for positions",
-            )
+        loud = found(
+            "L03",
+            "error",
+            f"position embeddings start at std {compact(std)}; GPT-2 has 0.01",
+            values=values,
+            instead="std 0.01 for positions",
         )
-    return kind, found_here
+        wrong.append(loud)
+    return kind, wrong
+
+
+def _judge_absent_positions(meant: Position | None) -> tuple[str, list[ConfigFinding]]:
+    if meant == "learned":
+        text = f"position embeddings are to be {meant}, and the model has none"
+        return "none found", [found("L04", "error", text, values={"position": meant})]
+    if meant in ("sinusoidal", "rotary", "alibi"):
+        return f"{meant}, nothing to measure", []
+    return "none found", []
+
+
+def _frozen_positions(
+    name: str, *, waves: bool, meant: Position | None, values: Mapping[str, object]
+) -> ConfigFinding:
+    sure = not waves or meant == "learned"
+    sines = " and holds sines" if waves else ""
+    return found(
+        "L04",
+        "error" if sure else "warning",
+        f"position embeddings are frozen: {name} has requires_grad False{sines}",
+        values=values,
+        instead='requires_grad True; or say position="sinusoidal" if a fixed table is meant',
+    )
+
+
+def _unmeant_positions(
+    name: str, *, kind: str, meant: Position | None, values: Mapping[str, object]
+) -> ConfigFinding:
+    instead = kind if kind == "sinusoidal" else "learned"
+    return found(
+        "L04",
+        "warning",
+        f"positions are to be {meant}, and the model has a table of {kind} ones: {name}",
+        values=values,
+        instead=f'take the table out, or say position="{instead}"',
+    )
 
 
 def fill_noise(weight: Tensor, std: float = 0.02) -> None:

@@ -218,6 +218,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         s.recorder.event("fault", step=state.counters.step, error=error, where=part)
 
     edge = Edge(journal=journal_fault)
+    s.recorder.on_lost = lambda error: edge.note("journal", error)
     parameters = trained_parameters(s.training)
     late = LateReads(on=reads_late(s.policy.reads, parameters))
     cadence = Cadence.of(

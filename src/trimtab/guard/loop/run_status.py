@@ -87,7 +87,7 @@ class RunStatus:
         self._edge.run("journal", lambda: self._write(state, reason))
 
     def _write(self, state: State, reason: str) -> None:
-        if self._ranks.chief:
+        if self._ranks.chief and not self._recorder.lost:
             write_verdict(
                 self._recorder.directory.root,
                 state=state,

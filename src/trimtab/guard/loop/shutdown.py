@@ -148,6 +148,8 @@ class Shutdown:
             on = (
                 f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
             )
+            lost = self._parts.recorder.lost
+            on = f"cannot go on: {lost}" if lost else on
             self._messages.say(f"interrupted at step {step}; the same script {on}")
             return
         done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
@@ -157,8 +159,10 @@ class Shutdown:
             f"{_count(self._recovery.num_reported, 'incident')},"
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
-        root = self._parts.recorder.directory.root
-        self._messages.say(f"{done}, {counts}; trimtab report {root}")
+        recorder = self._parts.recorder
+        root = recorder.directory.root
+        lost = f"; not recorded to the end: {recorder.lost}" if recorder.lost else ""
+        self._messages.say(f"{done}, {counts}; trimtab report {root}{lost}")
 
 
 def _count(number: int, what: str) -> str:

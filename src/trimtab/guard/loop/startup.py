@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trimtab.chronicle.journal import read_journal
+from trimtab.chronicle.journal_check import check_journal
 from trimtab.detectors.judge import judge_record
-from trimtab.errors import TrimtabError
+from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.guard.recording.environment import layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
@@ -51,6 +52,8 @@ def begin(
         store.note(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
         )
+    if is_old:
+        _check_journal(parts)
     resumed = _resume(parts, is_old=is_old, loaded_step=loaded_step, companion=companion)
     # After the resume, which brings the decision on the number format.
     parts.precision.enforce()
@@ -82,6 +85,20 @@ def begin(
     )
     say(f"recording to {recorder.directory.root} (mode {parts.policy.mode})")
     return None
+
+
+def _check_journal(parts: RunContext) -> None:
+    """Refuse to go on with a journal that lacks a decision; an empty one is told of elsewhere.
+
+    Raises:
+        ChronicleError: It lacks one, or cannot be read.
+    """
+    journal = parts.recorder.directory.journal
+    check = parts.ranks.agree(lambda: check_journal(journal) if journal.stat().st_size else None)
+    if check is not None and check.refuses:
+        raise ChronicleError(check.refuses)
+    for text in check.notes if check is not None else ():
+        parts.points.store.note(text)
 
 
 def _resume(

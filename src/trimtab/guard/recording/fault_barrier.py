@@ -13,6 +13,8 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Literal
 
+from trimtab.errors import OwnerLost
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -80,6 +82,8 @@ class Edge:
 
     def note(self, part: Part, error: Exception) -> None:
         """Write a fault down, once; at the first, stand down."""
+        if isinstance(error, OwnerLost):  # whatever part sees it, it is one thing
+            part = "journal"
         self._left_out.update(_LEAVE_OUT[part])
         text = f"{type(error).__name__}: {error}"
         if (part, text) in self._told:

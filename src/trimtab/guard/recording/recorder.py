@@ -16,7 +16,7 @@ import orjson
 
 from trimtab.chronicle.journal import Event, Journal
 from trimtab.durable import make_folder, sync_folder, write_whole
-from trimtab.errors import ChronicleError
+from trimtab.errors import ChronicleError, OwnerLost
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
 from trimtab.guard.recording.row_sync import RowSync
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import BinaryIO
 
+    from trimtab.chronicle.run_lock import RunLock
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
 
@@ -51,7 +52,12 @@ class Recorder:
     """The only writer of a run directory's journal and signals."""
 
     def __init__(
-        self, directory: RunDirectory, *, writes: bool = True, row_sync: RowSync | None = None
+        self,
+        directory: RunDirectory,
+        *,
+        writes: bool = True,
+        lock: RunLock | None = None,
+        row_sync: RowSync | None = None,
     ) -> None:
         """Open the run directory for writing, and make it where it does not exist.
 
@@ -59,12 +65,21 @@ class Recorder:
             directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
             row_sync: Says when rows are brought to disk; None: by its defaults.
+            lock: Compared before each event: nothing is written once another process took the run.
 
         Raises:
-            ChronicleError: The directory cannot be written.
+            ChronicleError: The directory cannot be written, or another guard is writing to it.
         """
         self.directory = directory
         self.journal = Journal(directory.journal) if writes else None
+        self._lock = lock
+        self._signed = lock is None
+        if lock is not None:
+            lock.hold_journal()
+        self.on_lost: Callable[[OwnerLost], None] | None = None
+        """Told once when another process took the run; None: the error is raised."""
+        self.lost = ""
+        """Who took the run; from then on all goes to memory and to the listeners alone."""
         self.attempt = ""
         self.closed = False
         self.num_actions = 0
@@ -95,7 +110,7 @@ class Recorder:
         """Begin a new attempt: its own file of samples, and an event with all of these fields."""
         self._close_file()
         self.attempt = number
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         path = self.directory.signals_of(number)
         try:
@@ -125,6 +140,29 @@ class Recorder:
             trial=trial,
             **more,
         )
+        if not self._signed and self._lock is not None:
+            self._signed = True
+            self.event("owner", step=step, **self._lock.identity)
+
+    def check_owner(self) -> None:
+        """Make sure that this process still holds the run; done before all that is written.
+
+        Raises:
+            OwnerLost: Another process took it.
+        """
+        if self._lock is None:
+            return
+        try:
+            self._lock.check()
+        except OwnerLost as error:
+            if self.lost:
+                raise
+            self.lost = str(error)
+            self._close_file()
+            if self.on_lost is None:
+                raise
+            self.on_lost(error)
+            raise
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Append one step; NaN and Inf are written as strings, because JSON has neither."""
@@ -135,16 +173,17 @@ class Recorder:
             row[name] = value if math.isfinite(value) else _word(value)
         row.update(labels)
         row["step"] = step  # a signal or a label of that name must not hide it
-        assert self._file is not None
-        self._file.write(orjson.dumps(row) + b"\n")
-        self._file.flush()
-        self._row_sync.wrote(self._file.fileno())
+        if not self.lost:
+            assert self._file is not None
+            self._file.write(orjson.dumps(row) + b"\n")
+            self._file.flush()
+            self._row_sync.wrote(self._file.fileno())
         self.live.add(step, values)  # after the write: memory holds no row that the file lacks
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured per layer, to a file of its own with one line per reading."""
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         folder = self.directory.signals / "layers"
         folder.mkdir(exist_ok=True)
@@ -165,7 +204,7 @@ class Recorder:
             raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
         if self.journal is not None:
             self.sync_rows()
-            self.journal.append(event, attempt=self.attempt, step=step, **data)
+            self._append(self.journal, event, step, data)
             self.live.note_event(event, self.attempt, step, data)
         self.num_actions += event == "action"
         if self.listeners:
@@ -192,6 +231,28 @@ class Recorder:
                     f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
                     f" ({error.strerror}); free space or look at the disk"
                 ) from error
+
+    def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
+        """Append to the journal, unless another process took the run."""
+        if self.on_lost is None:
+            self.check_owner()
+        else:
+            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
+                self.check_owner()
+        if self.lost:
+            return
+        before = journal.trouble
+        journal.append(event, attempt=self.attempt, step=step, **data)
+        self._tell_owner(journal, step, known=bool(before))
+
+    def _tell_owner(self, journal: Journal, step: int, *, known: bool) -> None:
+        """Say what the lock has to say, and who else writes to the journal."""
+        texts = self._lock.take_notes() if self._lock is not None else []
+        if journal.trouble and not known:
+            texts.append(f"{journal.trouble}; stop one of the two")
+        for text in texts:
+            to_stderr(f"trimtab: {text}")
+            journal.append("note", attempt=self.attempt, step=step, author="trimtab", text=text)
 
     def _pass_on(self, pass_to: Callable[[Listener], None], step: int) -> None:
         """Call each listener; one that raises is removed."""
@@ -235,7 +296,7 @@ class Recorder:
             ChronicleError: It cannot be written.
         """
         path = self.directory.settings
-        if self.journal is None:
+        if self.journal is None or self.lost:
             return
         if not path.exists():
             lines = [
@@ -256,7 +317,7 @@ class Recorder:
     def add_setting(self, key: str, value: object) -> None:
         """Add a setting to `run.toml` that is known only later; one of that name stays."""
         known = self._settings_known
-        if known is None or key in known or not self.directory.settings.exists():
+        if self.lost or known is None or key in known or not self.directory.settings.exists():
             return
         known.add(key)
         if self._settings_text and not self._settings_text.endswith(b"\n"):

@@ -137,8 +137,10 @@ class Store:
 
         Raises:
             ActError: It, or the one before it, cannot be saved.
+            OwnerLost: Another process took the run.
         """
         self.finish(wait=True)
+        self._ranks.on_chief(self._recorder.check_owner)
         path, attempt = self._directory.checkpoint_of(step), self._recorder.attempt
         if background and self._beside is None:
             self._beside = self._ranks.beside()
@@ -194,7 +196,7 @@ class Store:
         # `doubt` was found while the folder was being written, `suspect` was known before.
         if not (pending.doubt or pending.suspect):
             self.whole_step = pending.step
-        if not self._ranks.chief:
+        if not self._ranks.chief or self._recorder.lost:
             return
         path = self._directory.checkpoint_of(pending.step)
         saved = read_checkpoint(path)  # looked at once more, as a restart would
@@ -232,7 +234,8 @@ class Store:
         """
         self.finish(wait=True)
         if self.mirror is not None:
-            self.mirror.copy_records()
+            if not self._recorder.lost:
+                self.mirror.copy_records()
             self.mirror.wait()
 
     def _thin_out(self, step: int) -> None:
@@ -272,7 +275,7 @@ class Store:
             self._doubt(finding)
 
     def _doubt(self, finding: Finding) -> None:
-        if not self._ranks.chief:
+        if not self._ranks.chief or self._recorder.lost:
             return
         pending, last = self._pending, finding.end if finding.end is not None else math.inf
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
@@ -396,6 +399,7 @@ class Store:
         self.finish(wait=True)
 
         def work() -> None:
+            self._recorder.check_owner()
             try:
                 self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
             except OSError as error:
