@@ -85,7 +85,7 @@ def test_a_second_trainer_is_refused_where_the_lock_was_removed_by_hand(
 
 def foreign(path: Path, **more: Any) -> None:
     """Write the lock file of a trainer on another machine, as it stands there after a kill."""
-    record = {"pid": 1, "host": "node-b", "token": "ab" * 8, "since": "x", "started": "5", **more}
+    record = {"pid": 1, "host": "node-b", "owner": "ab" * 8, "since": "x", "started": "5", **more}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(record) + "\n")
 

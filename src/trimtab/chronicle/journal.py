@@ -26,6 +26,7 @@ from trimtab.chronicle.journal_head import JournalHead, command_lock
 from trimtab.detectors.contract import state_to_json
 from trimtab.durable import make_folder, sync_folder
 from trimtab.errors import ChronicleError
+from trimtab.masking import masked
 from trimtab.readers.journal_seal import checksum, seal, seal_state
 
 __all__ = [
@@ -53,7 +54,7 @@ EVENTS = (
     "fault",  # a fault of trimtab's own; the guard dropped to observe
     "rearmed",  # protection is back: where, since_step, steps_not_judged, why
     "note",  # free text with an author
-    "owner",  # a process took the run: pid, host, token
+    "owner",  # a process took the run: pid, host, owner (random)
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "end",  # the run finished
@@ -154,7 +155,7 @@ class Journal:
             **data,
         }
         try:
-            plain = state_to_json(record)
+            plain = masked(state_to_json(record))
             assert isinstance(plain, dict)
             assert plain.keys().isdisjoint(SEAL_FIELDS)
             json.dumps(plain, ensure_ascii=False).encode()  # refused before anything is looked at

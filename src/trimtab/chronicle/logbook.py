@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
+from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
     action_words,
@@ -202,7 +203,8 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     before = parent.settings if parent is not None else {}
     changed = {k: v for k, v in own.items() if before.get(k) != v}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))} {_md(before[k]) + ' → ' if k in before else ''}{_md(v)}"
+        f"{_md(plain(k).replace('_', ' '))} "
+        f"{_md(masked(before[k], name=k)) + ' → ' if k in before else ''}{_md(masked(v, name=k))}"
         for k, v in changed.items()
     )
 

@@ -153,7 +153,7 @@ class RunLock:
         return {
             "pid": os.getpid(),
             "host": platform.node(),
-            "token": self.token,
+            "owner": self.token,
             "started": _start_of(os.getpid()),
         }
 
@@ -476,7 +476,7 @@ def _holder(data: object, *, released: bool) -> _Holder:
         return _Holder(
             pid=int(data["pid"]),
             host=str(data["host"]),
-            token=str(data.get("token", "")),
+            token=str(data.get("owner", "")),
             started=str(data.get("started", "")),
             released=released,
         )

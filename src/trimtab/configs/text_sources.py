@@ -2,8 +2,8 @@
 
 import json
 import re
-import tomllib
 
+from trimtab.bounded_toml import read_toml_text
 from trimtab.configs.document import Document, PathKey
 
 __all__ = ["read_assignments", "read_json", "read_toml"]
@@ -52,10 +52,8 @@ def read_toml(text: str) -> Document:
         ValueError: It is no TOML; the message has the line.
     """
     try:
-        tree = tomllib.loads(text)
-    except RecursionError as error:
-        raise ValueError("TOML nested too deeply") from error
-    except tomllib.TOMLDecodeError as error:
+        tree = read_toml_text(text)
+    except ValueError as error:
         raise ValueError(f"not valid TOML ({error})") from error
     return Document(tree, "toml", key_lines(text, tree))
 

@@ -7,7 +7,7 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -129,7 +129,14 @@ class Judge:
         return known
 
     def update(
-        self, state: JudgeState, index: int, step: float, values: Mapping[str, float]
+        self,
+        state: JudgeState,
+        index: int,
+        step: float,
+        values: Mapping[str, float],
+        *,
+        spare: Callable[[AnyDetector, Exception], None] | None = None,
+        skip: Collection[str] = (),
     ) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge one row.
 
@@ -138,6 +145,9 @@ class Judge:
             index: Row number; rises by one per row.
             step: Position on the log's axis.
             values: By canonical name; a signal that was not logged has no key, NaN means NaN.
+            spare: Called with a detector that is not built in and the error it raised: the row is
+                judged without it, and its state stays. None: the error is raised.
+            skip: Names of detectors that are left out; their states stay.
 
         Returns:
             The new state, and what was found at this row.
@@ -150,13 +160,26 @@ class Judge:
         states, found = list(state.states), list[Finding]()
         for k, present in self._present(tuple(values)):
             detector = self.detectors[k]
+            if detector.name in skip:
+                continue
             row = Row(index, step, packed.take(self._places[k]), present)
             try:
-                states[k], findings = detector.update(states[k], row)
+                new, given = detector.update(states[k], row)
+                findings = given if detector in DETECTORS else _checked(detector, given)
             except Exception as error:
+                if spare is not None and detector not in DETECTORS:
+                    spare(detector, error)
+                    continue
                 raise _named(detector, index, error) from error
-            found += findings if detector in DETECTORS else _checked(detector, findings)
+            states[k] = new
+            found += findings
         return JudgeState(tuple(states)), tuple(found)
+
+    def without(self, names: Collection[str]) -> "Judge":
+        """Return the judge without some of its detectors, by name."""
+        if not names:
+            return self
+        return Judge(tuple(d for d in self.detectors if d.name not in names))
 
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge rows one after another, as `update` does; their columns are those of `signals`.
@@ -191,15 +214,23 @@ class Judge:
     def state_from_json(self, data: Mapping[str, object]) -> JudgeState:
         """Return the state that `JudgeState.to_json` gave.
 
+        A detector that is not built in, and was not there then, starts with its next row.
+
         Raises:
-            ReadError: It was saved by other detectors or another version of them.
+            ReadError: It was saved by another version of the detectors.
         """
         missing = [d.name for d in self.detectors if d.name not in data]
-        if missing:
+        built_in = [d.name for d in DETECTORS if d.name in missing]
+        if built_in:
             raise ReadError(
-                f"judge state: no state of detector {missing[0]!r}; start the judge anew"
+                f"judge state: no state of detector {built_in[0]!r}; start the judge anew"
             )
-        return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
+        return JudgeState(
+            tuple(
+                d.start() if d.name in missing else state_from_json(d.start(), data[d.name])
+                for d in self.detectors
+            )
+        )
 
 
 def _named(detector: AnyDetector, row: int, error: Exception) -> Exception:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+    from trimtab.analysis.coverage import Coverage
     from trimtab.detectors.contract import Detector
     from trimtab.guard.data.order import Fed
     from trimtab.guard.recording.recorder import Listener
@@ -142,8 +143,9 @@ class Guard:
                 " with it"
             )
         steps = steps if steps is not None else order.steps_per_epoch(accumulate)
-        shown = setup_checks.safe_say(say or to_stderr) if ranks.chief else _say_nothing
-        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens)
+        errors = setup_checks.CallbackErrors()
+        shown = setup_checks.safe_say(say or to_stderr, errors) if ranks.chief else _say_nothing
+        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
         lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
             row_sync = RowSync(
@@ -165,6 +167,7 @@ class Guard:
                     judge=judge,
                     say=shown,
                     count_tokens=counter,
+                    callback_errors=errors,
                     clip=clip,
                     steps=steps,
                     accumulate=accumulate,
@@ -191,6 +194,7 @@ class Guard:
         self._engine = made.engine
         self._recovery = made.recovery
         self._edge = made.edge
+        self._judged = made.judged
         self._interrupts = made.interrupts
         self._batches = made.batches
         self._start = made.start
@@ -362,8 +366,24 @@ class Guard:
         self._start.keep_current()
 
     def on_restore(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(step)` each time the state of a step was put back, after it was."""
-        self._parts.state.on_restore(callback)
+        """Call `callback(step)` each time the state of a step was put back, after it was.
+
+        What it raises is told and journalled, and protection goes on; but what it was to put back
+        is then as it was.
+        """
+        name = getattr(callback, "__qualname__", type(callback).__name__)
+
+        def called(step: int) -> None:
+            try:
+                callback(step)
+            except Exception as error:  # noqa: BLE001 - a user's function ends no protection
+                self._edge.tell_callback(
+                    f"the on_restore callback {name}",
+                    error,
+                    f"the guard went back to step {step}, what the callback puts back may not have",
+                )
+
+        self._parts.state.on_restore(called)
 
     def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether the guard clips exactly these, among those that have a gradient."""
@@ -380,6 +400,11 @@ class Guard:
             self._recorder.listeners.extend(listeners)
 
     # -- what it knows ----------------------------------------------------------------------
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which steps were judged: `judged_steps` of `steps`, and `gaps` (first, last, why)."""
+        return self._judged.coverage()
 
     @property
     def step_number(self) -> int:

@@ -7,12 +7,12 @@ made, not when the run is in trouble.
 
 import dataclasses
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
@@ -257,12 +257,12 @@ class Policy:
         """
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = read_toml_text(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot be read ({error.strerror}); give a TOML file"
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # no TOML, no UTF-8, or beyond a bound
             raise ConfigError(f"{path}: is not TOML ({error})") from error
         inner = table.get("policy", table)
         if not isinstance(inner, dict):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import LogTable, is_known_key
@@ -21,7 +22,7 @@ from trimtab.vocabulary import normalise
 __all__ = ["CsvReader"]
 
 _DELIMITERS = (",", "\t", ";", "|")
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
+_DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
 
 class CsvReader:
@@ -135,8 +136,12 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
 def _cells(line: str, delimiter: str) -> list[str]:
     cells = _quoted(line, delimiter) if '"' in line else line.split(delimiter)
     if delimiter == ";" and "," in line:
-        return [_DECIMAL_COMMA.sub(r"\1.\2", c) if "," in c else c for c in cells]
+        return [_with_point(c) if "," in c and len(c) <= MAX_CELL_CHARS else c for c in cells]
     return cells
+
+
+def _with_point(cell: str) -> str:
+    return _DECIMAL_COMMA.sub(r"\1.\2", cell)
 
 
 def _quoted(line: str, delimiter: str) -> list[str]:

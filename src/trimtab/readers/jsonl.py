@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from trimtab.limits import MAX_JSON_DEPTH
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import LogTable, is_known_key
@@ -18,7 +19,6 @@ from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
 
-_MAX_DEPTH = 16
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
@@ -61,7 +61,7 @@ def flatten(
     """
     for key, value in data.items():
         if isinstance(value, dict):
-            if depth < _MAX_DEPTH:
+            if depth < MAX_JSON_DEPTH:
                 yield from flatten(value, f"{prefix}{key}/", depth=depth + 1)
         elif not isinstance(value, list):
             yield f"{prefix}{key}", value

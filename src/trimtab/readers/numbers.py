@@ -3,6 +3,8 @@
 import math
 import re
 
+from trimtab.limits import MAX_CELL_CHARS
+
 __all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
 _MISSING = frozenset({"", "none", "null", "na", "<na>"})
@@ -58,6 +60,8 @@ def parse_number(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, str):
+        if len(value) > MAX_CELL_CHARS:
+            return _bad(f"{value[:60]}... ({len(value):,} characters)")
         text = value.strip()
         try:
             return float(text) if "_" not in text else _bad(value)

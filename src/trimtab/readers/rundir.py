@@ -8,11 +8,11 @@ imported here.
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ReadError
 from trimtab.readers.base import TextLines
 from trimtab.readers.journal_seal import seal_state
@@ -211,8 +211,8 @@ def read_facts(settings: Path, notes: list[str]) -> dict[str, float]:
     if not settings.is_file():
         return {}
     try:
-        data = tomllib.loads(settings.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:  # also a number of 5,000 digits
+        data = read_toml_text(settings.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
         notes.append(f"run.toml cannot be read ({error}); its settings are left out")
         return {}
     return facts_among(data)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -92,6 +93,8 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
         if kinds <= {float, int}:
             numbers = np.array(column, dtype=np.float64)
         elif kinds == {str} and "_" not in "".join(texts := cast("Sequence[str]", column)):
+            if max(map(len, texts)) > MAX_CELL_CHARS:
+                return None
             numbers = np.array(list(map(float, texts)), dtype=np.float64)
         else:
             return None
@@ -144,6 +147,7 @@ class LogTable:
         self.notes: list[str] = []
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
+        self._is_full = False
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
         self._keys: tuple[str, ...] = ()
@@ -155,6 +159,11 @@ class LogTable:
         """Return what a key is for; `nothing` for one that can be left out."""
         cells = self._cells.get(key)
         if cells is None:
+            if len(self._cells) >= MAX_COLUMNS:
+                if not self._is_full:
+                    self.notes.append(f"more than {MAX_COLUMNS:,} names; the others are left out")
+                self._is_full = True
+                return "nothing"
             cells = self._cells[key] = _Cells(_role(key))
         return cells.role
 
@@ -187,6 +196,10 @@ class LogTable:
                 for key, value in zip(self._keys, values, strict=True):
                     self._put(key, value, first + k, lines[k])
             return
+        if sum(len(cells.rows) for cells in self._cells.values()) > MAX_CELLS:
+            raise ReadError(
+                f"{self.source}: more than {MAX_CELLS:,} values; split it into several files"
+            )
         rows = np.arange(first, self.num_rows).tobytes()
         for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
             role = self.role(key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
@@ -15,21 +16,27 @@ from typing import TYPE_CHECKING, Protocol
 import orjson
 
 from trimtab.chronicle.journal import Event, Journal
-from trimtab.durable import make_folder, sync_folder, write_whole
+from trimtab.durable import write_whole
 from trimtab.errors import ChronicleError, OwnerLost
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.live_record import LiveRecord
-from trimtab.guard.recording.row_sync import RowSync
+from trimtab.guard.recording.row_writer import RowWriter
+from trimtab.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import BinaryIO
 
     from trimtab.chronicle.run_lock import RunLock
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.recording.row_sync import RowSync
 
 __all__ = ["Listener", "Recorder"]
+
+_MOST_HELD_EVENTS = 10_000
+"""Events that are kept in memory while the journal cannot be written."""
+_GIVEN_UP_FIRST = ("finding", "note")
+"""Of those, what goes where they are too many."""
 
 
 class Listener(Protocol):
@@ -49,7 +56,11 @@ class Listener(Protocol):
 
 
 class Recorder:
-    """The only writer of a run directory's journal and signals."""
+    """The only writer of a run directory's journal and signals.
+
+    Where the disk refuses, rows and events are kept in memory and written, in their order, when it
+    takes them again. `hold_events` begins that for events; before it a failed event is an error.
+    """
 
     def __init__(
         self,
@@ -64,8 +75,8 @@ class Recorder:
         Args:
             directory: The run directory.
             writes: False on all ranks but the first: nothing is opened, nothing is written.
-            row_sync: Says when rows are brought to disk; None: by its defaults.
             lock: Compared before each event: nothing is written once another process took the run.
+            row_sync: Says when rows are brought to disk; None: by its defaults.
 
         Raises:
             ChronicleError: The directory cannot be written, or another guard is writing to it.
@@ -93,8 +104,14 @@ class Recorder:
         """Keys in `run.toml`; None before `settings`."""
         self._settings_text = b""
         """`run.toml` as it stands: what is added later is written with it, whole."""
-        self._file: BinaryIO | None = None
-        self._row_sync = RowSync() if row_sync is None else row_sync
+        self._rows = RowWriter(row_sync)
+        self._held: deque[tuple[str, str, int, dict[str, object]]] = deque()
+        """Events that are not on disk: event, attempt, step, fields."""
+        self._on_refused: Callable[[Exception], None] | None = None
+
+    def hold_events(self, on_refused: Callable[[Exception], None]) -> None:
+        """From now on keep an event that the disk refuses, and call `on_refused` with the error."""
+        self._on_refused = on_refused
 
     def start_attempt(
         self,
@@ -107,16 +124,19 @@ class Recorder:
         trial: bool,
         **more: object,
     ) -> None:
-        """Begin a new attempt: its own file of samples, and an event with all of these fields."""
-        self._close_file()
+        """Begin a new attempt: its own file of samples, and an event with all of these fields.
+
+        Raises:
+            ChronicleError: The disk refuses the file or the event, and did not do so before.
+        """
         self.attempt = number
         if self.journal is None or self.lost:
             return
+        refused = bool(self._held or self._rows.num_held)
         path = self.directory.signals_of(number)
         try:
-            make_folder(path.parent)
-            self._file = path.open("ab")
-            sync_folder(path.parent)
+            if not refused:  # else it is opened when its rows are written
+                self._rows.open(path)
         except OSError as error:
             raise ChronicleError(
                 f"{path}: cannot be opened for writing ({error.strerror})"
@@ -130,7 +150,7 @@ class Recorder:
             trial=trial,
             settings=settings if isinstance(settings, Mapping) else None,
         )
-        self.event(
+        (self.event if refused else self.decide)(
             "attempt",
             step=step,
             number=number,
@@ -158,14 +178,17 @@ class Recorder:
             if self.lost:
                 raise
             self.lost = str(error)
-            self._close_file()
+            self._rows.close()
             if self.on_lost is None:
                 raise
             self.on_lost(error)
             raise
 
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
-        """Append one step; NaN and Inf are written as strings, because JSON has neither."""
+        """Take in one step; `write_rows` brings it to disk.
+
+        NaN and Inf are written as strings, because JSON has neither.
+        """
         if self.journal is None:
             return
         row: dict[str, object] = {"step": step}
@@ -174,12 +197,33 @@ class Recorder:
         row.update(labels)
         row["step"] = step  # a signal or a label of that name must not hide it
         if not self.lost:
-            assert self._file is not None
-            self._file.write(orjson.dumps(row) + b"\n")
-            self._file.flush()
-            self._row_sync.wrote(self._file.fileno())
-        self.live.add(step, values)  # after the write: memory holds no row that the file lacks
+            line = orjson.dumps(row) + b"\n"
+            self._rows.add(self.directory.signals_of(self.attempt), step, line)
+        self.live.add(step, values)
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
+
+    def write_rows(self) -> None:
+        """Write the rows that are not on disk.
+
+        Raises:
+            OSError: The disk refuses; they are kept, and written by a later call.
+        """
+        if not self.lost:
+            self._rows.write()
+
+    @property
+    def held_steps(self) -> tuple[int, ...]:
+        """Steps whose rows are in memory only."""
+        return self._rows.held_steps
+
+    @property
+    def num_held_events(self) -> int:
+        """Events that are in memory only."""
+        return len(self._held)
+
+    def take_thinned(self) -> tuple[int, ...]:
+        """Return the steps whose rows were given up because too many waited, each once."""
+        return self._rows.take_thinned()
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured per layer, to a file of its own with one line per reading."""
@@ -195,42 +239,66 @@ class Recorder:
             file.write(orjson.dumps(row) + b"\n")
 
     def event(self, event: str, *, step: int, **data: object) -> None:
-        """Append one event to the journal.
+        """Append one event to the journal; where the disk refuses, keep it until it does not.
 
         Raises:
-            ChronicleError: It cannot be written, or the run has ended.
+            ChronicleError: It cannot be written as JSON, the run has ended, or the disk refuses
+                before `hold_events`.
         """
-        if self.closed:
-            raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
+        self._check_open()
         if self.journal is not None:
-            self.sync_rows()
-            self._append(self.journal, event, step, data)
-            self.live.note_event(event, self.attempt, step, data)
-        self.num_actions += event == "action"
-        if self.listeners:
-            passed = Event(
-                datetime.now(UTC).isoformat(timespec="milliseconds"),
-                event,
-                self.attempt,
-                step,
-                data,
-            )
-            self._pass_on(lambda listener: listener.event(passed), step)
+            if self._held:
+                self._hold(event, step, data)
+            else:
+                try:
+                    self._append(self.journal, event, step, data)
+                except (OSError, ChronicleError) as error:
+                    if self._on_refused is None or not _is_of_disk(error):
+                        raise
+                    self._hold(event, step, data)
+                    self._on_refused(error)
+        self._take_note(event, step, data)
 
-    def sync_rows(self) -> None:
-        """Wait until the rows so far are on disk; an event speaks of none that could be lost.
+    def decide(self, event: str, *, step: int, **data: object) -> None:
+        """Append an event that something is about to rest on: it is on disk, or it is an error.
 
         Raises:
-            ChronicleError: The disk fails.
+            ChronicleError: It, or one before it, cannot be written.
+            OwnerLost: Another process took the run.
         """
-        if self._file is not None:
+        self._check_open()
+        if self.journal is not None:
             try:
-                self._row_sync.sync(self._file.fileno())
+                self.write_events()
+                self._append(self.journal, event, step, data)
+                if self.lost:
+                    raise OwnerLost(self.lost)
             except OSError as error:
                 raise ChronicleError(
-                    f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
-                    f" ({error.strerror}); free space or look at the disk"
+                    f"{self.directory.journal}: cannot be written ({error.strerror}); free space"
                 ) from error
+        self._take_note(event, step, data)
+
+    def write_events(self) -> None:
+        """Write the events that are not on disk, in their order.
+
+        Raises:
+            OSError: The disk refuses; they are kept, and written by a later call.
+            ChronicleError: As above.
+            OwnerLost: Another process took the run: nothing is written any more.
+        """
+        if self.lost:
+            raise OwnerLost(self.lost)
+        while self._held and self.journal is not None:
+            event, attempt, step, data = self._held[0]
+            try:
+                self.sync_rows()
+                self.journal.append(event, attempt=attempt, step=step, **data)
+            except (OSError, ChronicleError) as error:
+                if _is_of_disk(error):
+                    raise
+                to_stderr(f"trimtab: an event is left out of the journal: {error}")
+            self._held.popleft()
 
     def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
         """Append to the journal, unless another process took the run."""
@@ -242,8 +310,23 @@ class Recorder:
         if self.lost:
             return
         before = journal.trouble
+        self.sync_rows()
         journal.append(event, attempt=self.attempt, step=step, **data)
         self._tell_owner(journal, step, known=bool(before))
+
+    def sync_rows(self) -> None:
+        """Wait until the rows so far are on disk; an event speaks of none that could be lost.
+
+        Raises:
+            ChronicleError: The disk fails.
+        """
+        try:
+            self._rows.sync()
+        except OSError as error:
+            raise ChronicleError(
+                f"{self.directory.signals_of(self.attempt)}: the rows cannot be brought to disk"
+                f" ({error.strerror}); free space or look at the disk"
+            ) from error
 
     def _tell_owner(self, journal: Journal, step: int, *, known: bool) -> None:
         """Say what the lock has to say, and who else writes to the journal."""
@@ -253,6 +336,31 @@ class Recorder:
         for text in texts:
             to_stderr(f"trimtab: {text}")
             journal.append("note", attempt=self.attempt, step=step, author="trimtab", text=text)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ChronicleError(f"{self.directory.root}: is closed for writing; open a new Guard")
+
+    def _hold(self, event: str, step: int, data: dict[str, object]) -> None:
+        self._held.append((event, self.attempt, step, data))
+        if len(self._held) > _MOST_HELD_EVENTS:
+            kept = [e for e in self._held if e[0] not in _GIVEN_UP_FIRST]
+            self._held = deque(kept[-_MOST_HELD_EVENTS:])
+
+    def _take_note(self, event: str, step: int, data: dict[str, object]) -> None:
+        """Count an event, and pass it on."""
+        if self.journal is not None:
+            self.live.note_event(event, self.attempt, step, data)
+        self.num_actions += event == "action"
+        if self.listeners:
+            passed = Event(
+                datetime.now(UTC).isoformat(timespec="milliseconds"),
+                event,
+                self.attempt,
+                step,
+                data,
+            )
+            self._pass_on(lambda listener: listener.event(passed), step)
 
     def _pass_on(self, pass_to: Callable[[Listener], None], step: int) -> None:
         """Call each listener; one that raises is removed."""
@@ -300,7 +408,9 @@ class Recorder:
             return
         if not path.exists():
             lines = [
-                f"{key} = {_toml(value)}" for key, value in settings.items() if value is not None
+                f"{key} = {_toml(masked(value, name=key))}"
+                for key, value in settings.items()
+                if value is not None
             ]
             try:
                 write_whole(path, ("\n".join(lines) + "\n").encode())
@@ -322,7 +432,7 @@ class Recorder:
         known.add(key)
         if self._settings_text and not self._settings_text.endswith(b"\n"):
             self._settings_text += b"\n"
-        self._settings_text += f"{key} = {_toml(value)}\n".encode()
+        self._settings_text += f"{key} = {_toml(masked(value, name=key))}\n".encode()
         write_whole(self.directory.settings, self._settings_text)
         self.live.note_fact(key, value)
 
@@ -330,20 +440,17 @@ class Recorder:
         """Close the journal and the file of samples; nothing can be written afterwards."""
         if not self.closed:
             self.closed = True
-            self._close_file()
+            self._rows.close()
             if self.journal is not None:
                 for listener in self.listeners:
                     with contextlib.suppress(Exception):
                         listener.close()
                 self.journal.close()
 
-    def _close_file(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # a full disk has raised when the row was written
-                self._row_sync.sync(self._file.fileno())
-            with contextlib.suppress(OSError):
-                self._file.close()
-            self._file = None
+
+def _is_of_disk(error: Exception) -> bool:
+    """Whether it is the system that refused a write, which may take it at another time."""
+    return isinstance(error, OSError) or isinstance(error.__cause__, OSError)
 
 
 def _word(value: float) -> str:

@@ -9,6 +9,8 @@ from trimtab.guard.state.checkpoint_store import Store
 from trimtab.guard.state.training_state import SnapshotRing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from trimtab.checkpoints.manifest import CheckpointOnDisk
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
@@ -44,8 +46,17 @@ class RestorePoints:
         self.ring = SnapshotRing(policy.snapshots_kept)
         self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
         self._state = state
+        self._ranks = ranks
         self._saved_step = -1
         state.on_restore(self._went_back)
+        self._find_doubt: Callable[[int], str] = lambda _step: ""
+
+    def doubt_if(self, find: Callable[[int], str]) -> None:
+        """Have `find(step)` say why the state is suspect, if what was judged since that step says.
+
+        The step is that of the last healthy checkpoint; the answer of the first rank counts.
+        """
+        self._find_doubt = find
 
     @property
     def saved_step(self) -> int:
@@ -54,9 +65,37 @@ class RestorePoints:
 
     # -- taken ------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """Copy the whole state into memory, and keep it in the ring where it is finite."""
+    def capture(self) -> Snapshot:
+        """Copy the whole state into memory; where it does not fit, older snapshots make room.
+
+        A collective.
+
+        Raises:
+            MemoryError: It does not fit without them either.
+        """
         snapshot = self._state.capture()
+        if snapshot is not None:
+            return snapshot
+        kept = self.ring.make_room()
+        snapshot = self._state.capture()
+        if snapshot is None:
+            raise MemoryError(
+                f"no room for a snapshot of step {self._state.counters.step};"
+                " recovery goes back to checkpoints on disk, or to older snapshots"
+            )
+        self.store.note(
+            f"out of memory in a snapshot: from here on {kept} are kept; give the process more"
+            " host memory, or set snapshots_kept lower"
+        )
+        return snapshot
+
+    def snapshot(self) -> Snapshot:
+        """Copy the whole state into memory, and keep it in the ring where it is finite.
+
+        Raises:
+            MemoryError: As for `capture`.
+        """
+        snapshot = self.capture()
         # A collective, so on all ranks: a ring that differs between ranks could not be restored.
         what = self._state.unsound()
         if not what:
@@ -87,6 +126,10 @@ class RestorePoints:
                 f"{what} is not finite: the checkpoint of step {step} is suspect, a "
                 "restart passes it over"
             )
+        elif not doubt:
+            doubt = self._ranks.agree(lambda: self._find_doubt(self.store.whole_step))
+            if doubt:
+                self.store.note(f"the checkpoint of step {step} is suspect: {doubt}")
         # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
         own = {name: payload.pop(name) for name in _OF_RANK}

@@ -132,7 +132,7 @@ class Engine:
 
     def capture(self) -> Snapshot:
         """Copy the whole state into memory."""
-        return self._parts.state.capture()
+        return self._parts.points.capture()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot; what the guard decided stays.

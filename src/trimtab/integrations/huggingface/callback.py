@@ -126,12 +126,8 @@ class WatchCallback(TrainerCallback):
         if not watch.is_open or logs is None or "loss" not in logs:
             return
         values = _values(logs)
-        found: list[Finding] = []
         step = int(state.global_step)
-        if not watch.edge.run("record", lambda: watch.record(step, values)):
-            return
-        watch.edge.run("judge", lambda: found.extend(watch.judge(step, values)))
-        for finding in found:
+        for finding in watch.take_in(step, values):
             watch.edge.run("journal", lambda f=finding: self._report(f, step))  # type: ignore[misc]
         watch.edge.run("checkpoint", lambda: self._hold(args))
         if watch.may_stop:

@@ -157,8 +157,7 @@ class MegatronWatch:
         if not self._started:
             self._started = True
             watch.start(step - 1)
-        watch.record(step, values)
-        for finding in watch.judge(step, values):
+        for finding in watch.take_in(step, values):
             if watch.note(finding, step=step) and finding.severity != "info":
                 self._say(f"step {step:>6,}  {finding.text}")
         if not watch.stopped and watch.row == 1:

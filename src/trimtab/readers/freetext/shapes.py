@@ -51,6 +51,8 @@ _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
+_MAX_COMPILED = 400
+"""Most parts of a line for which one is compiled: that takes a millisecond for each ten."""
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
 _MAX_WARNINGS = 1_000
@@ -88,7 +90,7 @@ class _Plan:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
         # only for numbers in the order of the line, with text between all of them
         wanted = [place for place, _ in self.places if place >= 0]
-        if wanted != sorted(wanted) or not all(skeleton[1:-1]):
+        if wanted != sorted(wanted) or not all(skeleton[1:-1]) or len(skeleton) > _MAX_COMPILED:
             return
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
