@@ -88,7 +88,7 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
         guard.on_restore(lambda _step: armed.__setitem__(0, True))
     (folder / log).touch()
     for batch in guard:
-        guard.backward(s.loss(_bad(guard, batch) if variant.fault else batch))
+        guard.backward(s.loss(bad(guard, batch) if variant.fault else batch))
         guard.step()
         if guard.step_number == until:
             break
@@ -96,7 +96,7 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
     torch.save(state_of(s), folder / f"{log}.pt")
 
 
-def _bad(guard: Guard, batch: Tensor) -> Tensor:
+def bad(guard: Guard, batch: Tensor) -> Tensor:
     first = inner(guard).fed[0].first
     if not BAD[0] <= first < BAD[1]:
         return batch

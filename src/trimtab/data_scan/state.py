@@ -6,9 +6,11 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from trimtab.durable import sync_folder
@@ -47,7 +49,7 @@ def load_state(path: Path) -> dict[str, Any]:
         ReadError: There is none, or it is damaged.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+        with path.open("rb") as file, _loaded(path, file) as saved:
             state = _put_arrays(json.loads(saved["json"].tobytes()), saved)
     except OSError as error:
         raise ReadError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
@@ -57,6 +59,12 @@ def load_state(path: Path) -> dict[str, Any]:
         KeyError,
         AttributeError,
         EOFError,
+        RuntimeError,  # an encrypted member; also nesting beyond measure
+        NotImplementedError,
+        MemoryError,
+        OverflowError,
+        SyntaxError,
+        TokenError,
         zlib.error,
         zipfile.BadZipFile,
     ) as error:
@@ -67,6 +75,21 @@ def load_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "accounts" not in state:
         raise ReadError(f"{path}: holds no state of a scan")
     return state
+
+
+def _loaded(path: Path, file: BinaryIO) -> NpzFile:
+    """Open an archive of arrays whose members are stored, as `save_state` writes them.
+
+    Raises:
+        ValueError: It is none, or one that unpacks to more than its size.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+            raise ValueError("it unpacks to more than its size")
+    file.seek(0)
+    saved = np.load(file, allow_pickle=False)
+    assert isinstance(saved, NpzFile)
+    return saved
 
 
 def _take_arrays(value: object, arrays: dict[str, NDArray[np.generic]]) -> object:

@@ -68,6 +68,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
 )
 """The built-in detectors with their default settings."""
 
+# A log that names a new metric in every row must not grow the cache for ever.
 _MAX_PATTERNS = 256
 """Sets of logged names whose masks are cached; beyond that the cache is emptied."""
 
@@ -219,6 +220,7 @@ class Judge:
         Raises:
             ReadError: It was saved by another version of the detectors.
         """
+        # By name, not by place: a checkpoint stays readable where the order of detectors changes.
         missing = [d.name for d in self.detectors if d.name not in data]
         built_in = [d.name for d in DETECTORS if d.name in missing]
         if built_in:
@@ -235,6 +237,7 @@ class Judge:
 
 def _named(detector: AnyDetector, row: int, error: Exception) -> Exception:
     """Return an error of a detector with its name; our own errors say enough as they are."""
+    # A fault in our own detector keeps its type and trace; it is a bug to be reported as one.
     if isinstance(error, TrimtabError) or detector in DETECTORS:
         return error
     return ConfigError(
@@ -341,6 +344,7 @@ def _fork_rows(record: RunRecord) -> dict[int, int]:
             continue
         steps = record.step[record.rows_of(parent)]
         if parent not in rising:
+            # Steps may fall within an attempt (an epoch counter), where bisection is wrong.
             rising[parent] = bool(np.all(np.diff(steps) >= 0))
         last = (
             int(np.searchsorted(steps, limit, "right")) - 1
@@ -375,6 +379,7 @@ def _fork_attempts(record: RunRecord) -> list[tuple[int, float]]:
             lowers[i] = attempt.parent_step
         if attempt.first_row == attempt.end_row:
             continue
+        # fmin leaves NaN steps out, where min would make the whole attempt unreachable.
         lowest[i] = np.fmin.reduce(record.step[record.rows_of(i)])
         # the log does not say: after the last row before its first step
         limit[i] = (
@@ -383,12 +388,14 @@ def _fork_attempts(record: RunRecord) -> list[tuple[int, float]]:
             else attempt.parent_step
         )
     blocks = [(lowest, lowers, above)]
+    # A log of a crash loop has thousands of attempts; walking each chain costs their square.
     while 1 << len(blocks) <= nobody:
         low, lower, up = blocks[-1]
         reached = np.where(low[up] <= lower, low[up], np.nan)
         blocks.append((np.fmin(low, reached), np.minimum(lower, lower[up]), up[up]))
     at = above
     for low, lower, up in reversed(blocks):
+        # Not `>`: a NaN (no row at all) must be passed, and every comparison with NaN is False.
         passed = ~(low[at] <= limit)
         limit = np.where(passed, np.minimum(limit, lower[at]), limit)
         at = np.where(passed, up[at], at)

@@ -79,6 +79,7 @@ class Guard:
         clip: float | None = None,
         steps: int | None = None,
         resume: bool = True,
+        start_over: bool = False,
         check_resume: int = 0,
         output_layer: torch.nn.Module | None = None,
         count_tokens: Callable[[Any], int] | None = None,
@@ -106,6 +107,9 @@ class Guard:
             steps: Effective steps of the whole run, going through the data as often as needed;
                 None: as many as one epoch has batches.
             resume: Go on with a run found in the directory; False: refuse such a directory.
+            start_over: Begin at step 0 where the run found there cannot be gone on with (its
+                checkpoints or its journal are missing, damaged or not to be read), instead of
+                refusing; nothing is moved or removed for it. A run that can be gone on with is.
             check_resume: Do so many steps of a new run twice, the second time from a checkpoint on
                 disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.
@@ -127,6 +131,7 @@ class Guard:
             ConfigError: A setting is impossible, or the data cannot be rewound.
             ChronicleError: The run directory cannot be written, or another guard is writing to it.
             ActError: The run found there does not fit these objects.
+            ReadError: The run found there cannot be gone on with, see `start_over`.
         """
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
@@ -176,6 +181,7 @@ class Guard:
                     loaded_step=loaded_step,
                     companion=companion,
                     is_old=is_old,
+                    start_over=start_over,
                     notes=brought,
                 )
             )

@@ -109,7 +109,7 @@ class RowWatch:
 
     @property
     def recorder(self) -> Recorder:
-        """What writes the run down; there must be one open."""
+        """The recorder of the run directory, which must be open."""
         assert self._recorder is not None
         return self._recorder
 

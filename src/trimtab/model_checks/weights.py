@@ -104,6 +104,7 @@ def _moments(weight: Tensor) -> tuple[float, float]:
 
 
 def _sigma(anatomy: Anatomy, stds: Mapping[str, tuple[float, float]]) -> float:
+    # Residual outputs are left out: they are what sigma is compared with.
     inner = [stds[p.name][1] for p in anatomy.of("matrix") if p.in_block]
     finite = [s for s in inner if math.isfinite(s) and s > 0]
     return median(finite) if finite else math.nan
@@ -123,6 +124,7 @@ def _expected(part: Part, anatomy: Anatomy, sigma: float) -> dict[str, float]:
 
 
 def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
+    # The standard error of a standard deviation of n values is 1/sqrt(2n) of it.
     slack = TOLERANCE + 3 / math.sqrt(2 * max(size, 1))
     for rule, value in expected.items():
         if math.isfinite(std) and value > 0 and abs(std / value - 1) <= slack:
@@ -133,7 +135,7 @@ def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
 def judge_matrices(
     anatomy: Anatomy, rows: Sequence[TensorStats], *, tamed: bool = False
 ) -> Iterator[ConfigFinding]:
-    """Hold the matrices against small init, and the output layers against σ/√(2L).
+    """Compare the matrices with small init, and the output layers with σ/√(2L).
 
     Args:
         anatomy: The model.
@@ -210,6 +212,7 @@ def is_xavier_uniform(weight: Tensor) -> bool:
         return False
     bound = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
     largest, std = float(held.float().abs().max()), float(held.float().std())
+    # Both: a normal distribution has that std too, but its largest value lies far beyond the bound.
     return 0.95 * bound <= largest <= 1.001 * bound and abs(std * math.sqrt(3) / bound - 1) <= 0.05
 
 
@@ -247,7 +250,7 @@ def embedding_kind(anatomy: Anatomy) -> str:
 def judge_embeddings(
     rows: Sequence[TensorStats], *, kind: str, effective: float | None, tamed: bool
 ) -> Iterator[ConfigFinding]:
-    """Hold the token embedding's std, and what enters the first block, against GPT-2's 0.02.
+    """Compare the token embedding's std, and that of the first block's input, with GPT-2's 0.02.
 
     Args:
         rows: The measured weights.
@@ -323,6 +326,7 @@ def judge_positions(
         ]
     else:
         wrong = []
+    # Sines have a std of 0.7 by construction.
     if math.isfinite(std) and std >= _LOUD and not waves:
         loud = found(
             "L03",

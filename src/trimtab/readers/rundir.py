@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Branch:
-    """What the journal says of one attempt."""
+    """One attempt, as the journal has it."""
 
     number: str
     parent: str | None = None

@@ -152,7 +152,7 @@ class AfterStep:
         )
 
     def _grade_checkpoints(self, found: list[Finding]) -> None:
-        self._parts.points.store.doubt([f for f in found if puts_in_doubt(f)])
+        self._parts.points.doubt([f for f in found if puts_in_doubt(f)])
 
     def _tell_of_skip(self, row: StepRow) -> None:
         self._recovery.after_update(

@@ -85,6 +85,8 @@ class Setup:
     companion: Mapping[str, object] | None
     is_old: bool
     """Whether the run directory holds a run."""
+    start_over: bool = False
+    """Whether it begins at step 0 where that run cannot be gone on with."""
     notes: Sequence[str]
     """What the user should read of the start."""
 
@@ -127,6 +129,7 @@ def assemble(setup: Setup) -> Assembled:
             say=s.say,
             loaded_step=s.loaded_step,
             companion=s.companion,
+            start_over=s.start_over,
         )
     )
     _begin_coverage(s, parts, judged)

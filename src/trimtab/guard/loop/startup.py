@@ -33,8 +33,13 @@ def begin(
     say: Callable[[str], None],
     loaded_step: int | None = None,
     companion: Mapping[str, object] | None = None,
+    start_over: bool = False,
 ) -> StateDict | None:
-    """Start or go on, and say so; return the random states to go on with, None for a new run."""
+    """Start or go on, and say so; return the random states to go on with, None for a new run.
+
+    Raises:
+        ReadError: The run that is there cannot be gone on with, and `start_over` is not given.
+    """
     state, recorder, store = parts.state, parts.recorder, parts.points.store
     settings = {
         "trimtab": __version__,
@@ -54,7 +59,10 @@ def begin(
         )
     if is_old:
         _check_journal(parts)
-    resumed = _resume(parts, is_old=is_old, loaded_step=loaded_step, companion=companion)
+    resumed = _resume(
+        parts, is_old=is_old, loaded_step=loaded_step, companion=companion, start_over=start_over
+    )
+    store.clear_leftovers()
     # After the resume, which brings the decision on the number format.
     parts.precision.enforce()
     if is_old and parts.ranks.chief:
@@ -64,19 +72,16 @@ def begin(
         return resumed.rng
     if is_old:
         state.decisions.begin_major(_next_major(parts))
+    why = f"started over: {resumed.given_up}" if resumed.given_up else _why_from_zero(parts)
     state.begin_attempt(
         parent=None,
         parent_step=None,
-        why=_why_from_zero(parts) if is_old else "start",
+        why=why if is_old else "start",
         trial=False,
         settings=_sizes(parts),
     )
-    num_found = store.num_found()
-    if num_found:
-        text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
-        recorder.event("note", step=0, author="trimtab", text=text)
-        if parts.ranks.chief:
-            to_stderr(f"trimtab: {text}")
+    if is_old:
+        _tell_from_zero(parts, resumed)
     recorder.event(
         "start",
         step=0,
@@ -101,12 +106,37 @@ def _check_journal(parts: RunContext) -> None:
         parts.points.store.note(text)
 
 
+def _tell_from_zero(parts: RunContext, resumed: Resumed) -> None:
+    """Say why a run that is there begins at step 0 again; what was consented to is an action."""
+    recorder, store = parts.recorder, parts.points.store
+    num_found = store.num_found()
+    text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
+    if resumed.given_up:
+        recorder.event(
+            "action",
+            step=0,
+            remedy="start-over",
+            values={"confirmed": True},
+            why=resumed.given_up,
+            kept_attempt=recorder.attempt,
+            standing=parts.state.standing(),
+        )
+        text = f"starting over from step 0 by start_over=True, given up: {resumed.given_up}"
+    elif not num_found:
+        text = "no checkpoint of this run is there to go on from: starting from step 0"
+    for line in (text, *resumed.notes):
+        recorder.event("note", step=0, author="trimtab", text=line)
+        if parts.ranks.chief:
+            to_stderr(f"trimtab: {line}")
+
+
 def _resume(
     parts: RunContext,
     *,
     is_old: bool,
     loaded_step: int | None,
     companion: Mapping[str, object] | None,
+    start_over: bool,
 ) -> Resumed:
     """Load what the run goes on from: another trainer's checkpoint, ours, or nothing."""
     resumption = Resumption(
@@ -117,7 +147,7 @@ def _resume(
         recorder=parts.recorder,
     )
     if loaded_step is None:
-        return resumption.resume() if is_old else Resumed()
+        return resumption.resume(start_over=start_over) if is_old else Resumed()
     return go_on_from(
         parts.state,
         loaded_step,

@@ -310,8 +310,8 @@ class Recovery:
             case c.DropSnapshots():
                 engine.ring.drop_after(command.after)
             case c.SetAside():
-                engine.store.set_aside_after(
-                    command.after,
+                engine.set_aside_after(
+                    self._snapshots[command.point.handle],
                     first_sign=command.first_sign,
                     now=command.now,
                     why=command.why,

@@ -128,7 +128,7 @@ def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
         *raised,
         DropSnapshots(after=base.step),
         SetAside(
-            after=base.step,
+            point=base,
             first_sign=case.first_sign,
             now=step,
             why=f"{incident.kind}, first sign at step {case.first_sign}",

@@ -145,6 +145,19 @@ class RunState:
     def saved_payload(self, *, copy: bool) -> StateDict:
         """Return what a checkpoint holds; `copy`: not the live tensors but copies of them."""
         payload = self._ranks.together(lambda: clone(self.payload()) if copy else self.payload())
+        return self._with_decisions(payload)
+
+    def saved_snapshot(self, snapshot: Snapshot) -> StateDict:
+        """Return what a checkpoint of an earlier state holds; the decisions are those of now."""
+        kept = ("training", "rng", "data", "judge", "counters", "position")
+        now = self._judgement.state
+        self._judgement.restore(snapshot.payload["judge"])
+        try:
+            return self._with_decisions({name: snapshot.payload[name] for name in kept})
+        finally:
+            self._judgement.restore(now)
+
+    def _with_decisions(self, payload: StateDict) -> StateDict:
         payload["judge"] = self._judgement.to_json()
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings

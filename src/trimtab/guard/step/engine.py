@@ -142,6 +142,14 @@ class Engine:
         """
         self._parts.state.restore(snapshot)
 
+    def set_aside_after(self, point: Snapshot, *, first_sign: int, now: int, why: str) -> None:
+        """Move the checkpoints after a state aside; a healthy one to go back to is on disk first.
+
+        Raises:
+            ActError: The disk refuses.
+        """
+        self._parts.points.set_aside_after(point, first_sign=first_sign, now=now, why=why)
+
     def restore_point(self, step: int) -> Snapshot | None:
         """Return the newest state at or before `step`, from memory or else from disk."""
         return self._parts.points.at_or_before(step)
