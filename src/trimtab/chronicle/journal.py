@@ -110,10 +110,8 @@ class Journal:
         self._seq = 0
         try:
             make_folder(path.parent)
-            is_new = not path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            if is_new:
-                sync_folder(path.parent)
+            sync_folder(path.parent)  # also where a process that made the file died before this
             self._size = os.fstat(self._fd).st_size
             self._take_end(_last_line(self._fd, self._size))
             self._head = JournalHead(path, by_command=by_command)

@@ -31,6 +31,7 @@ from queue import Empty, SimpleQueue
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.durable import make_folder
 from trimtab.errors import ChronicleError, OwnerLost
 
 try:
@@ -122,7 +123,7 @@ class RunLock:
         """What a person should read of how the lock was taken."""
         journal: int | None = None
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            make_folder(root)
             is_there = self.path.exists() or self.path.is_symlink()
             # The journal first: a `.lock` that was removed by hand is not made anew while the
             # trainer that lost it goes on.
