@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from typing import TYPE_CHECKING
 
 from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
@@ -159,7 +158,7 @@ class Shutdown:
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
         root = self._parts.recorder.directory.root
-        self._messages.say(f"{done}, {counts}; trimtab report {shlex.quote(str(root))}")
+        self._messages.say(f"{done}, {counts}; trimtab report {root}")
 
 
 def _count(number: int, what: str) -> str:
