@@ -118,7 +118,10 @@ def number(value: object, *, digits: int = 4) -> str:
         return "—"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return plain(value)
-    x = float(value)
+    try:
+        x = float(value)
+    except OverflowError:  # a whole number beyond every float
+        x = math.inf if value > 0 else -math.inf
     if not math.isfinite(x):
         return "NaN" if math.isnan(x) else ("∞" if x > 0 else "\u2212∞")
     if x == int(x) and abs(x) < 1e15:

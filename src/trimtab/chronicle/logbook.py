@@ -231,6 +231,15 @@ def event_lines(event: Event) -> Iterator[str]:
             f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard"
             " dropped to observe"
         )
+    elif event.event == "rearmed":
+        where = f" ({_md(d['where'])})" if d.get("where") else ""
+        yield f"{at} protection is back{where}" + _because(
+            values_text({k: v for k, v in d.items() if k != "where"})
+        )
+    elif event.event == "repair":
+        back = ", ".join(_md(name) for name in _several(d.get("brought_back")))
+        yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")
+        yield from (f"  - lost: {_md(text)}" for text in _several(d.get("lost")))
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
     elif event.event == "dismiss":

@@ -72,6 +72,13 @@ class Policy:
     copy_to: str = ""
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records
     under its own name; a run that lost its directory continues from there. Empty: none."""
+    sync_rows_every_steps: int = 50
+    """Most rows of the signals that a power cut may take, optimizer steps; a kill takes none, and
+    events and checkpoints are on disk before the run goes on. Ours: below 1 % of a 100 ms step on
+    a local disk."""
+    sync_rows_every_s: float = 5.0
+    """Age of the oldest row not yet on disk at which the next step brings all of them there,
+    seconds. Ours."""
 
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
@@ -282,6 +289,7 @@ _LEAST: Mapping[str, int] = {
     "checkpoint_every_steps": 1,
     "checkpoint_every_steps_unsettled": 1,
     "checkpoints_kept": 1,
+    "sync_rows_every_steps": 1,
     "probe_every_steps": 1,
     "probe_signs_every_steps": 1,
     "rollback_margin_steps": 0,
@@ -302,6 +310,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "lr_jump_ratio": (1.0, 1e6),
     "better_by": (0.0, 1.0),
     "verify_tolerance": (0.0, 1.0),
+    "sync_rows_every_s": (0.0, 1e6),
     "max_skip_share": (0.0, 1.0),
     "max_wasted_share": (0.0, 100.0),
 }

@@ -216,7 +216,7 @@ def watching(seen: Callable[[str, int], None]) -> Iterator[None]:
 
 
 class _Disk(io.FileIO):
-    """A file whose disk may fail: what it says then is no sign of damaged contents."""
+    """A file on disk; its I/O errors are raised as `ReadError`, unlike damaged contents."""
 
     def readinto(self, buffer: Any, /) -> int | None:
         try:

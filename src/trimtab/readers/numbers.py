@@ -52,6 +52,7 @@ def parse_number(value: object) -> float | None:
         >>> parse_number("1e-4"), parse_number("-Infinity"), parse_number("None")
         (0.0001, -inf, None)
     """
+    # A bool is an int, and some loggers write true for a flag: it reads as 1.
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -64,6 +65,7 @@ def parse_number(value: object) -> float | None:
             return _bad(f"{value[:60]}... ({len(value):,} characters)")
         text = value.strip()
         try:
+            # Python reads 1_000 as 1000, and so would take `3_7` of a name for a number.
             return float(text) if "_" not in text else _bad(value)
         except ValueError:
             lowered = text.lower()

@@ -1,0 +1,75 @@
+"""Results by case, one JSON line each: a measurement that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import trimtab
+from trimtab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Totals", "share"]
+
+Row = dict[str, object]
+T = TypeVar("T")
+
+
+class Totals:
+    """The results of one measurement."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what is there for the code as it is now; a torn last line is left out.
+
+        Raises:
+            ConfigError: The file cannot be read or made.
+        """
+        self.path = path
+        self._code = _code()
+        self.rows: dict[str, Row] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a+b") as file:
+                file.seek(0)
+                data = file.read()
+                if data and not data.endswith(b"\n"):
+                    file.write(b"\n")
+        except OSError as error:
+            raise ConfigError(
+                f"{path}: cannot be used for results ({error.strerror}); give another --out"
+            ) from error
+        for line in data.splitlines():
+            try:
+                row = json.loads(line)
+                if row["code"] == self._code:
+                    self.rows[str(row["case"])] = row
+            except (ValueError, KeyError, TypeError):
+                continue
+
+    def add(self, row: Row) -> None:
+        """Keep the result of one case."""
+        row = {**row, "code": self._code}
+        with self.path.open("ab") as file:
+            file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self.rows[str(row["case"])] = row
+
+
+def _code() -> str:
+    """Return a checksum of trimtab's sources: results of other code are not carried over."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(trimtab.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def share(cases: Sequence[T], number: int | None, seed: int) -> list[T]:
+    """Return so many of the cases, drawn by a seed, in their order; None: all of them."""
+    if number is None or number >= len(cases):
+        return list(cases)
+    chosen = sorted(random.Random(seed).sample(range(len(cases)), number))
+    return [cases[i] for i in chosen]
