@@ -133,6 +133,8 @@ def test_a_run_directory(run_directory: Path, tmp_path: Path, said: Callable[...
     said("report", run_directory, "--out", page, "--title", EVIL)
     harmless_page(page.read_text(encoding="utf-8"))
     said("inspect", run_directory, "--all", code=(0, 1))
+    said("journal", "check", run_directory, code=(0, 1))
+    said("journal", "check", run_directory, "--json", code=(0, 1))
     said("inspect", run_directory, "--json", code=(0, 1))
 
 
