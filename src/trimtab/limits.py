@@ -22,6 +22,7 @@ MAX_CELL_CHARS = 1_000
 MAX_COLUMNS = 20_000
 MAX_CELLS = 200_000_000
 MAX_JSON_DEPTH = 16
+MAX_FOLDERS = 100
 MAX_TOML_BYTES = 1 << 20
 MAX_TOML_PARTS = 32
 MAX_TOML_DOTS = 100_000
@@ -81,6 +82,7 @@ LIMITS: tuple[Limit, ...] = (
     ),
     Limit("values of a table", f"{MAX_CELLS:,}", "refused"),
     Limit("objects nested in a JSON record", f"{MAX_JSON_DEPTH} levels", "left out"),
+    Limit("folders within folders, looked into for logs", f"{MAX_FOLDERS}", "told as an error"),
     Limit("a TOML file", size_text(MAX_TOML_BYTES), "refused"),
     Limit("parts of a dotted TOML key", f"{MAX_TOML_PARTS}", "refused"),
     Limit("dots outside of the texts of a TOML file", f"{MAX_TOML_DOTS:,}", "refused"),

@@ -143,7 +143,7 @@ _ADDRESS = re.compile(r"([a-z]{2,10}://[^/\s]+/?).*", re.DOTALL | re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _REFERENCE = re.compile(
     r"\$\{[^{}]*\}|\$\(?\w+\)?|%\w+%|\{\{[^{}]*\}\}|<[^<>]*>|\[[A-Z_]+\]|(?:env|vault|secret|file)[:/].*"
-    r"|os\.(?:environ|getenv)\b.*|\*+|…+|x{3,}|</?s>",
+    r"|os\.(?:environ|getenv)\b.*|(?:\\?\*)+|…+|x{3,}|</?s>",
     re.DOTALL,
 )
 _SWITCH = _words(
@@ -222,7 +222,8 @@ def masked_text(text: str) -> str:
 def _without_login(match: re.Match[str]) -> str:
     user, colon, password = match[2].partition(":")
     if colon:
-        return f"{match[1]}{user}:{MASK}@" if password else match[0]
+        hide = password and not _REFERENCE.fullmatch(password)
+        return f"{match[1]}{user}:{MASK}@" if hide else match[0]
     return f"{match[1]}{MASK}@" if len(user) >= 16 else match[0]
 
 

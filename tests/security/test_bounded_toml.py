@@ -32,14 +32,14 @@ BOMBS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_at_once(name: str) -> None:
     tracemalloc.start()
-    start = time.monotonic()
+    start = time.process_time()
     try:
         with pytest.raises(ValueError, match=r".") as caught:
             read_toml_text(BOMBS[name])
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert peak < 64 << 20
     assert len(str(caught.value)) < 300
 

@@ -37,7 +37,7 @@ CELLS = {
     ),
     "brackets of a text": "".join(f"step {i} loss 2.5 {'(9' * 8_000}\n" for i in ROWS),
     "pairs of a text": "".join(f"step {i} loss 2.5 {'a=9 ' * 4_000}\n" for i in ROWS),
-    "nested json": '{"loss":' * 30_000,
+    "nested json": '{"loss":' * 10_000,
     "nested lists": "[" * 100_000 + "\n",
 }
 
@@ -46,27 +46,28 @@ CELLS = {
 def test_a_hostile_cell_costs_little(name: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(CELLS[name])
-    start = time.monotonic()
+    start = time.process_time()
     ((_, found),) = read_each(path)
-    assert time.monotonic() - start < 2.0
+    assert time.process_time() - start < 2.0
     assert not isinstance(found, ReadError) or len(str(found)) < 600
 
 
-@pytest.mark.parametrize("form", LOGS)
-@pytest.mark.parametrize("unit", ["9", '{"loss":'])
+@pytest.mark.parametrize(
+    ("form", "unit"), [*((form, "9") for form in LOGS), ("text", '{"loss":'), ("csv", "loss 1 ")]
+)
 def test_a_line_without_end_is_left_out_and_noted(form: str, unit: str, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     log = LOGS[form]
     long = unit * (3 * MAX_LINE_CHARS // len(unit))
     path.write_text(log + long + "\n" + log.removeprefix("step,loss\n").replace("2.4", "2.3"))
     tracemalloc.start()
-    start = time.monotonic()
+    start = time.process_time()
     try:
         record = read_run(path)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert time.monotonic() - start < 5.0
+    assert time.process_time() - start < 5.0
     assert peak < 12 * MAX_LINE_CHARS
     assert record.num_rows == 2 * len(ROWS)
     assert "1 line of more than 4,194,304 characters left out" in record.notes
@@ -92,12 +93,39 @@ def test_a_number_of_too_many_characters_is_a_bad_value(tmp_path: Path) -> None:
 def test_names_without_end_are_left_out_and_noted(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     lines = [
-        json.dumps({"step": i, "loss": 2.5, **{f"k{i}_{j}": 1 for j in range(500)}}) for i in ROWS
+        json.dumps({"step": i, "loss": 2.5, **{f"k{i}_{j}": 1 for j in range(400)}}) for i in ROWS
     ]
     path.write_text("\n".join(lines) + "\n")
     record = read_run(path)
     assert record.num_rows == len(ROWS)
     assert f"more than {MAX_COLUMNS:,} names; the others are left out" in record.notes
+
+
+def test_folders_without_end_are_one_error(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text(CSV)
+    deep = tmp_path.joinpath(*["d"] * 400)
+    deep.mkdir(parents=True)
+    (deep / "train.csv").write_text(CSV)
+    (_, error), (_, record) = read_each(tmp_path)
+    assert isinstance(error, ReadError)
+    assert "folders deep" in str(error)
+    assert not isinstance(record, ReadError)
+
+
+def test_a_fault_of_a_reader_loses_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text(CSV)
+    (tmp_path / "b.jsonl").write_text(JSONL)
+
+    def broken(*_: object) -> None:
+        raise IndexError("no\x1b[31m such row")
+
+    monkeypatch.setattr("trimtab.readers.csv_table.CsvReader.read", broken)
+    (_, error), (_, record) = read_each(tmp_path)
+    assert isinstance(error, ReadError)
+    assert "a fault of trimtab's own (IndexError: no" in str(error)
+    assert not isinstance(record, ReadError)
 
 
 def test_the_documentation_lists_every_limit() -> None:

@@ -244,7 +244,7 @@ def test_a_host_stays_where_only_the_path_is_secret() -> None:
     ["key=", 'key="', "api_key: ", "--api-key ", "://a:", "eyJ", "token" * 40, "-----BEGIN "],
 )
 def test_hostile_text_takes_no_time(part: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     masked_text(part * (200_000 // len(part)))
     masked({part * 1_000: part * 1_000})
-    assert time.monotonic() - start < 2.0
+    assert time.process_time() - start < 2.0

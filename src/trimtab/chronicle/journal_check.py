@@ -10,6 +10,7 @@ Lines without a seal come from a version before seals: of those, only what is no
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class JournalCheck:
         return (
             f"{where}: {first.text}{others}; a decision of the run may be lost, and without it the"
             " run would train on other data or with another learning rate. See what is lost:"
-            f" trimtab journal check {self.path.parent}; mend it: add --repair"
+            f" trimtab journal check {shlex.quote(str(self.path.parent))}; mend it: add --repair"
         )
 
 

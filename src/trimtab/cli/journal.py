@@ -1,6 +1,7 @@
 """`trimtab journal check RUN [--repair]`: what a run's journal lacks; and mend it."""
 
 import argparse
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,7 +137,7 @@ def _told(
         yield f"repaired; the run can be started. The damaged journal is kept: {kept}"
     elif check.refuses:
         yield (
-            f"the run does not start with it; mend it: trimtab journal check {check.path.parent}"
+            f"the run does not start with it; mend it: trimtab journal check {shlex.quote(str(check.path.parent))}"
             + (" --repair")
         )
 

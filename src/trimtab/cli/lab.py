@@ -4,6 +4,7 @@ Reproducible instabilities, with and without the guard.
 """
 
 import argparse
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -121,7 +122,8 @@ def _run(arguments: argparse.Namespace) -> int:
         for action in result.actions:
             print(f"  step {action['step']}: {action['remedy']} — {action['why']}")
         if arguments.guard != "off":
-            print(f"  trimtab report {out}    trimtab chronicle {out}")
+            run = shlex.quote(str(out))
+            print(f"  trimtab report {run}    trimtab chronicle {run}")
     return 0
 
 

@@ -4,6 +4,7 @@ It must predict better than tables of token counts.
 """
 
 import argparse
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,10 +99,11 @@ def _run(arguments: argparse.Namespace) -> int:
         for caveat in twin.caveats:
             console.print(Text(f"! {caveat}", style="yellow"))
         if wrong:
+            config = shlex.quote(str(arguments.config))
             console.print(
                 Text(
                     f"! {len(wrong)} of its settings went wrong at size, where the twin is blind"
-                    f" ({', '.join(wrong)}): trimtab preflight {arguments.config}",
+                    f" ({', '.join(wrong)}): trimtab preflight {config}",
                     style="yellow",
                 )
             )

@@ -185,7 +185,8 @@ class _Exchange:
         )
         opener = urllib.request.build_opener(_NoRedirect, *_handlers(self._context, self._keep))
         try:
-            with opener.open(request, timeout=self._deadline_s):
+            # whoever waits gives up first; this only ends a thread that nobody waits for any more
+            with opener.open(request, timeout=2 * self._deadline_s):
                 pass
         except urllib.error.HTTPError as error:
             with error:

@@ -51,12 +51,12 @@ def _values(
         "earlier": str(steps[0]) if len(steps) > 1 else _EARLIER,
         "first": step_text(incident.first_step),
         "last": step_text(incident.peak),
-        "attempt": incident.attempt,
+        "attempt": shlex.quote(incident.attempt),
         "log": shlex.quote(record.source),
     }
     parent = record.attempts[record.attempt_index(incident.attempt)].parent
     if parent is not None:
-        values["parent"] = parent
+        values["parent"] = shlex.quote(parent)
     if f.lr_onset is not None and f.lr_peak_share:
         # Half of the schedule's peak, which is what flags set; the rate in force may be lower.
         values["half_lr"] = f"{0.5 * f.lr_onset / f.lr_peak_share:.4g}"

@@ -31,6 +31,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_FOLDERS
 from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
@@ -180,6 +181,16 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
             num_yielded += 1
             damaged = f"{source}: cannot be unpacked ({error}); check the file"
             yield str(source), ReadError(damaged)
+        except Exception as error:  # noqa: BLE001 - a fault of ours on one file loses no other
+            num_yielded += 1
+            fault = f"{type(error).__name__}: {error}"[:200]
+            yield (
+                str(source),
+                ReadError(
+                    f"{source}: cannot be read, by a fault of trimtab's own ({fault}); "
+                    "please report it, with the file"
+                ),
+            )
     if not num_yielded:
         what = f"no run {wanted!r} in it" if wanted else "no log in this directory"
         yield str(path), ReadError(f"{path}: {what}; give a log, or a directory with logs")
@@ -194,7 +205,10 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
     elif is_mlflow_run(run[0]):
         yield read_mlflow_run(run[0])
     elif run[0].is_dir():
-        raise ReadError(f"{source}: this directory cannot be listed; check its rights")
+        raise ReadError(
+            f"{source}: this directory cannot be listed, or lies more than {MAX_FOLDERS} folders "
+            "deep; check its rights, or name it"
+        )
     elif (members := members_of(run[0])) is not None:
         yield from _read_members(members, source)
     else:
@@ -248,13 +262,16 @@ def _read_text(reader: Reader, path: Path) -> RunRecord:
             raise error from None
 
 
-def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:
+def _runs_under(directory: Path, depth: int = 0) -> Iterator[Sequence[Path]]:
     """Yield what makes up one run each, in order of name; hidden ones are left out.
 
     That is a run directory, a file, or all the event files of a directory. Links to directories
     (W&B's `latest-run`) are not followed: what they lead to has its own place.
     """
     if is_run_directory(directory) or is_mlflow_run(directory):
+        yield [directory]
+        return
+    if depth > MAX_FOLDERS:
         yield [directory]
         return
     try:
@@ -270,7 +287,7 @@ def _runs_under(directory: Path) -> Iterator[Sequence[Path]]:
         if entry.is_dir():
             skipped = entry.name in _SKIPPED_DIRECTORIES or entry in older
             if not skipped and not entry.is_symlink():
-                yield from _runs_under(entry)
+                yield from _runs_under(entry, depth + 1)
         elif entry.is_file() and entry not in events and not _NO_LOGS.fullmatch(entry.name):
             yield [entry]
 

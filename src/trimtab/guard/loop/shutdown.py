@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import TYPE_CHECKING
 
 from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
@@ -192,7 +193,9 @@ class Shutdown:
         recorder = self._parts.recorder
         root = recorder.directory.root
         lost = f"; not recorded to the end: {recorder.lost}" if recorder.lost else ""
-        self._messages.say(f"{done}, {counts}{judged}; trimtab report {root}{lost}")
+        self._messages.say(
+            f"{done}, {counts}{judged}; trimtab report {shlex.quote(str(root))}{lost}"
+        )
 
 
 def _count(number: int, what: str) -> str:
