@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -23,6 +23,7 @@ from benchmarks.predictions import Prediction, write_predictions
 from benchmarks.reliability import calibration_error
 from benchmarks.scan_speed import measure_scan, scan_text
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
+from benchmarks.trust import cli_power
 from trimtab.cli.output import print_json, tell_error
 from trimtab.errors import ConfigError, TrimtabError
 
@@ -240,6 +241,9 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_power.add_power,
+    cli_power.add_durability,
+    cli_fuzz.add,
     cli_trust.add_faults,
     cli_trust.add_kills,
     cli_trust.add_damage,

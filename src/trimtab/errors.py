@@ -6,6 +6,7 @@ TrimtabError
 ├── PlanError          no plan can be made from what is known
 ├── ActError           an action on a run could not be carried out
 ├── ChronicleError     the journal cannot be written or is not a journal
+│   └── OwnerLost      another process took the run directory
 └── MissingExtraError  an optional package is needed (also an ImportError)
 
 A message says what, which value, where, and what to do.
@@ -16,6 +17,7 @@ __all__ = [
     "ChronicleError",
     "ConfigError",
     "MissingExtraError",
+    "OwnerLost",
     "PlanError",
     "ReadError",
     "TrimtabError",
@@ -44,6 +46,10 @@ class ActError(TrimtabError):
 
 class ChronicleError(TrimtabError):
     """The journal cannot be written, or a file is not a journal."""
+
+
+class OwnerLost(ChronicleError):  # noqa: N818 - a state to be handled, not a mistake
+    """Another process took this run directory: nothing more may be written into it."""
 
 
 class MissingExtraError(TrimtabError, ImportError):

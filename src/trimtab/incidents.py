@@ -48,6 +48,7 @@ SLOW_LEAD_ROWS = 2000
 """How far before an onset a slow condition of another signal that lasts through it is its first
 sign."""
 
+# As notes these happen all the time; in the topic of learning they would lead episodes of the loss.
 _NOTED = ("resume-jump", "skipped-steps")
 
 ELEVATED_SHARE = 0.03
@@ -59,6 +60,7 @@ _SLOW_KINDS = ("plateau", "grad-drift")
 _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))
 """No finding further before an onset is its first sign, unless it belongs to the episode."""
 
+# Ranks are sorted, for each pair of signals, each time that a growing incident is told.
 _CORRELATED_ROWS = 4096
 
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
@@ -66,7 +68,7 @@ _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
 @dataclass(frozen=True, kw_only=True)
 class Incident:
-    """One episode."""
+    """One episode: findings that belong together, named by the one that matters most."""
 
     kind: str
     also: tuple[str, ...] = ()
@@ -151,9 +153,11 @@ def newest_unhandled(
         handled: Keys of findings that were dealt with.
     """
     all_findings = tuple(findings)
+    # The usual case in the loop, left before any work on episodes.
     if all(f.severity == "info" or f.key in handled for f in all_findings):
         return None
     episodes = _all_episodes(record, all_findings, JOIN_ROWS)
+    # Newest first: the guard acts on what is going on, and an old alarm may be over.
     for place in reversed(range(len(episodes))):
         index, group, here = episodes[place]
         incident = _incident(record, index, group, here)
@@ -182,6 +186,7 @@ def _all_episodes(
         main = [f for f in here.findings if _stands_alone(f)]
         groups = [
             group
+            # Sorted, since the order of a set of strings changes from process to process.
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
@@ -197,6 +202,7 @@ class _Around:
         """In the order of their onsets."""
         self.grain_rows = max(f.grain_rows for f in findings)
         self._rows = [f.onset_row for f in findings]
+        # By identity: equal findings of two detectors must keep their places.
         self._place = {id(f): i for i, f in enumerate(findings)}
 
     def between(self, first_row: int, stop: int) -> Sequence[Finding]:
@@ -207,6 +213,7 @@ class _Around:
     def before(self, row: int, group: Sequence[Finding]) -> Sequence[Finding]:
         """Return what may be a first sign: findings up to `row` within reach, and the group's."""
         far = row - _LONGEST_LEAD_ROWS
+        # Its own findings are never too far: a drift may have begun thousands of rows before.
         own = [f for f in group if f.onset_row < far]
         own.sort(key=lambda f: self._place[id(f)])
         return [*own, *self.between(far, row + 1)]
@@ -232,6 +239,7 @@ def _with_slow(
 ) -> list[list[Finding]]:
     """Return the episodes; a slow condition is one of its own, unless it began with another."""
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
+    # A plateau overlaps every spike within it, and would join them all into one episode.
     groups = _episodes([f for f in findings if f.kind not in _SLOW_KINDS], record, join_rows)
     starts = [(g[0].onset_row, _began(g)) for g in groups] if slow else []
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
@@ -252,7 +260,7 @@ def _with_slow(
 
 
 def _began(group: Sequence[Finding]) -> int:
-    """Return the row of the onset that an episode is told with."""
+    """Return the row of an episode's onset."""
     lead = _of_the_resume(min(group, key=_telling), group)
     return min(f.onset_row for f in _onsets(group, lead))
 
@@ -260,7 +268,7 @@ def _began(group: Sequence[Finding]) -> int:
 def _at_home(
     findings: Iterable[Finding], first_rows: Sequence[int], num_rows: int
 ) -> list[Finding]:
-    """Leave out what a later attempt says of a condition that its parent told already.
+    """Leave out findings of a later attempt on a condition that its parent has reported already.
 
     The judge goes on from the parent's state there, with the parent's open conditions.
 
@@ -271,6 +279,7 @@ def _at_home(
     """
     kept, home = list[Finding](), set[tuple[str, str, int]]()
     for f in findings:
+        # In a live run a finding may come before its row is in the record.
         said = bisect_right(first_rows, min(f.row, num_rows - 1))
         if said == bisect_right(first_rows, f.onset_row):
             home.add(f.key)
@@ -281,7 +290,7 @@ def _at_home(
 
 
 class _Past:
-    """The incidents found so far, to name the alarm before one."""
+    """The incidents found so far, among which the alarm before a new one is looked up."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record = record
@@ -315,6 +324,8 @@ class _Past:
         episodes: Iterable[tuple[int, Sequence[Finding], _Around]],
     ) -> Iterator[tuple[int, Sequence[Finding], _Around]]:
         """Yield the episodes on the lineage that may have begun within reach of an incident."""
+        # A little more than the reach: `marked` decides with the exact bound, and round-off here
+        # must not leave out what it would accept.
         reach = 1.001 * self._reach(attempt)
         lineage = self._lineage[attempt]
         for episode in episodes:
@@ -345,6 +356,8 @@ class _Past:
                 if abs(incident.onset - onset) <= reach:
                     near.append((order, other))
         topic = _topic(incident.findings[0])
+        # By the number in which they were found: rows of a restarted attempt repeat its parent's
+        # steps, so the onset alone does not say which came last.
         for _, other in sorted(near, key=lambda pair: -pair[0]):
             if _topic(other.findings[0]) == topic and not _still_held(other, incident):
                 return other
@@ -372,7 +385,7 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 
 def _last_row(f: Finding, record: RunRecord) -> int:
-    """Return the last row a finding speaks of, as far as its condition was followed."""
+    """Return the last row of a finding's condition, as far as the detector followed it."""
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
     if not f.closed:
@@ -393,6 +406,7 @@ def _episodes(
             groups[-1].append(f)
         else:
             groups.append([f])
+            # The reach of the group before must not join what comes after the next finding.
             reach = -1
         reach = max(reach, _last_row(f, record))
     return groups
@@ -415,6 +429,7 @@ def _incident(
         kinds.append("plateau")
     end_row = last.end_row if last else None
     stop = record.attempts[attempt].end_row if end_row is None else end_row + 1
+    # A finding on blocks dates its onset to a block, so it may lie before the episode's.
     begun = around.between(onset.onset_row - around.grain_rows + 1, stop)
     members += [f for f in begun if _speaks_within(f, onset.onset_row, stop) and id(f) not in taken]
     return Incident(
@@ -449,7 +464,7 @@ def _with_correlations(record: RunRecord, incident: Incident) -> Incident:
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
-    """Return a spike that begins where a resume makes the loss jump under the name that says so."""
+    """Return the lead; a spike that begins at a resume's jump is renamed to that jump."""
     if lead.kind not in ("spike", "unrecovered-spike"):
         return lead
     for f in group:
@@ -460,6 +475,7 @@ def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
 
 def _telling(f: Finding) -> tuple[int, int, bool, int]:
     """Sort key: the most telling finding of an episode first; rows before blocks."""
+    # Last, where a record of another version holds a kind that this one does not know.
     rank = KIND_BY_NAME[f.kind].rank if f.kind in KIND_BY_NAME else len(KIND_BY_NAME)
     return (-severity_rank(f.severity), rank, f.grain_rows > 1, f.onset_row)
 
@@ -501,7 +517,7 @@ def _end(group: Sequence[Finding]) -> Finding | None:
 def _precursors(
     onset_row: int, group: Sequence[Finding], around: _Around, record: RunRecord
 ) -> list[Finding]:
-    """Return findings on other signals that spoke before the onset and were still in force."""
+    """Return findings on other signals that began before the onset and were still in force."""
     chosen: list[Finding] = []
     if _topic(group[0]) != "learning":
         return chosen
@@ -511,6 +527,7 @@ def _precursors(
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
+        # A drift that lasts through the onset leads up to it, even from far back.
         if f.kind in _SLOW_KINDS and f.severity != "info" and f.end_row is None:
             lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
@@ -530,6 +547,7 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
         return True
     recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))
     between = (f.expected + f.value) / 2
+    # Half-way on the scale on which the signal was judged: between 0.2 and 20 that is 2, not 10.
     if min(f.expected, f.value) > 0 and SIGNAL_BY_NAME[f.signal].scale == "log":
         between = float(np.sqrt(f.expected * f.value))
     if not len(recent):
@@ -573,11 +591,12 @@ def _shape(lead: Finding, onset_row: int, end_row: int | None) -> str:
         return ""
     if end_row is None:
         return "unrecovered"
+    # BLOOM's spikes took about 30 steps (`evidence.SHORT_ROWS`); 50 leaves room for longer ones.
     return "fast" if end_row - onset_row <= 50 else "slow"
 
 
 def topic_of(incident: Incident) -> str:
-    """Return what an incident is about; a slow condition is told apart, as it is one of its own."""
+    """Return the topic of an incident; a slow condition is a topic of its own."""
     if incident.findings:
         topic = _topic(leading_finding(incident))
     else:
@@ -619,6 +638,7 @@ def _correlations(
 ) -> tuple[tuple[str, str, float], ...]:
     """Return what moved together in an episode and as many rows before it, for the contrast."""
     rows = record.rows_of(attempt)
+    # Within the episode alone both signals are high throughout, and their ranks are mere noise.
     width = max(span.stop - span.start, 12)
     first, stop = max(rows.start, span.start - width), min(rows.stop, span.stop)
     every = max((stop - first) // _CORRELATED_ROWS, 1)  # a rank correlation needs no more

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import TypeGuard
 
+from trimtab.masking import masked, masked_text
+
 __all__ = [
     "action_values",
     "action_words",
@@ -63,7 +65,7 @@ def plain(text: object, *, limit: int = 0) -> str:
     r"""Return text from a log as one harmless line; None is empty.
 
     Terminal escape sequences, control characters and characters that reorder or hide text are
-    taken out; blanks and line breaks become one blank. `limit` > 0 cuts longer text with an
+    taken out; blanks and line breaks become one blank; secrets are masked. `limit` > 0 cuts longer text with an
     ellipsis.
 
     Example:
@@ -75,6 +77,7 @@ def plain(text: object, *, limit: int = 0) -> str:
     cleaned = _ESCAPE.sub("", str(text))
     cleaned = _INVISIBLE.sub("", _CONTROL.sub(" ", cleaned))
     cleaned = re.sub(r"\s+", " ", cleaned.encode("utf-8", "replace").decode()).strip()
+    cleaned = masked_text(cleaned)
     if limit and len(cleaned) > limit:
         return cleaned[: limit - 1].rstrip() + "…"
     return cleaned
@@ -83,8 +86,8 @@ def plain(text: object, *, limit: int = 0) -> str:
 def visible(text: object, *, keep: str = "") -> str:
     r"""Return text with control, reordering and invisible characters written as escapes.
 
-    Unlike `plain` it loses nothing: for names of files and samples of data, whose content people
-    must be able to see. Characters in `keep` stay as they are.
+    Unlike `plain` it loses nothing but secrets, which are masked: for names of files and samples of
+    data, whose content people must be able to see. Characters in `keep` stay as they are.
 
     Example:
         >>> visible("a\x1b[31m\u202eb")
@@ -98,7 +101,7 @@ def visible(text: object, *, keep: str = "") -> str:
             if ord(m[0]) < 256
             else f"\\u{ord(m[0]):04x}"
         ),
-        str(text),
+        masked_text(str(text)),
     )
 
 
@@ -115,7 +118,10 @@ def number(value: object, *, digits: int = 4) -> str:
         return "—"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return plain(value)
-    x = float(value)
+    try:
+        x = float(value)
+    except OverflowError:  # a whole number beyond every float
+        x = math.inf if value > 0 else -math.inf
     if not math.isfinite(x):
         return "NaN" if math.isnan(x) else ("∞" if x > 0 else "\u2212∞")
     if x == int(x) and abs(x) < 1e15:
@@ -135,7 +141,8 @@ def values_text(values: object) -> str:
     """Return values as a clause: {"to_step": 3000, "reset": True} -> `to step 3000, reset`."""
     if not isinstance(values, Mapping):
         return plain(values) if values not in (None, "") else ""
-    parts = [_value_text(plain(key).replace("_", " "), value) for key, value in values.items()]
+    shown = {key: masked(value, name=str(key)) for key, value in values.items()}
+    parts = [_value_text(plain(key).replace("_", " "), value) for key, value in shown.items()]
     return ", ".join(p for p in parts if p)
 
 

@@ -72,7 +72,9 @@ def test_all_lists_the_promised_names() -> None:
     assert set(NAMES) <= set(dir(trimtab))
 
 
-@pytest.mark.parametrize("first", ["trimtab", "trimtab.cli", "trimtab.cli.watch", "every"])
+@pytest.mark.parametrize(
+    "first", ["trimtab", "trimtab.cli", pytest.param("every", marks=pytest.mark.slow)]
+)
 def test_promised_names_are_callable_after_any_import(first: str, log: Path, config: Path) -> None:
     every = first == "every"
     code = CALL_EVERY_NAME.format(first="trimtab" if every else first, every=every)

@@ -202,6 +202,7 @@ def test_a_circle_of_parents_is_judged_from_the_start() -> None:
     assert judge_record(builder.build()) == ()
 
 
+@pytest.mark.slow
 def test_ten_thousand_attempts_are_judged_in_seconds() -> None:
     builder = RecordBuilder("restarts", "simulated")
     for i in range(10_000):  # each begins before all the others: no ancestor fits

@@ -23,7 +23,6 @@ from trimtab.checkpoints.manifest import newest_healthy
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
-from trimtab.guard.recording.recorder import Recorder
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 
@@ -89,7 +88,7 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
         guard.on_restore(lambda _step: armed.__setitem__(0, True))
     (folder / log).touch()
     for batch in guard:
-        guard.backward(s.loss(_bad(guard, batch) if variant.fault else batch))
+        guard.backward(s.loss(bad(guard, batch) if variant.fault else batch))
         guard.step()
         if guard.step_number == until:
             break
@@ -97,7 +96,7 @@ def live(folder: Path, variant: Variant, log: str, die_at: int | None, until: in
     torch.save(state_of(s), folder / f"{log}.pt")
 
 
-def _bad(guard: Guard, batch: Tensor) -> Tensor:
+def bad(guard: Guard, batch: Tensor) -> Tensor:
     first = inner(guard).fed[0].first
     if not BAD[0] <= first < BAD[1]:
         return batch
@@ -107,13 +106,7 @@ def _bad(guard: Guard, batch: Tensor) -> Tensor:
 def _set_traps(die_at: int, armed: list[bool]) -> None:
     """Die at the so-many-th place at which something is written for good, once `armed[0]`."""
     left = [die_at]
-    write, fsync, rename, replace, sample = (
-        os.write,
-        os.fsync,
-        Path.rename,
-        Path.replace,
-        Recorder.sample,
-    )
+    write, fsync, rename, replace = os.write, os.fsync, Path.rename, Path.replace
 
     def due() -> bool:
         left[0] -= armed[0]
@@ -125,13 +118,6 @@ def _set_traps(die_at: int, armed: list[bool]) -> None:
             _die()
         return write(fd, data)
 
-    def torn_sample(self: Recorder, step: int, *rest: Any) -> None:
-        if due() and self._file is not None:
-            self._file.write(b'{"step": %d, "loss": 1.' % step)
-            self._file.flush()
-            _die()
-        sample(self, step, *rest)
-
     def at(work: Any) -> Any:
         def trapped(*arguments: Any, **named: Any) -> Any:
             if due():
@@ -142,7 +128,6 @@ def _set_traps(die_at: int, armed: list[bool]) -> None:
 
     os.write, os.fsync = torn_write, at(fsync)
     Path.rename, Path.replace = at(rename), at(replace)  # type: ignore[method-assign]
-    Recorder.sample = torn_sample  # type: ignore[method-assign,assignment]
 
 
 def _die() -> None:

@@ -95,6 +95,7 @@ def test_bad_data_is_left_out_and_the_rate_kept(
     assert_same_verdict(run)
 
 
+@pytest.mark.slow
 def test_a_wrong_rate_is_cut_after_leaving_data_out_did_not_help(
     tmp_path: Path, text: Text, sound: tuple[list[float], float]
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_wrong_rate_is_cut_after_leaving_data_out_did_not_help(
     assert last["step"] == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S99")
 def test_checkpoints_after_the_onset_are_moved_aside_and_the_one_before_is_pinned(
     tmp_path: Path, text: Text
@@ -179,6 +181,7 @@ def test_a_kill_in_the_middle_of_a_trial_resumes_before_the_trouble(
     assert_same_verdict(run)
 
 
+@pytest.mark.slow
 def test_skipped_data_and_the_cut_rate_survive_a_restart_after_a_recovery(
     tmp_path: Path, text: Text
 ) -> None:
@@ -203,6 +206,7 @@ def test_skipped_data_and_the_cut_rate_survive_a_restart_after_a_recovery(
         assert_same_verdict(run)
 
 
+@pytest.mark.slow
 def test_advise_changes_nothing_and_says_what_it_would_do(tmp_path: Path, text: Text) -> None:
     o = guarded(DATA_FAULT, text, tmp_path / "run", mode="advise")
     losses, validation = plain(DATA_FAULT, text)
@@ -214,6 +218,7 @@ def test_advise_changes_nothing_and_says_what_it_would_do(tmp_path: Path, text: 
     assert_same_verdict(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_no_rollback_allowed_means_none_is_begun(tmp_path: Path, text: Text) -> None:
     o = guarded(DATA_FAULT, text, tmp_path / "run", max_rollbacks=0)
     losses, validation = plain(DATA_FAULT, text)
@@ -255,6 +260,7 @@ def assert_gave_up(o: Outcome, run: Path, *, wasted: float) -> None:
     assert_same_verdict(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 2, 30, 200, STEPS - 4, STEPS])
 def test_nan_from_a_step_on_ends_with_finite_weights(tmp_path: Path, text: Text, step: int) -> None:
     o = guarded(SOUND, text, tmp_path / "run", spoil=nan_from(step))
@@ -262,6 +268,7 @@ def test_nan_from_a_step_on_ends_with_finite_weights(tmp_path: Path, text: Text,
     assert all(bool(p.isfinite().all()) for p in o.parts.model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [1, 30, 200])
 def test_a_gradient_that_is_never_finite_again_is_an_incident_and_given_up(
     tmp_path: Path, text: Text, step: int
@@ -300,6 +307,7 @@ def test_gradients_that_are_nan_for_a_while_are_gone_back_before(
     assert rows[-1]["step"] == STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0.3, 0.6])
 def test_a_rate_that_nothing_cures_is_given_up_within_the_budget(
     tmp_path: Path, text: Text, budget: float
@@ -336,6 +344,7 @@ def test_trouble_in_the_last_steps_is_dealt_with_and_the_run_ends_on_its_step(
     assert_same_verdict(run)
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_ends_with_the_run_is_never_stepped_past_it(
     tmp_path: Path, text: Text
 ) -> None:

@@ -71,9 +71,11 @@ def run(script: str, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_forked_process_is_stopped_by_a_signal_as_without_a_guard() -> None:
     assert run(STOPPED) == ["-15", "42", "False"]
 
 
+@pytest.mark.slow
 def test_a_forked_process_does_not_hold_the_run_of_a_killed_one(tmp_path: Path) -> None:
     assert run(ORPHAN, str(tmp_path / "run")) == ["held", "free"]

@@ -359,6 +359,7 @@ def fuse_parts(parts: Parts) -> None:
     fuse(parts.optimizer)
 
 
+@pytest.mark.slow
 def test_a_pending_row_that_sends_the_run_back_takes_the_batch_under_way_with_it(
     tmp_path: Path,
 ) -> None:
@@ -453,6 +454,7 @@ def live(folder: Path, die_at: int | None) -> None:
     torch.save(state_of(s), folder / "end.pt")
 
 
+@pytest.mark.slow
 def test_killed_with_a_row_pending_it_goes_on_as_an_unbroken_run(tmp_path: Path) -> None:
     for name, deaths in (("straight", [None]), ("broken", [18, 27, None])):
         (tmp_path / name).mkdir()

@@ -141,7 +141,7 @@ def same_record(a: RunRecord, b: RunRecord) -> None:
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(
     phases=[Phase.explicit, Phase.generate],
-    max_examples=25,
+    max_examples=10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
@@ -219,6 +219,7 @@ def test_live_record_thins_out_old_rows_and_keeps_the_others(
     assert 50 < old.sum() <= 3000
 
 
+@pytest.mark.slow
 def test_live_record_judges_the_newest_rows_alike_once_old_ones_are_thinned_out(
     thinned: tuple[LiveRecord, list[Mapping[str, float]]],
 ) -> None:

@@ -57,7 +57,7 @@ def troubled(s: Setup, guard: Guard, batch: Tensor, *, diverges: bool) -> Tensor
     return loss * torch.nan if diverges and guard.phase == "calm" else loss
 
 
-@pytest.mark.parametrize("mode", ["observe", "advise", "act"])
+@pytest.mark.parametrize("mode", ["observe", pytest.param("advise", marks=pytest.mark.slow), "act"])
 def test_step_opens_no_file_for_reading(tmp_path: Path, mode: Mode) -> None:
     run = tmp_path / "run"
     policy = Policy(

@@ -191,6 +191,7 @@ def test_the_repeated_blocks_are_found() -> None:
     assert list(find_blocks(encoder)) == ["layers.0", "layers.1", "layers.2"]
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_not_watched_and_trains(tmp_path: Path) -> None:
     model = Model()
     compiled = torch.compile(model, backend="eager")

@@ -112,6 +112,7 @@ def test_a_probe_that_is_none_is_refused_with_the_names_there_are(tmp_path: Path
         guard_of(make(), tmp_path / "run", policy=Policy(probes_off=("atention",)))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S2")
 @pytest.mark.parametrize("backend", [None, "eager", "aot_eager"])
 def test_the_last_hidden_state_is_measured_with_compile_and_without(

@@ -498,8 +498,8 @@ def test_update_breaks_off_what_is_under_way_after_a_fault(phase: Phase) -> None
     seen = len(world.commands)
     world.handle(ev.FaultHeard(step=world.step, attempt="1.7"))
     kinds = [type(x) for x in world.commands[seen:]]
-    assert kinds == ([c.TakeBack] if phase == "trial" else []) + [c.BeginAttempt]
-    assert world.attempts[-1].parent == ("1.7" if phase == "trial" else "1.0")
+    assert kinds == ([c.TakeBack] if phase == "trial" else []) + [c.GoBackTo, c.BeginAttempt]
+    assert world.attempts[-1].parent == "1.0"
     assert (world.state.phase, world.state.case) == ("calm", None)
 
 
@@ -523,6 +523,9 @@ def test_update_after_a_fault_in_a_command_forgets_the_question() -> None:
     assert isinstance(commands[-1], c.Question)
     after, commands = update(asked, (ev.FaultHeard(step=world.step, attempt="1.7"),))
     assert (after.pending, after.case, after.phase) == (None, None, "calm")
+    assert [type(x) for x in commands] == [c.TakeBack, c.GoBackTo, c.BeginAttempt]
+    fault = ev.FaultHeard(step=world.step, attempt="1.7", can_go_back=False)
+    _, commands = update(asked, (fault,))
     assert [type(x) for x in commands] == [c.TakeBack, c.BeginAttempt]
 
 

@@ -21,6 +21,7 @@ from tests.guard.tiny import (
     train_guarded,
     train_plain,
 )
+from trimtab.checkpoints.manifest import set_grade
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ActError, ChronicleError, ConfigError
@@ -61,7 +62,9 @@ def assert_goes_on(folder: Path, reference: Path, settings: dict[str, Any]) -> i
 
 
 @pytest.mark.covers("S212")
-@pytest.mark.parametrize("kill_step", [1, 10, 11, 26, 40])
+@pytest.mark.parametrize(
+    "kill_step", [11, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 10, 26, 40))]
+)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_killed_after_a_step_it_goes_on_bit_for_bit(
     tmp_path: Path, unbroken: dict[str, Path], precision: str, kill_step: int
@@ -223,8 +226,6 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, damage: str) -> Non
 
 
 def test_a_poisoned_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    from trimtab.checkpoints.manifest import set_grade
-
     run = broken_run(tmp_path)
     set_grade(run / "checkpoints" / "step-00000020", "poisoned", "a test")
     assert resumed_from(run) == 10
@@ -234,8 +235,8 @@ def test_without_a_healthy_checkpoint_it_starts_again_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = broken_run(tmp_path)
-    for manifest in run.glob("checkpoints/*/manifest.json"):
-        manifest.unlink()
+    for path in run.glob("checkpoints/*"):
+        set_grade(path, "suspect", "a test")
     assert resumed_from(run) == 0
     assert "none of 2 checkpoints is whole and healthy" in capsys.readouterr().err
     attempts = [e.data["number"] for e in events_of(run, "attempt")]

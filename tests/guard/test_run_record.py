@@ -101,7 +101,7 @@ def test_the_same_seed_is_data_in_identical_order_by_its_hash(
     ("layout", "world", "sizes"),
     [
         ("alone", 1, (1, 1)),
-        ("fsdp+tp", 4, (2, 2)),
+        pytest.param("fsdp+tp", 4, (2, 2), marks=pytest.mark.slow),
         pytest.param("ddp", 2, (2, 1), marks=pytest.mark.slow),
         pytest.param("tp", 2, (1, 2), marks=pytest.mark.slow),
     ],

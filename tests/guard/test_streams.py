@@ -117,7 +117,13 @@ def plain(make_loader: Make, batches: int) -> list[list[int]]:
     return seen[:batches]
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] if "workers" in n[-9:] and "2" in n else [])
+        for n in STREAMS
+    ],
+)
 def test_a_stream_comes_as_without_a_guard_and_again_after_going_back(name: str) -> None:
     torch.manual_seed(4)
     expected = plain(STREAMS[name], 25)

@@ -42,6 +42,7 @@ SLOW = {name: [pytest.mark.slow] if "workers" in name else [] for name in KINDS}
 kinds = pytest.mark.parametrize("kind", [pytest.param(k, marks=SLOW[k]) for k in KINDS])
 
 
+@pytest.mark.slow
 @kinds
 def test_observe_is_bitwise_the_trainer_and_a_stopped_run_goes_on_so(
     tmp_path: Path, kind: str

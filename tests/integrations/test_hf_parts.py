@@ -403,6 +403,7 @@ def test_a_fault_of_ours_leaves_the_trainer_to_itself(
     assert "the run is not guarded: RuntimeError: ours" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["garbage", "half", "none", "ours"])
 def test_a_checkpoint_without_a_whole_companion_goes_on_with_the_right_data(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

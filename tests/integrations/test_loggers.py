@@ -89,6 +89,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert client.get_run(theirs).data.tags["trimtab.last"]
 
 
+@pytest.mark.slow
 def test_trackio(tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     code = f"""

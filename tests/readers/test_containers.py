@@ -61,7 +61,7 @@ def test_an_archive_without_a_log(tmp_path: Path) -> None:
 def test_a_member_that_is_said_to_be_huge_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.readers.containers._MAX_MEMBER_BYTES", 2_000)
+    monkeypatch.setattr("trimtab.readers.containers.MAX_MEMBER_BYTES", 2_000)
     path = zipped(tmp_path / "logs.zip", big=LOG * 10, small=LOG)
     assert [r.num_loss_rows for r in read(path)] == [40]
 

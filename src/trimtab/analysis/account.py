@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from trimtab.analysis.coverage import Coverage
 from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.incidents import Incident
@@ -92,6 +93,8 @@ class RunAccount:
     """Path as given; empty for a record that was made in memory."""
     ended_badly: str = ""
     """Why the run is known to have ended badly; empty: that is not known."""
+    coverage: Coverage | None = None
+    """Which steps the guard of the run judged; None where no guard wrote it."""
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -103,13 +106,14 @@ class RunAccount:
         """`ended-badly`, else `incident`, else `not-judged`, else `healthy`.
 
         It rests on the alarms, on the number of train losses, and on what the guard of the run
-        wrote when it ended.
+        wrote: steps that it did not judge, and how it ended.
         """
         if self.ended_badly:
             return "ended-badly"
         if any(ia.is_open_alarm for ia in self.incidents):
             return "incident"
-        return "not-judged" if not self.judged else "healthy"
+        missed = self.coverage is not None and not self.coverage.whole
+        return "not-judged" if missed or not self.judged else "healthy"
 
     @property
     def judged(self) -> bool:

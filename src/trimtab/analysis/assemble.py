@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.coverage import Coverage, coverage_of
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.timeline import NEAR_STEPS
@@ -93,8 +94,16 @@ def make_account(
         layers=tuple(layers),
         path=path,
         ended_badly=ended_badly,
+        coverage=_coverage(record, events),
     )
     return with_resolved(account)
+
+
+def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:
+    """Return which steps a guard judged; None for a run without a guard's journal."""
+    if not any(e.event == "attempt" for e in events) or not record.num_rows:
+        return None
+    return coverage_of(events, int(record.step[-1]))
 
 
 def _as_dismissed(ia: IncidentAccount, known: Sequence[Dismissal]) -> IncidentAccount:

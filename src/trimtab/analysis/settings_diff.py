@@ -7,6 +7,7 @@ from pathlib import Path
 from trimtab.config_rules.presets import difference
 from trimtab.configs import Settings, flat_config, joined, read_config
 from trimtab.errors import ReadError
+from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
 
 __all__ = ["SettingChange", "diff", "flat_config", "setting_changes", "stated_settings"]
@@ -27,14 +28,20 @@ class SettingChange:
 def diff(a: Mapping[str, str], b: Mapping[str, str]) -> tuple[SettingChange, ...]:
     """Return the keys whose values differ, and no others; numbers that are equal count as equal.
 
+    Secrets are compared, and masked in what is returned.
+
     Example:
         >>> diff({"lr": "6e-5", "seed": "42"}, {"lr": "0.00006", "seed": "43"})
         (SettingChange(key='seed', a='42', b='43'),)
     """
     keys = sorted({*a, *b})
     return tuple(
-        SettingChange(k, a.get(k), b.get(k)) for k in keys if not _same(a.get(k), b.get(k))
+        SettingChange(k, _shown(k, a), _shown(k, b)) for k in keys if not _same(a.get(k), b.get(k))
     )
+
+
+def _shown(key: str, settings: Mapping[str, str]) -> str | None:
+    return None if key not in settings else str(masked(settings[key], name=key))
 
 
 def _same(a: str | None, b: str | None) -> bool:

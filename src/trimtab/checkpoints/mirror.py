@@ -4,15 +4,13 @@
       journal.jsonl, signals/, run.toml, skip.json     copied forward, never rewritten
       checkpoints/step-00001200/                       copied whole, verified against its manifest
 
-It is a run directory itself and is read like one. One thread copies, one checkpoint at a time;
-where
-the place is slower than checkpoints come, the newest goes before those that wait. Nothing here
+It is a run directory itself and is read like one. One thread copies, one checkpoint at a time; of
+those that wait, the newest goes first where the place is slower than they come. Nothing here
 raises: a place that fails is reported once, and the run continues.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from collections import deque
@@ -21,13 +19,16 @@ from typing import TYPE_CHECKING
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
     list_checkpoints,
+    read_checkpoint,
+    remove,
     set_grade,
     verify,
 )
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.durable import make_folder, move, sync_file, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from trimtab.checkpoints.manifest import Grade
@@ -135,10 +136,16 @@ class Mirror:
 
     def _copy(self, checkpoint: Path) -> None:
         _copy_records(self._run, self.place)
-        copy_checkpoint(checkpoint, self.place.checkpoints)
-        kept = [c for c in list_checkpoints(self.place.checkpoints) if c.grade == "healthy"]
+        copied = read_checkpoint(copy_checkpoint(checkpoint, self.place.checkpoints))
+        if copied is None:  # the place fails: nothing older is given up for it
+            raise OSError(f"{checkpoint.name} cannot be read back")
+        kept = [
+            c
+            for c in list_checkpoints(self.place.checkpoints)
+            if c.grade == "healthy" and c.lineage == copied.lineage
+        ]
         for old in [c for c in kept if not c.pinned][: -self._keep]:
-            shutil.rmtree(old.path)
+            remove(old.path)
 
 
 def copy_checkpoint(source: Path, folder: Path) -> Path:
@@ -151,28 +158,22 @@ def copy_checkpoint(source: Path, folder: Path) -> Path:
     final = folder / source.name
     partial = folder / f"{source.name}.partial"
     shutil.rmtree(partial, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, partial)
+    make_folder(folder)
+    shutil.copytree(source, partial, symlinks=True)
     for path in partial.rglob("*"):
-        if path.is_file():
-            _sync(path)
+        if path.is_dir():
+            sync_folder(path)
+        elif not path.is_symlink():
+            sync_file(path)
+    sync_folder(partial)
     problem = verify(partial)
     if problem:
         shutil.rmtree(partial, ignore_errors=True)
         raise ValueError(f"{final}: the copy is not whole ({problem})")
     if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
-    _sync(folder)
+        remove(final)
+    move(partial, final)
     return final
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _records(run: RunDirectory) -> Iterator[Path]:
@@ -228,30 +229,33 @@ def bring_back(run: RunDirectory, copy_to: Path) -> bool:
         return False
     for path in _records(place):
         target = run.root / path.relative_to(place.root)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         partial = target.with_name(target.name + ".partial")
         shutil.copyfile(path, partial)
-        partial.replace(target)
+        sync_file(partial)
+        move(partial, target)
     return True
 
 
 def newest_trusted(
-    place: RunDirectory, graded: dict[str, tuple[str, str]], *, after: int
+    place: RunDirectory, trusted: Mapping[str, str], *, after: int
 ) -> CheckpointOnDisk | None:
     """Return the newest whole and healthy copy of a later step than `after`; None without one.
 
     Args:
         place: The second place.
-        graded: What the run's journal said last of each checkpoint by name: its grade, and the
-            attempt that saved it. A copy that the journal does not call healthy is not taken, even
-            where the second place did not answer in time.
+        trusted: The attempt that saved it, by name, of each checkpoint that the run's journal calls
+            healthy or removed, of the lineage that goes on. No other copy is taken, even where the
+            second place did not answer in time.
         after: Step of the newest one in the first place; below 0: there is none.
+
+    Raises:
+        ReadError: The folder of the copies cannot be listed.
     """
     for copy in reversed(list_checkpoints(place.checkpoints)):
         if copy.step <= after:
             return None
-        known = graded.get(copy.path.name, ("", ""))
-        trusted = known[0] in ("healthy", "removed") and known[1] == copy.attempt
-        if copy.grade == "healthy" and trusted and not verify(copy.path):
+        known = trusted.get(copy.path.name)
+        if copy.grade == "healthy" and known == copy.attempt and not verify(copy.path):
             return copy
     return None

@@ -103,7 +103,8 @@ def _data_of(path: Path) -> dict[str, Any] | None:
     try:
         data = _read_json(sidecar_of(path))
         kinds = (("step", int), ("attempt", str), ("files", dict))
-        if all(isinstance(data[k], t) for k, t in kinds) and data["grade"] in get_args(Grade):
+        right = all(isinstance(data[k], t) for k, t in kinds) and data["grade"] in get_args(Grade)
+        if right and data.get("schema", 1) == 1:
             return dict(data)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass

@@ -18,8 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.journal import append_once, read_journal
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.durable import make_folder, sync_folder
 from trimtab.errors import ChronicleError
 from trimtab.incidents import JOIN_ROWS, Incident
 from trimtab.kinds import severity_rank
@@ -92,17 +93,19 @@ def remember(source: str, dismissal: Dismissal, *, store: Path) -> Path:
     root = RunDirectory(Path(source))
     data = {k: v for k, v in asdict(dismissal).items() if k != "attempt"}
     if root.journal.is_file():
-        journal = Journal(root.journal)
-        try:
-            journal.append("dismiss", attempt=dismissal.attempt, step=int(dismissal.onset), **data)
-        finally:
-            journal.close()
+        append_once(
+            root.journal,
+            "dismiss",
+            attempt=dismissal.attempt,
+            step=int(dismissal.onset),
+            **data,
+        )
         return root.journal
     size, digest = _key(source, PREFIX_SIZE_BYTES)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = {"t": now, "size_bytes": size, "sha256": digest, "attempt": dismissal.attempt, **data}
     try:
-        store.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(store.parent)
         if store.exists() and not store.is_file():
             raise OSError(errno.EINVAL, "not a regular file", str(store))
         file = os.open(store, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
@@ -112,6 +115,8 @@ def remember(source: str, dismissal: Dismissal, *, store: Path) -> Path:
             text = ("\n" if torn else "") + json.dumps(line, allow_nan=False) + "\n"
             os.write(file, text.encode())
             os.fsync(file)
+            if not size_store:
+                sync_folder(store.parent)
         finally:
             os.close(file)
     except OSError as error:

@@ -5,22 +5,41 @@ disk. A writer never rewrites; a torn last line (the process died in mid-write) 
 and the next event starts on a new line; a reader skips it and counts it.
 
 Events are objects with `t` (UTC, ISO 8601), `event` (one of `EVENTS`), `attempt`, `step`, and
-fields of their own.
+fields of their own. What closes a line lets `check_journal` find what is lost or damaged: `writer`
+and `seq` (which process appended it, and as its how-manieth line), `after` (CRC-32 of the line
+before, as the writer found it), `torn` (that line had no end), `crc` (of the line itself). The last
+decision of each kind of writer stands in `journal.head`, too: only a second witness can tell that
+the last line of a file is gone.
 """
 
 import errno
 import json
 import os
+import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trimtab.chronicle.journal_head import JournalHead, command_lock
 from trimtab.detectors.contract import state_to_json
+from trimtab.durable import make_folder, sync_folder
 from trimtab.errors import ChronicleError
+from trimtab.masking import masked
+from trimtab.readers.journal_seal import checksum, seal, seal_state
 
-__all__ = ["EVENTS", "Event", "Journal", "read_journal"]
+__all__ = [
+    "BY_COMMANDS",
+    "EVENTS",
+    "HARMLESS",
+    "NOT_IN_HEAD",
+    "Event",
+    "Journal",
+    "append_once",
+    "read_event",
+    "read_journal",
+]
 
 EVENTS = (
     "start",  # settings as launched, environment
@@ -33,10 +52,24 @@ EVENTS = (
     "outcome",  # worked / did not / unclear, with figures
     "checkpoint",  # saved, graded, pinned
     "fault",  # a fault of trimtab's own; the guard dropped to observe
+    "rearmed",  # protection is back: where, since_step, steps_not_judged, why
     "note",  # free text with an author
+    "owner",  # a process took the run: pid, host, owner (random)
+    "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "end",  # the run finished
 )
+HARMLESS = ("finding", "note")
+"""Events that decide nothing: a run goes on without them as it would with them."""
+BY_COMMANDS = ("dismiss", "note", "repair")
+"""Events that a command may append while a guard writes; all others are its own."""
+NOT_IN_HEAD = (*HARMLESS, "incident", "checkpoint")
+"""Events that the head of the journal does not follow: found again without it, or no decision."""
+SEAL_FIELDS = ("writer", "seq", "after", "torn", "crc")
+"""Fields by which a lost, damaged or foreign line is found; no event has data of that name."""
+_CHUNK_BYTES = 1 << 16
+_MAX_READ = 1 << 20
+"""Most bytes of other writers that are looked at, at once."""
 _MAX_ATTEMPT_CHARS = 100
 """An attempt is a short name like `1.0`; anything longer was not written by a guard."""
 
@@ -50,34 +83,52 @@ class Event:
     attempt: str
     step: int
     data: Mapping[str, Any]
+    writer: str = field(default="", compare=False)
+    """Id of the process that appended it; empty in a line without a seal."""
+    seq: int = field(default=0, compare=False)
+    """Its number among the lines of that writer, from 1; 0 in a line without a seal."""
 
 
 class Journal:
-    """Appends events to one file."""
+    """Appends events to one file, under a writer id of its own."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, by_command: bool = False) -> None:
         """Open `path` for appending; directories are made.
+
+        Args:
+            path: The file.
+            by_command: A command appends one event beside a guard that may be running.
 
         Raises:
             ChronicleError: The file cannot be opened for writing.
         """
         self.path = path
+        self.writer = secrets.token_hex(4)
+        self.trouble = ""
+        """Who else wrote a guard's events since this one opened the file; empty: nobody."""
+        self._by_command = by_command
+        self._seq = 0
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
+            is_new = not path.exists()
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            self._torn = False
-            self._heal_torn_line()
+            if is_new:
+                sync_folder(path.parent)
+            self._size = os.fstat(self._fd).st_size
+            self._take_end(_last_line(self._fd, self._size))
+            self._head = JournalHead(path, by_command=by_command)
         except OSError as error:
             raise ChronicleError(
                 f"{path}: cannot be opened for writing ({error.strerror}); choose another run"
                 " directory"
             ) from error
 
-    def _heal_torn_line(self) -> None:
-        size = os.fstat(self._fd).st_size
-        if size and os.pread(self._fd, 1, size - 1) != b"\n":
-            self._write(b"\n")
-        self._torn = False
+    def _take_end(self, line: bytes) -> None:
+        """Remember how the file ends: what the next line follows."""
+        whole = line.removesuffix(b"\n")
+        self._after = checksum(whole)
+        self._open_end = bool(whole) and whole == line
+        self._torn = self._open_end and read_event(whole) is None
 
     def _write(self, data: bytes) -> None:
         """Write all of it; a disk may take a part and refuse the rest."""
@@ -104,33 +155,105 @@ class Journal:
             **data,
         }
         try:
-            text = json.dumps(state_to_json(record), ensure_ascii=False, separators=(", ", ": "))
-            line = (text + "\n").encode()
+            plain = masked(state_to_json(record))
+            assert isinstance(plain, dict)
+            assert plain.keys().isdisjoint(SEAL_FIELDS)
+            json.dumps(plain, ensure_ascii=False).encode()  # refused before anything is looked at
         except (TypeError, ValueError, RecursionError) as error:
             raise ChronicleError(
                 f"{self.path}: event {event!r} cannot be written as JSON "
                 f"({type(error).__name__}: {error}); give numbers, texts, lists and mappings"
             ) from error
         try:
-            if self._torn:
-                self._heal_torn_line()
-            self._torn = True
-            self._write(line)
-            self._torn = False
+            self._meet_others()
+            line = self._sealed(plain)
+            self._write((b"\n" if self._open_end else b"") + line + b"\n")
+            self._size += self._open_end + len(line) + 1
+            self._seq += 1
+            self._take_end(line + b"\n")
             os.fsync(self._fd)
         except OSError as error:
             raise ChronicleError(
                 f"{self.path}: cannot be written ({error.strerror}); free space or choose another"
                 " run directory"
             ) from error
+        if event not in NOT_IN_HEAD:
+            self._head.write(self.writer, self._seq)
+
+    def _sealed(self, plain: dict[str, object]) -> bytes:
+        more: dict[str, object] = {
+            "writer": self.writer,
+            "seq": self._seq + 1,
+            "after": self._after,
+        }
+        if self._torn:
+            more["torn"] = True
+        return seal(json.dumps(plain | more, ensure_ascii=False, separators=(", ", ": ")))
+
+    def _meet_others(self) -> None:
+        """Take note of what others appended since this one's last line, or of its own torn line.
+
+        Raises:
+            ChronicleError: The file is no longer the one that was opened.
+            OSError: It cannot be looked at.
+        """
+        opened = os.fstat(self._fd)
+        try:
+            there = self.path.stat()
+        except FileNotFoundError:
+            there = None
+        if there is None or (there.st_ino, there.st_dev) != (opened.st_ino, opened.st_dev):
+            raise ChronicleError(
+                f"{self.path}: was removed or replaced while this process writes to it; stop the"
+                " run, put the file back, and start it again"
+            )
+        if opened.st_size == self._size:
+            return
+        if opened.st_size < self._size:
+            self.trouble = self.trouble or (
+                f"{self.path}: was shortened by {self._size - opened.st_size} bytes by another"
+                " program"
+            )
+            self._take_end(_last_line(self._fd, opened.st_size))
+        else:
+            added = os.pread(self._fd, min(opened.st_size - self._size, _MAX_READ), self._size)
+            self._name_trainer(added)
+            self._take_end(_last_line(self._fd, opened.st_size))
+        self._size = opened.st_size
+
+    def _name_trainer(self, added: bytes) -> None:
+        """Remember who appended what only the trainer of the run appends."""
+        for line in added.split(b"\n"):
+            event = read_event(line) if seal_state(line) == "whole" else None
+            if event is None or event.event in BY_COMMANDS or self._by_command:
+                continue
+            self.trouble = self.trouble or (
+                f"{self.path}: another trainer (writer {event.writer}) wrote"
+                f" {event.event!r} at step {event.step} since this process took the run"
+            )
 
     def close(self) -> None:
         """Close the file; `append` fails afterwards."""
         os.close(self._fd)
+        self._head.close()
+
+
+def append_once(path: Path, event: str, *, attempt: str, step: int, **data: object) -> None:
+    """Append one event of a command, under a short lock, beside a guard that may be running.
+
+    Raises:
+        ChronicleError: It cannot be written.
+    """
+    with command_lock(path):
+        journal = Journal(path, by_command=True)
+        try:
+            journal.append(event, attempt=attempt, step=step, **data)
+        finally:
+            journal.close()
 
 
 def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
-    """Return the events of a journal and how many lines were torn or not events.
+    """Return the events of a journal and how many lines were torn, damaged or not events.
 
     Raises:
         ChronicleError: The file cannot be read.
@@ -147,21 +270,48 @@ def read_journal(path: Path) -> tuple[tuple[Event, ...], int]:
     for line in raw.splitlines():
         if not line.strip():
             continue
-        try:
-            data = json.loads(line)
-            event = Event(
-                str(data.pop("t")),
-                str(data.pop("event")),
-                str(data.pop("attempt")),
-                _step(data.pop("step")),
-                data,
-            )
-            if len(event.attempt) > _MAX_ATTEMPT_CHARS:
-                raise ValueError(len(event.attempt))
-            events.append(event)
-        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+        event = read_event(line)
+        if event is None:
             num_torn += 1
+        else:
+            events.append(event)
     return tuple(events), num_torn
+
+
+def read_event(line: bytes) -> Event | None:
+    """Return the event on a line; None where it is none, or not what was written."""
+    sealed = seal_state(line)
+    if sealed == "broken":
+        return None
+    try:
+        data = json.loads(line)
+        seals = {key: data.pop(key, None) for key in SEAL_FIELDS} if sealed == "whole" else {}
+        event = Event(
+            str(data.pop("t")),
+            str(data.pop("event")),
+            str(data.pop("attempt")),
+            _step(data.pop("step")),
+            data,
+            str(seals.get("writer") or ""),
+            int(seals.get("seq") or 0),
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return event if len(event.attempt) <= _MAX_ATTEMPT_CHARS else None
+
+
+def _last_line(descriptor: int, size: int) -> bytes:
+    """Return the last line of a file with its line end, if it has one."""
+    tail = b""
+    while len(tail) < size:
+        first = max(0, size - len(tail) - _CHUNK_BYTES)
+        chunk = os.pread(descriptor, size - len(tail) - first, first)
+        if not chunk:
+            break
+        tail = chunk + tail
+        if b"\n" in tail[:-1]:
+            return tail[tail.rindex(b"\n", 0, len(tail) - 1) + 1 :]
+    return tail
 
 
 def _step(value: str | float) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.journal import Event
+from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
     action_words,
@@ -202,7 +203,8 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     before = parent.settings if parent is not None else {}
     changed = {k: v for k, v in own.items() if before.get(k) != v}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))} {_md(before[k]) + ' → ' if k in before else ''}{_md(v)}"
+        f"{_md(plain(k).replace('_', ' '))} "
+        f"{_md(masked(before[k], name=k)) + ' → ' if k in before else ''}{_md(masked(v, name=k))}"
         for k, v in changed.items()
     )
 
@@ -229,6 +231,15 @@ def event_lines(event: Event) -> Iterator[str]:
             f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}; the guard"
             " dropped to observe"
         )
+    elif event.event == "rearmed":
+        where = f" ({_md(d['where'])})" if d.get("where") else ""
+        yield f"{at} protection is back{where}" + _because(
+            values_text({k: v for k, v in d.items() if k != "where"})
+        )
+    elif event.event == "repair":
+        back = ", ".join(_md(name) for name in _several(d.get("brought_back")))
+        yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")
+        yield from (f"  - lost: {_md(text)}" for text in _several(d.get("lost")))
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
     elif event.event == "dismiss":

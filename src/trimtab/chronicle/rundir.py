@@ -10,6 +10,7 @@ runs/NAME/
   report.html              derived
   verdict.json             how the guarded process ended
   skip.json                items of the dataset that are never fed (trimtab.plan.skiplist)
+  journal.head             the last decision of the journal, once more
   .lock                    held by the guard that writes here; a second one is refused
 """
 
@@ -34,6 +35,11 @@ class RunDirectory:
     def journal(self) -> Path:
         """Events."""
         return self.root / "journal.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the process that writes here."""
+        return self.root / ".lock"
 
     @property
     def signals(self) -> Path:

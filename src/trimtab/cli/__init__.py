@@ -34,6 +34,7 @@ _COMMANDS = (
     "parity",
     "scan",
     "chronicle",
+    "journal",
     "report",
     "lab",
     "bench",

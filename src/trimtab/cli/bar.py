@@ -9,6 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from trimtab.cli.output import SafeConsole
 from trimtab.readers import watching
 
 __all__ = ["Bar"]
@@ -27,7 +28,7 @@ class Bar:
 
     def __init__(self, console: Console | None = None, *, delay_s: float = 1.0) -> None:
         """Prepare; nothing is shown before `delay_s` seconds of one piece of work have passed."""
-        console = console or Console(stderr=True)
+        console = console or SafeConsole(stderr=True)
         self._delay_s = delay_s if console.is_terminal else None
         text = TextColumn("{task.description}")
         self._progress = Progress(

@@ -7,7 +7,7 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.links import linked_files, links_markdown
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.cli.output import print_json, write_file
+from trimtab.cli.output import print_json, tell, write_file
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
 
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     files = linked_files(directory.root, arguments.link)
     text = render_logbook(events, record, files=links_markdown(files, folder))
     if arguments.out is None:
-        print(text)
+        tell(text)
     else:
         write_file(arguments.out, text)
     return 0

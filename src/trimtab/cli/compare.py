@@ -6,10 +6,8 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
 from trimtab.api.comparison import compare
-from trimtab.cli.output import print_json, write_file
+from trimtab.cli.output import SafeConsole, print_json, write_file
 
 __all__ = ["add", "run"]
 
@@ -66,5 +64,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found.to_dict())
     else:
-        Console(highlight=False).print(found, end="")
+        SafeConsole(highlight=False).print(found, end="")
     return 0

@@ -5,8 +5,9 @@ import argparse
 from trimtab.analysis.selection import choose_incident
 from trimtab.analysis.source import read_account, store
 from trimtab.chronicle.dismissals import Dismissal, remember
-from trimtab.cli.output import print_json
+from trimtab.cli.output import print_json, tell
 from trimtab.errors import ConfigError
+from trimtab.text import plain
 
 __all__ = ["add", "run"]
 
@@ -59,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        print(f"{done}: {incident.headline}\nremembered in {where}")
+        tell(f"{done}: {plain(incident.headline)}\nremembered in {where}")
     return 0

@@ -6,11 +6,10 @@ import platform
 import sys
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, print_json
 from trimtab.integrations.packages import PACKAGES, State, state_of
 from trimtab.version import __version__
 
@@ -45,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         ]
         print_json({"schema": 1, "machine": machine, "packages": packages})
         return 0
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     for name, value in machine.items():
         console.print(Text(f"{name:<12}{value}"), soft_wrap=True)
     console.print(_table(states))

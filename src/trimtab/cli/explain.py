@@ -6,13 +6,12 @@ With its sources.
 import argparse
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from trimtab.analysis.explain import Entry, conflicts, explain_all, known_entries
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, print_json
 from trimtab.errors import ConfigError
 from trimtab.report.overview import Unpadded
 
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"schema": 1, "entries": [_document(e) for e in entries]})
         return 0
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     if arguments.list and not arguments.names and not arguments.conflicts:
         console.print(Unpadded(_listing(entries)), end="")
         return 0

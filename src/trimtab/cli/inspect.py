@@ -2,7 +2,6 @@
 
 import argparse
 import gc
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from trimtab.analysis.source import Beside, account_of, read_beside
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.detectors import judge_of
-from trimtab.cli.output import print_json, write_file
+from trimtab.cli.output import SafeConsole, print_json, tell_error, write_file
 from trimtab.cli.stdin import STDIN, kept_stdin
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
@@ -106,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     gc.set_threshold(200_000)  # findings and states are many, small and long-lived
-    console = Console()
+    console = SafeConsole()
     judge = judge_of(arguments)
     documents: list[dict[str, object]] = []
     errors: list[tuple[str, str]] = []
@@ -117,7 +116,7 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
         if isinstance(found, ReadError):
             errors.append((path, str(found)))
             bar.stop()
-            print(f"trimtab: {found}", file=sys.stderr)
+            tell_error(found)
             continue
         bar.say(f"judging {path}")
         read_s = time.perf_counter() - started

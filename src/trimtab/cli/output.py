@@ -6,14 +6,17 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from trimtab.errors import ConfigError, TrimtabError
+from trimtab.masking import masked, masked_text
 from trimtab.text import finite_json, visible
 
-__all__ = ["SafeConsole", "errors_as_json", "print_json", "tell_error", "write_file"]
+__all__ = ["SafeConsole", "errors_as_json", "print_json", "tell", "tell_error", "write_file"]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -27,6 +30,10 @@ class SafeConsole(Console):
     The one place for it: whatever comes from a file, a config or a model's code passes here on its
     way to the terminal. Colours and movements of trimtab's own are styles and controls, not text.
     """
+
+    def render_str(self, text: str, *args: Any, **options: Any) -> Text:
+        """Return a string as rich text, with its secrets masked."""
+        return super().render_str(masked_text(text), *args, **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -59,6 +66,11 @@ def errors_as_json(arguments: argparse.Namespace, run: Callable[[argparse.Namesp
         return 2
 
 
+def tell(text: object) -> None:
+    """Print text on stdout; what would steer the terminal is written out, secrets are masked."""
+    print(visible(text, keep="\n\t"), flush=True)
+
+
 def tell_error(error: object) -> None:
     """Print an error, as one harmless line on stderr."""
     print(f"trimtab: {visible(error)}", file=sys.stderr)
@@ -67,9 +79,10 @@ def tell_error(error: object) -> None:
 def print_json(document: Mapping[str, object]) -> None:
     """Print exactly one JSON document.
 
-    NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped.
+    NaN and Inf become null, lone surrogates U+FFFD, what steers a terminal is escaped, secrets are
+    masked.
     """
-    plain = finite_json(document)
+    plain = finite_json(masked(document))
     text = _SURROGATE.sub(
         "\ufffd", json.dumps(plain, ensure_ascii=False, allow_nan=False, indent=1)
     )

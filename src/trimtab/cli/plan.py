@@ -4,14 +4,14 @@ Nothing is run or changed.
 """
 
 import argparse
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 from trimtab.analysis.settings_diff import flat_config
+from trimtab.bounded_toml import read_toml_text
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli import plan_search
-from trimtab.cli.output import print_json
+from trimtab.cli.output import print_json, tell
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.read import read_config
 from trimtab.configs.settings import NAMES, Settings
@@ -116,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"schema": 1, **document})
     else:
-        print("\n".join(lines))
+        tell("\n".join(lines))
     return 0
 
 
@@ -184,13 +184,14 @@ def _costs(path: Path | None) -> Mapping[str, Mapping[str, object]]:
     if path is None:
         return {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = read_toml_text(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ReadError(f"{path}: cannot be read as TOML ({error})") from error
-    bad = [k for k, v in table.items() if not isinstance(v, dict)]
-    if bad:
-        raise ConfigError(f"{path}: {bad[0]} is no table; write [ID] with cost and prior")
-    return table
+    costs = {k: v for k, v in table.items() if isinstance(v, dict)}
+    bad = next((k for k in table if k not in costs), None)
+    if bad is not None:
+        raise ConfigError(f"{path}: {bad} is no table; write [ID] with cost and prior")
+    return costs
 
 
 def _guided(hypothesis: Hypothesis, config: Mapping[str, str], settings: Settings | None) -> Told:

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from trimtab.analysis.source import read_account
-from trimtab.cli.output import print_json, write_file
+from trimtab.cli.output import print_json, tell, write_file
 from trimtab.report.html import render_html
 
 __all__ = ["add", "run"]
@@ -41,5 +41,5 @@ def run(arguments: argparse.Namespace) -> int:
             {"schema": 1, "path": str(path), "report": str(out), "size_bytes": len(page.encode())}
         )
     else:
-        print(out)
+        tell(out)
     return 0

@@ -1,9 +1,7 @@
 """`trimtab similar RUN INCIDENT --among RUNS`: similar incidents of other runs, with outcomes."""
 
 import argparse
-import sys
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -12,7 +10,7 @@ from trimtab.analysis.ordering import letters
 from trimtab.analysis.selection import choose_incident
 from trimtab.analysis.similar import Likeness, actions_about, likeness_to_json, similar_incidents
 from trimtab.analysis.source import account_of, read_account
-from trimtab.cli.output import print_json
+from trimtab.cli.output import SafeConsole, print_json, tell_error
 from trimtab.errors import ConfigError, ReadError
 from trimtab.readers import read_each
 from trimtab.report.overview import Unpadded
@@ -53,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         for path, found in read_each(given):
             if isinstance(found, ReadError):
                 errors.append({"path": path, "error": str(found)})
-                print(f"trimtab: {found}", file=sys.stderr)
+                tell_error(found)
             else:
                 others.append((path, account_of(found, path)))
     if not others:
@@ -93,7 +91,7 @@ def _advice(x: Likeness, account: RunAccount) -> list[str]:
 def _print(
     account: RunAccount, index: int, ranked: tuple[Likeness, ...], accounts: dict[str, RunAccount]
 ) -> None:
-    console = Console(highlight=False)
+    console = SafeConsole(highlight=False)
     console.print(Text(f"like {plain(account.incidents[index].incident.headline)}", "bold"))
     if not ranked:
         console.print("no incident in the other runs")

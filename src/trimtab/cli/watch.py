@@ -11,7 +11,9 @@ from trimtab.analysis.account import RunAccount
 from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.source import Beside, read_beside
 from trimtab.cli.detectors import add_detector_options, judge_of
+from trimtab.cli.output import tell
 from trimtab.kinds import severity_rank
+from trimtab.masking import masked
 from trimtab.monitor.follow import Update, Watch
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.record import axis_word
@@ -91,10 +93,8 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
-    alarm = Alarm(
-        command=() if options.command is None else parse_command(options.command),
-        url="" if options.webhook is None else parse_url(options.webhook),
-    )
+    command = () if options.command is None else parse_command(options.command)
+    url = "" if options.webhook is None else parse_url(options.webhook)
     watch = Watch(
         path,
         interval_s=options.interval,
@@ -105,13 +105,14 @@ def follow(
         clock=clock,
         sleep=sleep,
     )
-    printer = _Printer(alarm, options)
-    with contextlib.suppress(KeyboardInterrupt):
-        for update in watch:
+    with Alarm(command=command, url=url) as alarm:
+        printer = _Printer(alarm, options)
+        with contextlib.suppress(KeyboardInterrupt):
+            for update in watch:
+                printer.show(update)
+        for update in watch.settle():
             printer.show(update)
-    for update in watch.settle():
-        printer.show(update)
-    return printer.finish(watch)
+        return printer.finish(watch)
 
 
 class _Printer:
@@ -128,7 +129,7 @@ class _Printer:
         if self.options.json:
             print(json.dumps(update.to_dict(), allow_nan=False), flush=True)
         else:
-            print(update, flush=True)
+            tell(update)
         told = update.incident
         if told is None or update.event == "withdrawn":
             return
@@ -146,7 +147,7 @@ class _Printer:
         """Print where the run stands and return the exit code."""
         account = watch.account
         if account is not None and not self.options.json:
-            print(_state(account), flush=True)
+            tell(_state(account))
         elif account is not None:
             last = final_loss(account.record)
             document = {
@@ -163,7 +164,7 @@ class _Printer:
                     for i, told in watch.incidents
                 ],
             }
-            print(json.dumps(finite_json(document), allow_nan=False), flush=True)
+            print(json.dumps(finite_json(masked(document)), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
         ranks = [

@@ -126,7 +126,7 @@ def menu(phase: Phase | None = None) -> tuple[Remedy, ...]:
 
 
 def consider(what: str, settings: Settings | None = None) -> tuple[Remedy, str]:
-    """Return a remedy with what it cost and brought elsewhere, and its price for this config.
+    """Return a remedy with its cost and effect in public runs, and its price for this config.
 
     The price is text; empty where this config does not determine one.
 

@@ -20,7 +20,7 @@ not determined is absent."""
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What no config states. None where it is not known."""
+    """Facts that no config states; None where one is not known."""
 
     params: float | None = None
     corpus_tokens: float | None = None

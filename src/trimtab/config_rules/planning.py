@@ -23,6 +23,7 @@ __all__ = [
     "time_needed",
 ]
 
+# 54 x 24 x 16,384 / 419.
 DEVICE_HOURS_PER_FAILURE = 50_676.0
 """Llama 3 405B: 419 interruptions in 54 days on 16 384 GPUs (arXiv:2407.21783)."""
 _GIB = 2.0**30
@@ -223,6 +224,7 @@ def memory(
         )
         for name, size, stage, how in _kept(keeping, dtype)
     )
+    # NaN where the ways are not known: it passes through the sum, and no figure is given.
     each = sum(p.gib / p.ways for p in parts)
     per_device = each if math.isfinite(each) else None
     fits = per_device <= device_gib if per_device is not None and device_gib else None
@@ -289,6 +291,7 @@ def goodput(
     hours = device_hours_per_failure / devices
     mtbf = hours * 3600
     interval = math.sqrt(2 * save_s * mtbf)
+    # Saves, and for each failure half an interval of repeated work and the restart.
     lost = save_s / interval + (interval / 2 + restart_s) / mtbf
     return Goodput(hours, interval, min(1.0, lost), _spares(repair_hours / hours))
 
@@ -331,6 +334,7 @@ def epoch_ledger(corpus_tokens: float, batch_tokens: float, train_tokens: float)
     """
     _require(corpus_tokens=corpus_tokens, batch_tokens=batch_tokens, train_tokens=train_tokens)
     epochs = train_tokens / corpus_tokens
+    # A corpus of a few tokens would make a list of millions of boundaries.
     passes = min(math.ceil(epochs), 1000)
     return Ledger(
         epochs, tuple(math.ceil(n * corpus_tokens / batch_tokens) for n in range(1, passes))

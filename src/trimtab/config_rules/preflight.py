@@ -153,6 +153,7 @@ def preflight_config(
         except ReadError as error:
             errors.append({"path": str(path), "error": str(error)})
     if len(paths) > 1:
+        # Files named together may be parts of one run (a trainer's config and DeepSpeed's JSON).
         read = joined(read, given_together=all(Path(path).is_file() for path in paths))
     other = read_config(against) if against is not None and like is None else []
     reports = tuple(_report(settings, known, phase, like, other) for settings in read)
@@ -166,12 +167,14 @@ def _report(
     like: str | None,
     against: Sequence[Settings],
 ) -> ConfigReport:
+    # Before the rules: several of them ask for the batch of the whole job.
     settings = on_devices(settings, machine.devices)
     known = {
         "params": machine.params,
         "corpus_tokens": machine.corpus_tokens,
         "train_tokens": machine.train_tokens,
     }
+    # All phases first: what the requested one leaves out is counted in the report.
     everything = lint(settings, **known)
     findings = in_phase(everything, phase) if phase else everything
     return ConfigReport(

@@ -145,6 +145,7 @@ def _same(one: object, other: object) -> bool:
     if not (_is_number(one) and _is_number(other)):
         return _word(one) == _word(other)
     try:
+        # 1 %: papers round, and vocabularies are padded (50,257 to 50,304).
         return math.isclose(one, other, rel_tol=0.01)
     except OverflowError:  # an integer beyond all floats
         return bool(one == other)

@@ -60,6 +60,7 @@ def sharding_of(settings: Settings, devices: float | None) -> Sharding | None:
     width = total / _model_ways(run) if total else run.positive("data_parallel")
     # ranks of context parallelism hold the same weights, and share them as data-parallel ranks do
     width = (width or 1.0) * (run.positive("context_parallel") or 1.0)
+    # Its BF16_Optimizer always partitions states over the data-parallel ranks.
     if not stage and run.text("dtype") == "bf16" and "deepspeed" in settings.framework.lower():
         stage = 1
     return Sharding(
@@ -95,6 +96,7 @@ _KEEPING: tuple[tuple[str, Keeping], ...] = (
 
 def keeping_of(settings: Settings) -> Keeping:
     """Return what a config's framework keeps for each parameter."""
+    # The engine decides what is kept, whichever trainer calls it.
     if any("deepspeed_json" in found.key for found in settings.values.values()):
         return "zero"
     name = settings.framework.lower()

@@ -60,6 +60,7 @@ def spell(settings: Settings, change: Mapping[str, object], words: str = "") -> 
         '--init-method-std 0.00587 --adam-beta2 0.95'
     """
     names = list(change)
+    # One key holds both, so one clause sets both.
     if {"beta1", "beta2"} <= change.keys() and _betas(settings, "beta2", change):
         names.remove("beta1")
     parts = [part for name in names if (part := _one(settings, name, change))]
@@ -166,7 +167,7 @@ def _number_format(settings: Settings, name: str, value: str) -> str:
 
 
 def _in_words_of(text: str, value: str) -> str:
-    """Return bf16 or fp32 as a file that says `amp_fp16`, `float16`, `16-mixed` would say it.
+    """Return bf16 or fp32 in the words of a file that has `amp_fp16`, `float16` or `16-mixed`.
 
     Empty where it says neither.
 
@@ -177,6 +178,7 @@ def _in_words_of(text: str, value: str) -> str:
     bits = "32" if value == "fp32" else "16"
     brain = "b" if value == "bf16" else ""
     for pattern, new in (
+        # In this order: `float16` is part of `bfloat16`, and the bare 16 of `16-mixed` comes last.
         (r"b?float16", f"{brain}float{bits}"),
         (r"b?fp16|bf16", f"{'bf' if brain else 'fp'}{bits}"),
         (r"half", value),
@@ -211,6 +213,7 @@ def _own_key(settings: Settings, name: str, value: object) -> str:
     found = settings.values.get(name)
     if found is None or found.origin != "stated":
         return ""
+    # An option that is a flag takes no value: `--qk-layernorm true` would not parse.
     if isinstance(value, bool) and (not isinstance(found.value, bool) or found.key.startswith("-")):
         return ""
     if name in ("dtype", "loss_scale"):  # several keys, or one that must go

@@ -19,6 +19,7 @@ RECORD = object()
 """Stands for a call whose keyword arguments are the value."""
 FUNCTION_NOTE = "settings of the function"
 MAX_DEPTH = 40
+MAX_CHARS = 2_000_000
 
 
 def read_python(text: str) -> Iterator[Document]:
@@ -31,6 +32,8 @@ def read_python(text: str) -> Iterator[Document]:
         ValueError: It is no Python, with the line.
     """
     try:
+        if len(text) > MAX_CHARS:  # a tree of syntax takes 200 times the memory of its text
+            raise ValueError(f"more than {MAX_CHARS:,} characters of Python, as no config has")
         yield from read_module(ast.parse(text))
     except SyntaxError as error:
         raise ValueError(f"line {error.lineno}: not valid Python ({error.msg})") from error
@@ -80,6 +83,8 @@ class PythonReader:
 
     def __init__(self, names: dict[str, object] | None = None) -> None:
         self.names: dict[str, object] = names or {}
+        self.numbers = {n: v for n, v in self.names.items() if isinstance(v, int | float)}
+        """Those of the names that arithmetic can use."""
         self.tree: dict[str, object] = {}
         self.lines: dict[PathKey, int] = {}
         self.sure = True
@@ -146,6 +151,9 @@ class PythonReader:
         # Inside a branch a name keeps the value that it has outside of it.
         if len(path) == 1 and (self.sure or path[0] not in self.names):
             self.names[path[0]] = found
+            self.numbers.pop(path[0], None)
+            if isinstance(found, int | float):
+                self.numbers[path[0]] = found
         self.store((*prefix, *path), found, value)
 
     def call(self, node: ast.Call, prefix: PathKey) -> None:
@@ -252,11 +260,8 @@ class PythonReader:
 
     def computed(self, node: ast.expr) -> object:
         """Return constant arithmetic, with the names that are known."""
-        names = {
-            name: value for name, value in self.names.items() if isinstance(value, int | float)
-        }
         try:
-            return calculate(node, names, self.looked_up)
+            return calculate(node, self.numbers, self.looked_up)
         except (ValueError, TypeError, ArithmeticError):
             return UNKNOWN
 

@@ -1,16 +1,18 @@
 """Which syntax a text is written in, and its documents."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
 from trimtab.configs.arguments import argument_tree, spelled_options
-from trimtab.configs.document import Document
+from trimtab.configs.document import MAX_DEPTH, MAX_DOCUMENTS, MAX_KEYS, Document
 from trimtab.configs.interpolation import interpolate
 from trimtab.configs.python_source import read_python
 from trimtab.configs.shell_source import expand, read_shell
 from trimtab.configs.text_sources import read_assignments, read_json, read_toml
+from trimtab.configs.values import LARGEST
 from trimtab.configs.yaml_source import read_yaml
 
 __all__ = ["SUFFIXES", "documents"]
@@ -55,11 +57,45 @@ def documents(name: str, text: str, *, stored_config: bool = True) -> Iterator[D
     if not text.strip():
         raise ValueError("the file is empty")
     syntax = BY_SUFFIX.get(PurePath(name).suffix.lower()) or guess(text)
-    for document in READERS[syntax](text):
+    for number, document in enumerate(READERS[syntax](text)):
+        if number >= MAX_DOCUMENTS:
+            raise ValueError(f"more than {MAX_DOCUMENTS:,} configs in one file")
+        document = replace(document, tree=bounded(document.tree))
         found = without_argument_list(document)
         if found is document and stored_config:
             found = without_config_key(document)
         yield replace(found, tree=interpolate(found.tree))
+
+
+def bounded(tree: Mapping[str, object]) -> dict[str, object]:
+    """Return a tree whose size, depth and numbers are such that all after it can count on them.
+
+    A whole number beyond every float becomes infinity: Python refuses to print one of more than
+    4300 digits, and `0xff…` writes one in a line.
+
+    Raises:
+        ValueError: It nests more than `MAX_DEPTH` levels deep, or has more than `MAX_KEYS` keys.
+    """
+    num_keys = 0
+
+    def within(node: object, depth: int) -> object:
+        nonlocal num_keys
+        if isinstance(node, dict | list) and depth >= MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
+        if isinstance(node, dict):
+            num_keys += len(node)
+            if num_keys > MAX_KEYS:
+                raise ValueError(f"more than {MAX_KEYS:,} keys, as no config has")
+            return {str(key): within(value, depth + 1) for key, value in node.items()}
+        if isinstance(node, list):
+            return [within(value, depth + 1) for value in node]
+        if isinstance(node, int) and abs(node) > LARGEST:
+            return math.inf if node > 0 else -math.inf
+        return node
+
+    found = within(dict(tree), 0)
+    assert isinstance(found, dict)
+    return found
 
 
 def guess(text: str) -> str:

@@ -2,9 +2,10 @@
 
 import json
 import re
-import tomllib
 
-from trimtab.configs.document import Document, PathKey
+from trimtab.bounded_toml import read_toml_text
+from trimtab.configs.document import MAX_DEPTH, Document, PathKey
+from trimtab.configs.values import MAX_CHARS
 
 __all__ = ["read_assignments", "read_json", "read_toml"]
 
@@ -25,13 +26,13 @@ def read_json(text: str) -> Document:
     """
     try:
         try:
-            tree = json.loads(text)
+            tree = json.loads(text, parse_int=whole)
         except json.JSONDecodeError as error:
             # Strict JSON first: the lenient pass costs two regular expressions over the whole text.
             bare = STRING_OR_COMMENT.sub(lambda m: m[0] if m[0].startswith('"') else " ", text)
             bare = TRAILING_COMMA.sub(lambda m: m[1] or "", bare)
             try:
-                tree = json.loads(bare)
+                tree = json.loads(bare, parse_int=whole)
             except json.JSONDecodeError:
                 raise ValueError(f"line {error.lineno}: not valid JSON ({error.msg})") from error
     except RecursionError as error:
@@ -45,6 +46,11 @@ def read_json(text: str) -> Document:
     return Document(tree, "json", key_lines(text, tree))
 
 
+def whole(digits: str) -> int | float:
+    """Return a whole number; int() refuses thousands of digits, and no setting has as many."""
+    return int(digits) if len(digits) <= MAX_CHARS else float(digits)
+
+
 def read_toml(text: str) -> Document:
     """Read TOML.
 
@@ -52,10 +58,8 @@ def read_toml(text: str) -> Document:
         ValueError: It is no TOML; the message has the line.
     """
     try:
-        tree = tomllib.loads(text)
-    except RecursionError as error:
-        raise ValueError("TOML nested too deeply") from error
-    except tomllib.TOMLDecodeError as error:
+        tree = read_toml_text(text)
+    except ValueError as error:
         raise ValueError(f"not valid TOML ({error})") from error
     return Document(tree, "toml", key_lines(text, tree))
 
@@ -83,6 +87,8 @@ def read_assignments(text: str) -> Document:
         if not (found := ASSIGNMENT.fullmatch(bare)):
             continue
         path = (*section, *block, *(part for part in re.split(r"[./]", found[1]) if part))
+        if len(path) > MAX_DEPTH:
+            raise ValueError(f"line {row}: a name of more than {MAX_DEPTH} parts")
         put(tree, path, plain(found[2]))
         lines[path] = row
     done = {key: filled(value, tree) for key, value in tree.items()}
@@ -106,7 +112,7 @@ def plain(text: str) -> object:
     listed = f"[{text[1:-1]}]" if text.startswith("(") and text.endswith(")") else text
     try:
         return json.loads(listed.replace("'", '"'))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {"True": True, "False": False, "None": None}.get(text, text.strip("'\""))
 
 

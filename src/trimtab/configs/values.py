@@ -4,9 +4,12 @@ import ast
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping
 
 __all__ = [
+    "LARGEST",
+    "MAX_CHARS",
     "NO",
     "YES",
     "arithmetic",
@@ -20,6 +23,10 @@ __all__ = [
     "unresolved",
 ]
 
+LARGEST = sys.float_info.max
+"""The largest float; a whole number beyond it is treated as infinity."""
+MAX_CHARS = 400
+"""A longer text is no number: patterns of digits take quadratic time on digits that go on."""
 YES, NO = True, False
 """Names for settings that are set to a flag."""
 NUMBER = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?")
@@ -55,12 +62,17 @@ def number(value: object) -> float | int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
+        # Whatever counts with it takes a float, and beyond the largest there is only infinity.
+        if abs(value) > LARGEST:
+            return math.inf if value > 0 else -math.inf
         return value
     if isinstance(value, list | tuple) and len(value) == 1:
         return number(value[0])
     if not isinstance(value, str):
         return None
     text = value.strip().strip("'\"")
+    if len(text) > MAX_CHARS:
+        return None
     if NUMBER.fullmatch(text):
         found = float(text.replace("_", ""))
         plain = "." not in text and "e" not in text.lower()
@@ -170,7 +182,8 @@ def duration(value: object) -> tuple[float, str] | None:
         amount = finite(value["value"])
         unit = str(value.get("unit", ""))
         return None if amount is None else (float(amount), unit_of(unit))
-    if isinstance(value, str) and (found := DURATION.fullmatch(value.strip())):
+    short = isinstance(value, str) and len(value) <= MAX_CHARS
+    if short and (found := DURATION.fullmatch(str(value).strip())):
         amount = float(found[1].replace("_", ""))
         if not math.isfinite(amount):
             return None

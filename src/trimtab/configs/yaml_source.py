@@ -21,7 +21,7 @@ def read_yaml(text: str) -> Iterator[Document]:
     """
     try:
         # The composer recurses in C, where too deep a nesting may end the process.
-        refuse_depth(text)
+        refuse_size(text)
         for root in filter(None, yaml.compose_all(text, Loader=LOADER)):
             builder = Builder()
             tree = builder.build(root, ())
@@ -38,10 +38,15 @@ def read_yaml(text: str) -> Iterator[Document]:
         raise ValueError("YAML nested too deeply") from error
 
 
-def refuse_depth(text: str) -> None:
-    """Raise where nodes are nested too deeply, before the composer recurses into them."""
+def refuse_size(text: str) -> None:
+    """Raise where nodes are nested too deeply or too many, before the composer makes them.
+
+    A node takes a kilobyte of memory.
+    """
     depth = 0
-    for event in yaml.parse(text, Loader=LOADER):
+    for number, event in enumerate(yaml.parse(text, Loader=LOADER)):
+        if number > 4 * MAX_LEAVES:  # keys, values and the marks of what holds them
+            raise ValueError(f"more than {MAX_LEAVES} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

@@ -243,11 +243,20 @@ class _Job:
         if not self.state_path.exists():  # ended before its first note
             return
         state = cast("_JobState", load_state(self.state_path))
-        if state.get("schema") != 2 or state["of"] != self._described():
+        if state.get("schema") != 2 or state.get("of") != self._described():
             raise ReadError(
                 f"{self.state_path}: was noted on other data or settings; leave out --resume to"
                 " start from the beginning"
             )
+        try:
+            self._take_state(state)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise ReadError(
+                f"{self.state_path}: holds a damaged state of a scan; leave out --resume and take"
+                " it away to start from the beginning"
+            ) from error
+
+    def _take_state(self, state: _JobState) -> None:
         self.next_file, self.cursor, self.under_way = (
             state["next_file"],
             state["cursor"],

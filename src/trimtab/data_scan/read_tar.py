@@ -83,11 +83,18 @@ class TarShard:
                         readable = readable and found is not None
                         text = text or found or b""
                     self._check_end(metered, tar.offset)
-            except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-                where = "" if key is None else f" behind sample {key}"
+            except (
+                tarfile.TarError,
+                OSError,
+                EOFError,
+                ValueError,
+                OverflowError,
+                RecursionError,  # a header that describes a header that describes …
+            ) as error:
+                where = "" if key is None else f" behind sample {key[:200]!r}"
                 raise ReadError(
-                    f"{self.path}: cannot be read as a tar shard{where} ({error}); write the"
-                    " shard again"
+                    f"{self.path}: cannot be read as a tar shard{where}"
+                    f" ({str(error)[:200]}); write the shard again"
                 ) from error
         if key is not None:
             yield text if readable else None, self._origin
@@ -113,7 +120,8 @@ class TarShard:
         lower = member.name.lower()
         if not lower.endswith((*_TEXTS, ".json")):
             return b""
-        if member.size > MAX_DOC_BYTES:
+        # A sparse member of a few bytes stands for as many zeros as it likes.
+        if member.size > MAX_DOC_BYTES or member.issparse():
             return None
         file = tar.extractfile(member)
         raw = file.read() if file is not None else b""

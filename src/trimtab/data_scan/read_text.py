@@ -13,7 +13,7 @@ from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Unit,
 from trimtab.data_scan.unpack import open_data
 from trimtab.errors import ReadError
 
-__all__ = ["ORIGINS", "JsonLines", "PlainText", "Records", "load_json", "opened"]
+__all__ = ["ORIGINS", "TEXT_FIELDS", "JsonLines", "PlainText", "Records", "load_json", "opened"]
 
 ORIGINS = (
     "source",
@@ -30,7 +30,16 @@ ORIGINS = (
 )
 """Names under which mixtures of several corpora say which of them a document is from."""
 _LOOKED_FOR_ORIGIN = 64
-_FIELDS = ("text", "content", "raw_content", "body", "document", "article", "code", "output")
+_LONG_RECORD_BYTES = 1 << 23
+_MOST_VALUES = {
+    (b"{", b"[", b'",', b'":'): 4_000_000,
+    (b" ,", *(f"{digit},".encode() for digit in range(10))): 16_000_000,
+}
+"""Marks of values, and how many a record of over 8 MiB may have: documents of that length hold text
+and few values, while `{}`, two bytes, takes 64 of memory."""
+TEXT_FIELDS = ("text", "content", "raw_content", "body", "document", "article", "code")
+"""Usual names of the text of a document."""
+_FIELDS = (*TEXT_FIELDS, "output")
 
 
 @contextmanager
@@ -183,13 +192,19 @@ def load_json(raw: bytes) -> object:
     """Return the document; what only Python's own reader takes (NaN, lone surrogates) is taken too.
 
     Raises:
-        ValueError: It is no JSON.
+        ValueError: It is no JSON, or holds more values than a record of text does.
         RecursionError: It nests too deep.
     """
+    if len(raw) > _LONG_RECORD_BYTES:
+        for marks, most in _MOST_VALUES.items():
+            if sum(map(raw.count, marks)) > most:
+                raise ValueError("more values than a record of text has")
     try:
         # orjson is several times faster, and refuses what Python's own reader takes.
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
+        if len(raw) > _LONG_RECORD_BYTES:  # Python's own reader would take eight times the memory
+            raise
         return json.loads(raw)
 
 

@@ -3,15 +3,17 @@
 Nothing is unpickled.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Elements, Unit
+from trimtab.data_scan.block import BLOCK_BYTES, MAX_DOC_BYTES, DataBlock, Elements, Unit
 from trimtab.errors import ReadError
 
 __all__ = ["Tokens", "megatron", "npy", "raw_bin"]
@@ -23,6 +25,17 @@ _INTEGERS = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 _LLM_C = {20240520: "<u2", 20240801: "<u4"}
 """Magic numbers of llm.c's data files (dev/data/data_common.py): GPT-2 tokens, Llama-3 tokens."""
 _LLM_C_HEADER_BYTES = 1024
+_NO_HEADER = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    RecursionError,
+    TokenError,
+)
+"""What numpy raises at a header that is damaged; its text is a Python literal."""
 
 
 @dataclass
@@ -181,7 +194,8 @@ def npy(path: Path, context: int) -> Tokens:
             )
             shape, fortran, dtype = header(file)
             offset = file.tell()
-    except (OSError, ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+            size_bytes = path.stat().st_size - offset
+    except _NO_HEADER as error:
         why = (
             error.strerror
             if isinstance(error, OSError) and error.strerror
@@ -197,9 +211,22 @@ def npy(path: Path, context: int) -> Tokens:
             f"{path}: holds {dtype} of shape {shape}; expected integer tokens [tokens] or [samples,"
             " length], in C order"
         )
+    # Python's integers: a product of numpy's would wrap around, and fit again.
+    num = math.prod(map(int, shape))
+    if num * dtype.itemsize > size_bytes:
+        raise ReadError(
+            f"{path}: holds {size_bytes:,} bytes of tokens, its header asks for"
+            f" {str(num * dtype.itemsize)[:24]}; the copy is not whole"
+        )
     if len(shape) == 2:
         context = max(int(shape[1]), 1)
-    return Tokens(path, dtype, offset, int(np.prod(shape, dtype=np.int64)), context)
+        if context * dtype.itemsize > MAX_DOC_BYTES:
+            raise ReadError(
+                f"{path}: a row is {context * dtype.itemsize >> 20:,} MiB long, at most"
+                f" {MAX_DOC_BYTES >> 20} are read at once; save it as one dimension, and give the"
+                " length of a sample with --context"
+            )
+    return Tokens(path, dtype, offset, num, context)
 
 
 def raw_bin(path: Path, context: int, dtype: str | None) -> Tokens:

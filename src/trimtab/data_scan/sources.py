@@ -137,6 +137,11 @@ def open_source(path: Path, reading: ReadSettings) -> tuple[str, BlockReader]:
         return "megatron", megatron(path, tokens)
     if suffix == ".npy":
         return "npy", npy(path, tokens)
+    if suffix == ".npz":
+        raise ReadError(
+            f"{path}: an .npz is an archive of arrays, and does not say which of them training"
+            " reads; save the tokens with numpy.save as .npy"
+        )
     if suffix == ".bin":
         return "tokens", raw_bin(path, tokens, reading.dtype)
     if suffix in _TABLES:

@@ -6,18 +6,21 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
+from trimtab.durable import sync_folder
 from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["load_state", "save_state"]
 
 
 def save_state(path: Path, state: Mapping[str, object]) -> None:
-    """Write a state; a kill at any time leaves the old one or the new one.
+    """Write a state; a kill or a power cut leaves the old one or the new one.
 
     Raises:
         ConfigError: It cannot be written.
@@ -32,6 +35,7 @@ def save_state(path: Path, state: Mapping[str, object]) -> None:
             # Without it the rename may reach the disk before the data.
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise ConfigError(
             f"{path}: the state cannot be written ({error.strerror}); choose another --state"
@@ -45,7 +49,7 @@ def load_state(path: Path) -> dict[str, Any]:
         ReadError: There is none, or it is damaged.
     """
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+        with path.open("rb") as file, _loaded(path, file) as saved:
             state = _put_arrays(json.loads(saved["json"].tobytes()), saved)
     except OSError as error:
         raise ReadError(f"{path}: cannot be read ({error.strerror or 'damaged'})") from error
@@ -55,6 +59,12 @@ def load_state(path: Path) -> dict[str, Any]:
         KeyError,
         AttributeError,
         EOFError,
+        RuntimeError,  # an encrypted member; also nesting beyond measure
+        NotImplementedError,
+        MemoryError,
+        OverflowError,
+        SyntaxError,
+        TokenError,
         zlib.error,
         zipfile.BadZipFile,
     ) as error:
@@ -65,6 +75,21 @@ def load_state(path: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or "accounts" not in state:
         raise ReadError(f"{path}: holds no state of a scan")
     return state
+
+
+def _loaded(path: Path, file: BinaryIO) -> NpzFile:
+    """Open an archive of arrays whose members are stored, as `save_state` writes them.
+
+    Raises:
+        ValueError: It is none, or one that unpacks to more than its size.
+    """
+    with zipfile.ZipFile(file) as archive:
+        if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+            raise ValueError("it unpacks to more than its size")
+    file.seek(0)
+    saved = np.load(file, allow_pickle=False)
+    assert isinstance(saved, NpzFile)
+    return saved
 
 
 def _take_arrays(value: object, arrays: dict[str, NDArray[np.generic]]) -> object:

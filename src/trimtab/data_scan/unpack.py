@@ -21,7 +21,7 @@ from trimtab.errors import ReadError
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["open_data"]
+__all__ = ["check_regular", "open_data"]
 
 MAX_EXPANSION = 100
 """What unpacks to more than this many times what was read so far, and to more than
@@ -31,6 +31,8 @@ MAX_SMALL_BYTES = 1 << 26
 _READ_BYTES = {"gzip": 1 << 16, "xz": 1 << 16, "bzip2": 1 << 16, "zstd": 1 << 12}
 """Packed bytes given to a decoder at once. That of zstd knows no limit on what it returns: 4 KiB
 can make 128 MiB."""
+_XZ_MEMORY_BYTES = 1 << 28
+"""The header of an .xz asks for its dictionary: `xz -9` for 64 MiB, a hostile one for 4 GiB."""
 _PIECE_BYTES = 1 << 20
 _MAGIC = (
     (b"\x1f\x8b", "gzip"),
@@ -51,6 +53,24 @@ class _Decoder(Protocol):
     def decompress(self, data: bytes, max_length: int = ..., /) -> bytes: ...
 
 
+def check_regular(path: Path) -> None:
+    """Refuse what is no file with an end.
+
+    Raises:
+        ReadError: It is missing, or a pipe, a device or a directory.
+    """
+    try:
+        regular = stat.S_ISREG(path.stat().st_mode)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ReadError(f"{path}: cannot be read ({why}); give a file of data") from error
+    if not regular:
+        raise ReadError(
+            f"{path}: not a regular file but a pipe, socket, device or directory; write the"
+            " data to a file and give that"
+        )
+
+
 @contextmanager
 def open_data(path: Path) -> Iterator[io.BufferedIOBase]:
     """Open a file of data for reading, unpacked as its first bytes say.
@@ -59,12 +79,8 @@ def open_data(path: Path) -> Iterator[io.BufferedIOBase]:
         ReadError: It is missing, may not be read, is a pipe or a device, or, while it is read: it
             ends in the middle, is damaged, goes on behind its end, or unpacks beyond measure.
     """
+    check_regular(path)
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ReadError(
-                f"{path}: not a regular file but a pipe, socket, device or directory; write the"
-                " data to a file and give that"
-            )
         raw = path.open("rb")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
@@ -167,7 +183,7 @@ class _Unpacked(io.RawIOBase):
 def _decoder(form: str) -> _Decoder:
     makers: dict[str, Callable[[], _Decoder]] = {
         "gzip": lambda: zlib.decompressobj(31),
-        "xz": lzma.LZMADecompressor,
+        "xz": lambda: lzma.LZMADecompressor(memlimit=_XZ_MEMORY_BYTES),
         "bzip2": bz2.BZ2Decompressor,
         # It takes no `max_length`, and is never given one.
         "zstd": lambda: cast("_Decoder", zstandard.ZstdDecompressor().decompressobj()),

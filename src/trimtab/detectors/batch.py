@@ -26,7 +26,7 @@ __all__ = ["BatchDetector", "BatchState"]
 
 @dataclass(frozen=True)
 class Statistic:
-    """What is usual of one statistic, and the episode under way."""
+    """Level and spread of one statistic, and the episode under way."""
 
     level: float = 0.0
     distance: float = 0.0
@@ -83,11 +83,13 @@ class BatchDetector:
         return BatchState(tuple(statistics)), tuple(found)
 
     def _take(self, i: int, s: Statistic, y: float, row: Row) -> tuple[Statistic, Finding | None]:
+        # The first row is the level: from 0 the distance would start with the value itself.
         if s.num_rows == 0:
             return Statistic(level=y, num_rows=1), None
         spread = max(MEAN_DEVIATION_TO_SIGMA * s.distance, self.floor)
         z = abs(y - s.level) / spread
         if s.onset_row >= 0:
+            # Level and spread stay frozen here: an odd stretch must not become its own measure.
             return self._follow(i, s, y, z, row)
         if s.num_rows >= self.min_rows and z > self.threshold_sigma:
             s = changed(
@@ -104,8 +106,10 @@ class BatchDetector:
                 worst_step=row.step,
             )
             return s, self._finding(i, s, row, "open")
+        # The weight of a row is 1/n: the spread is a plain mean at first, an exponential one later.
         n = min(s.num_rows, self.memory_rows)
         move = y - s.level
+        # Below that the spread is not known well enough to clip by.
         if n >= self.min_rows:
             move = math.copysign(min(abs(move), 3 * spread), move)
         return (
@@ -127,9 +131,11 @@ class BatchDetector:
             s = changed(s, last_row=row.index, last=row.step)
         if z > s.worst_z:
             s = changed(s, worst=y, worst_z=z, worst_row=row.index, worst_step=row.step)
+        # One row within the band may lie there by chance between two odd ones.
         if s.num_calm >= 3:
             return changed(s, onset_row=-1), self._finding(i, s, row, "back")
         if s.age >= self.timeout_rows:
+            # A new data mix may have another spread too, so both are learned again.
             return Statistic(level=y, num_rows=1), self._finding(i, s, row, "accepted")
         return s, None
 

@@ -41,10 +41,12 @@ def fold(
     full = len(y) // size
     if not full:
         return [], y, first
+    # All blocks in one sort: a call of `median` for each costs more than the sort.
     values = medians(np.array(y[: full * size]).reshape(full, size))
     blocks: list[Block] = []
     for k, value in enumerate(values):
         begin = k * size - len(waiting)
+        # The first block may have begun in rows of an earlier call; `first` holds that place.
         if begin > 0:
             first = series.place(begin)
         last = series.place(begin + size - 1)

@@ -24,17 +24,22 @@ from trimtab.detectors.contract import Finding, Row, Rows, changed
 
 __all__ = ["ClipPhaseDetector", "ClipPhaseState"]
 
+# The standard error of a share of 100 rows is 5 points at most: sqrt(0.25 / 100).
 _MIN_ROWS = 100
+# From a share near 0, four clipped rows in a row would pass the bound: a burst, not a phase.
 _MIN_PHASE = 16
+# Were both shares known, such a sum would pass it by chance once in e^13 = 440,000 rows or less
+# often (Lorden, 1971, on Page's sum).
 _BOUND = 13.0
 _HIGH_SHARE = 0.25
+# Below it an eighth of the share differs by too few clipped rows to be told apart.
 _LEAST_SHARE = 0.1
 _NORM_RISE = math.log(1.5)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One sum.
+    """One of the two sums of log-likelihood ratios.
 
     `clips`, `rows` and `norms` (sum of log grad norms) count from the row where it left zero.
     """
@@ -81,6 +86,7 @@ class ClipPhaseDetector:
         if state.rows < _MIN_ROWS:
             return s, ()
         # rows that may belong to the next phase do not count for this one
+        # The 0.5 and 1 keep the share off 0 and 1, where a log-likelihood has no value.
         share = (state.clips - state.up.clips + 0.5) / (state.rows - state.up.rows + 1.0)
         up = _add(s.up, (x, norm), share, min(0.95, share + 0.3), row)
         down = _add(s.down, (x, norm), share, share / 8, row) if share >= _LEAST_SHARE else _Side()
@@ -89,6 +95,7 @@ class ClipPhaseDetector:
             surely = side is down or side.clips >= _HIGH_SHARE * side.rows
             bound = _BOUND if surely else 4 * _BOUND
             if side.total > bound and side.rows >= _MIN_PHASE:
+                # The phase keeps its rows since the onset; from zero it is blind for 100 rows.
                 fresh = ClipPhaseState(clips=side.clips, rows=side.rows, norms=side.norms)
                 return fresh, (self._finding(s, side, share, row),)
         return s, ()
@@ -111,6 +118,7 @@ class ClipPhaseDetector:
             few = (s.clips + 0.5) / (s.rows + 1.0) < _LEAST_SHARE and s.rows >= _MIN_ROWS
             end = int(clipped[np.searchsorted(clipped, at)])
             if few and end > at and s.up == s.down == _Side():
+                # A loop: np.sum adds in another order, and `update` gives the last bit, too.
                 total = s.norms
                 for norm in norms[at:end]:
                     total += math.log(norm) if 0 < norm < math.inf else math.nan
@@ -153,6 +161,8 @@ def _add(side: _Side, logged: tuple[float, float], share: float, other: float, r
     It stays at zero where the row agrees with the phase so far.
     """
     x, norm = logged
+    # A share x between 0 and 1 is a mean over several steps; it weighs as one coin, so a row that
+    # averages is judged too carefully, never too boldly.
     gain = x * math.log(other / share) + (1 - x) * math.log((1 - other) / (1 - share))
     total = side.total + gain
     if total <= 0:

@@ -1,4 +1,4 @@
-"""How sure an incident is, calibrated: of those said with 0.8, about 80 % are right.
+"""Calibrated confidence of an incident: of those with a confidence of 0.8, about 80 % are right.
 
 One table per group of rules: P(right) against the score of the leading finding, straight lines in
 between on the logarithm of the score. Fitted on simulated runs, seeds 0-5
@@ -32,6 +32,7 @@ are right; it was not checked on logs that were kept apart."""
 
 def rule_group(detector: str) -> str:
     """Return the group of rules that a detector belongs to, by its name as findings give it."""
+    # Its score is infinite, so it has no place on a table over scores.
     if detector == "non-finite":
         return "certain"
     if detector in ("spike", "excerpt"):
@@ -49,5 +50,6 @@ def calibrated(detector: str, score: float) -> float:
     steps = CONFIDENCE.get(group)
     if steps is None:
         return _UNFITTED
+    # `score > 0` is False for NaN, which `max` would let through.
     x = math.log(max(score, 1e-3)) if score > 0 else math.log(1e-3)
     return float(np.interp(x, [math.log(s) for s, _ in steps], [p for _, p in steps]))

@@ -148,7 +148,7 @@ _NONE = Series((), (), (), ())
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One detector's claim.
+    """One report of a detector on one signal.
 
     A lasting condition is reported when it opens, once more if it turns worse, and when it closes
     (`closed`); all tellings share `key`, and the later one replaces the earlier.
@@ -264,6 +264,7 @@ def finite_of(i: int, rows: Row | Rows, *, above: float = -math.inf) -> Series:
             return _NONE
         return Series((rows.index,), (rows.step,), (value,), (value,))
     column = rows.values[:, i]
+    # An absent value is NaN in `Rows`, so the finite test covers the mask as well.
     usable = np.isfinite(column) & (column > above)
     values = column[usable].tolist()
     return Series(rows.index[usable].tolist(), rows.step[usable].tolist(), values, values)
@@ -274,6 +275,7 @@ def changed(state: StateT, **fields: object) -> StateT:
 
     For frozen dataclasses without slots and without `__post_init__`, which is not called.
     """
+    # `replace` calls __init__ and looks up every field; the judge does this for each row.
     new = object.__new__(type(state))
     new.__dict__.update(state.__dict__, **fields)
     return new
@@ -286,6 +288,7 @@ def state_to_json(state: object) -> Any:
     """
     if dataclasses.is_dataclass(state) and not isinstance(state, type):
         return {f.name: state_to_json(getattr(state, f.name)) for f in dataclasses.fields(state)}
+    # The dtype is kept, so that a state read back equals the one that was saved.
     if isinstance(state, np.ndarray):
         return {
             "dtype": str(state.dtype),
@@ -294,6 +297,7 @@ def state_to_json(state: object) -> Any:
         }
     if isinstance(state, tuple | list):
         return [state_to_json(x) for x in state]
+    # JSON has no NaN and no Inf, and strict parsers refuse those that Python writes.
     if isinstance(state, float) and not math.isfinite(state):
         return "nan" if math.isnan(state) else ("inf" if state > 0 else "-inf")
     if isinstance(state, Mapping):
@@ -314,6 +318,7 @@ def state_from_json(template: StateT, data: Any) -> StateT:
 def _from_json(template: Any, data: Any, where: str) -> Any:
     if dataclasses.is_dataclass(template) and not isinstance(template, type):
         names = {f.name for f in dataclasses.fields(template)}
+        # Never filled up with defaults: half a state of another version would judge wrongly.
         if not isinstance(data, dict) or set(data) != names:
             raise ReadError(
                 f"{where}: fields do not match {type(template).__name__}; it was saved by another"
@@ -326,6 +331,7 @@ def _from_json(template: Any, data: Any, where: str) -> Any:
         flat = [float(x) if isinstance(x, str) else x for x in data["data"]]
         return np.asarray(flat, dtype=np.dtype(data["dtype"])).reshape(data["shape"])
     if isinstance(template, tuple):
+        # One entry per signal: another length means another list of signals.
         if template and dataclasses.is_dataclass(template[0]) and len(template) != len(data):
             raise ReadError(
                 f"{where}: {len(data)} entries, expected {len(template)}; start the detector anew"
@@ -335,6 +341,7 @@ def _from_json(template: Any, data: Any, where: str) -> Any:
                 _from_json(t, d, f"{where}[{i}]")
                 for i, (t, d) in enumerate(zip(template, data, strict=True))
             )
+        # Windows grow with the run, so a fresh template says nothing about their length.
         return tuple(
             float(x) if isinstance(x, str) and x in ("nan", "inf", "-inf") else x for x in data
         )

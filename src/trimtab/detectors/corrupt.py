@@ -57,7 +57,7 @@ class CorruptDetector:
         return CorruptState((Largest(),) * len(self.signals))
 
     def update(self, state: CorruptState, row: Row) -> tuple[CorruptState, tuple[Finding, ...]]:
-        """Judge one row; NaN and Inf are for `non-finite` to tell, and change nothing here."""
+        """Judge one row; NaN and Inf are ignored here, because `non-finite` reports them."""
         if not row.present.any():
             return state, ()
         largest, found = list(state.largest), list[Finding]()
@@ -72,9 +72,11 @@ class CorruptDetector:
         if self.signals[i] == _COUNT:
             broken = value > 0
         else:
+            # Adam's moments start at 0, and any value is infinitely larger than that.
             known = s.num_rows >= self.min_rows and s.highest > 0
             broken = known and value > self.ratios[i] * s.highest
         if not broken:
+            # Only sound readings raise the mark; a damaged one would hide all that follow.
             s = changed(s, highest=max(s.highest, value), num_rows=s.num_rows + 1)
             if s.onset_row < 0:
                 return s, None
@@ -113,6 +115,7 @@ class CorruptDetector:
             end=row.step if closed else None,
             value=s.value,
             expected=s.highest,
+            # The ratio may be 1e28; rules that cap their scores cap them at 99.
             score=99.0,
             closed=closed,
             text=what + (", over" if closed else ""),

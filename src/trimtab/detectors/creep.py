@@ -43,6 +43,7 @@ __all__ = ["CreepDetector", "CreepState"]
 
 Floats = NDArray[np.float64]
 
+# 24 means of four blocks, from which the spread of noise that follows itself is taken.
 _NOISE_BLOCKS = 96
 _LEVEL_BLOCKS = 24
 _MIN_BLOCKS = 24
@@ -50,7 +51,10 @@ _TREND_BLOCKS = 48
 _BEFORE_BLOCKS = 4
 _DAMP = 0.7
 """Share of the downward trend that is believed: curves flatten."""
+# Page's sum is fastest for a shift of twice its allowance: 2.5 sigma of a block. Smaller ones show
+# in larger blocks, whose sigma is smaller.
 _ALLOWANCE = 1.25
+# Two blocks at the cap make 2 * (6 - 1.25) = 9.5, just above the threshold; one never does.
 _CAP = 6.0
 _HOLD_BLOCKS = 64
 _SETTLE_BLOCKS = 8
@@ -62,7 +66,9 @@ _MOVING_SHARE = 0.2
 _WAVE_SHARE = 0.05
 """A rise of the loss below this share that went back by itself is a note."""
 _DOUBLED = math.log(2.0)
+# Per block: half in some 350 blocks, so a wave early in a run does not deafen it for good.
 _FORGET = 0.998
+# In thresholds: one enormous wave may raise the bar only so far.
 _MAX_USUAL = 4.0
 
 
@@ -189,6 +195,7 @@ class CreepDetector:
             sums[k], how = self._add(i, sums[k], block, NEGLIGIBLE * start)
             if how:
                 s = sums[k]
+                # Made before `_settled` empties the sum that the finding describes.
                 found = self._finding(i, k, s, block, how, c.lowest)
                 findings.append(found)
                 if how != "open":
@@ -236,6 +243,7 @@ class CreepDetector:
             # a wave that came back by itself raises the bar for the next; it is forgotten slowly
             usual = max(s.usual * _FORGET, came)
             return changed(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
+        # The peak of the sum before, or the 0 of a fresh one, may lie above all that follows.
         if s.total == 0.0:
             s = replace(s, peak=-math.inf)
         s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
@@ -268,11 +276,14 @@ class CreepDetector:
 
     def _matters(self, i: int, s: Sum, least: float) -> bool:
         """Whether the last three blocks are higher than expected, and than before, by enough."""
+        # Three, so that a median of them survives one wild block.
         if len(s.held) < 3:
             return False
         level = median(s.held[-3:, 0])
+        # A sum also fills with blocks that are each barely too high: the level must be off, too.
         if level - s.expected < self.min_sigma * s.sigma:
             return False
+        # Above the last blocks as well: a loss that falls slower than expected has not risen.
         rise = level - max(s.expected, s.before)
         if SIGNAL_BY_NAME[self.signals[i]].scale == "log":
             return rise > self.min_log
@@ -294,6 +305,7 @@ class CreepDetector:
         signal = SIGNAL_BY_NAME[self.signals[i]]
         log = signal.scale == "log"
         expected, value = (math.exp(s.expected), math.exp(s.peak)) if log else (s.expected, s.peak)
+        # Only after the settling blocks is it known whether the rise went on.
         moving = how == "accepted" and _still_moving(s)
         level = median(s.held[-3:, 0])
         share = (level - s.expected) / max(abs(s.expected), 1e-12)
@@ -366,6 +378,7 @@ def _still_moving(s: Sum) -> bool:
 def _settled(s: Sum, how: str) -> Sum:
     """Return the sum at rest again: at the old level, or with its past moved to the new one."""
     if how == "back":
+        # The two blocks that were back; those of the rise itself would widen the noise.
         past = np.append(s.past, s.held[-2:, 0])
     else:
         past = np.append(

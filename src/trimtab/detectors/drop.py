@@ -30,9 +30,11 @@ __all__ = ["DropDetector", "DropState"]
 Floats = NDArray[np.float64]
 
 _PAST = 32
+# As in `creep`: 192 rows, past the steep start where every block is the lowest so far.
 _MIN_BLOCKS = 24
 _BACK_ROWS = 64
 _LR_ROWS = 64
+# Schedules by steps cut to a half or a tenth; a smooth decay of 2 % a row is no step.
 _LR_STEP = 2 / 3
 _VAL_ROWS = 1024
 _VAL_SHARE = 0.5
@@ -96,6 +98,7 @@ class DropDetector:
     def _update(self, s: DropState, rows: Row | Rows) -> tuple[DropState, tuple[Finding, ...]]:
         loss, val, lr = (finite_of(i, rows) for i in range(3))
         findings: list[Finding] = []
+        # Rows without a block still count: a validation may come without a loss in its row.
         blocks, rest, began = list[Block](), s.rows, RowPlace(s.first_row, s.first_step)
         if loss.y:
             blocks, rest, began = fold(s.rows, began, loss, self.block_rows)
@@ -151,6 +154,7 @@ class DropDetector:
         """Follow a drop that was reported, until it came back or no validation is due any more."""
         s = _lower(s, block, row)
         age = row.index - s.onset_row
+        # Half-way, since a loss that comes back often rests above its low for some blocks.
         if s.expected - block < 0.5 * (s.expected - s.low) and age <= _BACK_ROWS + self.block_rows:
             return changed(s, stage=0), [self._finding(s, row, "back")]
         # without validation losses there is nothing to wait for beyond a quick way back
@@ -163,7 +167,8 @@ class DropDetector:
     def _validated(
         self, s: DropState, val: float, row: RowPlace
     ) -> tuple[DropState, list[Finding]]:
-        """Take a validation loss; the first one after a drop says what the drop was."""
+        """Process a validation loss; the first one after a drop decides the kind of the drop."""
+        # Without a validation from before the drop it is not known whether this one fell.
         if s.stage != 2 or not math.isfinite(s.val):
             return changed(s, val=val), []
         # both relative: a validation loss lies on another level than the training loss
@@ -176,7 +181,9 @@ class DropDetector:
         """Return where the trend of the past leads, and the noise of a block around it."""
         half = len(s.past) // 2
         early, late = median(s.past[:half]), median(s.past[half:])
+        # The medians of the halves lie half a window apart: their difference over `half` blocks.
         slope = (late - early) / half
+        # The median of the late half belongs to its middle, half of `half` behind the newest block.
         expected = late + slope * half / 2
         # a loss that already jumps by this much from block to block says little by one more jump
         jump = float(np.abs(np.diff(s.past[-4:])).max())
@@ -212,6 +219,7 @@ class DropDetector:
             end=row.step if how == "back" else None,
             value=s.low,
             expected=s.expected,
+            # A loss of exactly 0 over tiny noise would print thousands of sigma.
             score=min(99.0, (s.expected - s.low) / s.noise),
             direction="down",
             closed=how != "open",
@@ -240,6 +248,7 @@ def _follow_lr(s: DropState, rates: Series, at: int, end: int) -> DropState:
         if lr < _LR_STEP * high:
             high, row = lr, rates.index[k]
         else:
+            # Fades to two thirds in 20 rows: a smooth decay keeps up with it and is no step.
             high = max(lr, high * 0.98)
     return changed(s, lr=high, lr_row=row)
 

@@ -23,12 +23,14 @@ BACK_ROWS = 16
 
 def as_it_ended(f: Finding, record: RunRecord) -> Finding:
     """Return a spike of the loss with its final state: still open, recovered late, or as it was."""
+    # Closed without an end: the detector ran out of patience, not the run.
     accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
     if accepted and f.signal == "loss":
         return _back_late(f, record)
     if f.kind != "spike" or f.signal != "loss" or f.closed:
         return f
     f = _at_its_height(f, record)
+    # Within the attempt only: what a restart did after it is no recovery.
     age = record.rows_of(int(record.attempt[f.onset_row])).stop - f.onset_row
     if age <= OPEN_ROWS:
         return f
@@ -51,6 +53,7 @@ def _at_its_height(f: Finding, record: RunRecord) -> Finding:
     value = float(since[row])
     if value <= f.value:
         return f
+    # The noise unit of the finding is not kept; score over distance gives it back.
     score = f.score * (value - f.expected) / (f.value - f.expected)
     text = f"{f.signal} {f.expected:.4g} → {value:.4g} ({score:.0f} sigma), still up"
     row += f.onset_row
@@ -77,6 +80,7 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     levels = np.median(record.columns["loss"].values[cut], axis=1)
     near = f.expected + 2 * (f.value - f.expected) / f.score
     back = np.flatnonzero(levels <= near)
+    # One low stretch within a wild phase is no recovery.
     if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
         return f
     end_row = int(cut[back[0], 0])

@@ -67,6 +67,7 @@ def _spike(
     loss: np.ndarray[tuple[int], np.dtype[np.float64]],
 ) -> Finding | None:
     peak = int(np.argmax(loss))
+    # Relative bars mean nothing for a loss that may be 0 or negative (a reward, a GAN).
     if peak == 0 or loss[:peak].min() <= 0:
         return None
     low = int(np.argmin(loss[:peak]))
@@ -79,7 +80,8 @@ def _spike(
     onset = low + 1
     last = float(loss[-1])
     back = last <= before * (1 + BACK_SHARE)
-    score = min(99.0, rise / max(noise, 0.01 * before))
+    floor = max(noise, 0.01 * before)  # zero where the loss before is the smallest float there is
+    score = min(99.0, rise / floor) if floor else 99.0
     end = int(rows[-1])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((before, float(loss[peak]), last)))
     steps = int(record.step[rows[peak]] - record.step[rows[low]])
@@ -110,6 +112,7 @@ def _start(
 ) -> list[Finding]:
     """Return the rises of the loss that begin within the first rows, one after the other."""
     y = np.log(loss + NEGLIGIBLE_SHARE * float(loss[:8].max()))
+    # Single odd batches vanish in a median of three, a blow-up does not.
     y[1:-1] = np.median(np.stack([y[:-2], y[1:-1], y[2:]]), axis=0)
     head = np.log(loss[:START_ROWS])
     noise = difference_sigma(np.diff(head))
@@ -172,12 +175,14 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
     column = record.columns.get("grad_norm")
     if column is None:
         return []
+    # 1.0 is the usual clip of public recipes; the text says that it is assumed.
     clip = record.facts.get("clip", 1.0)
     assumed = "" if "clip" in record.facts else " assumed"
     norms = column.values[rows][column.present[rows]]
     if len(norms) < 3 or not np.isfinite(norms).all() or math.isclose(clip, 0.0):
         return []
     ratios = norms / clip
+    # One row below the clip and the norm is not large in every step.
     if float(np.median(ratios)) < CLIP_RATIO or float(ratios.min()) < 1:
         return []
     first, last = int(rows[0]), int(rows[-1])
@@ -195,6 +200,7 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
             value=float(norms.max()),
             expected=clip,
             score=float(np.median(ratios)),
+            # An excerpt ends before anything could have closed.
             closed=False,
             text=(
                 f"every row is clipped {ratios.min():.0f} to {ratios.max():.0f} times (clip"

@@ -69,6 +69,7 @@ class FrozenDetector:
             if not row.present[i] or not math.isfinite(value):
                 continue
             s = signals[i]
+            # Exact on purpose: a value that moves differs in some printed digit.
             if value == s.value:
                 signals[i], found = self._repeat(
                     i, s, Series((row.index,), (row.step,), (value,), (value,)), 0, 1
@@ -131,6 +132,7 @@ class FrozenDetector:
         self, i: int, s: Frozen, series: Series, first: int, end: int
     ) -> tuple[Frozen, list[Finding]]:
         """Take the value once more, or many times: reported when the bar is reached."""
+        # The same row as if the rows had come one by one, not the last of the stretch.
         until = self._bar(i, s) - s.num_rows
         after = changed(s, num_rows=s.num_rows + end - first)
         if not 0 < until <= end - first:
@@ -152,6 +154,7 @@ class FrozenDetector:
                 first_row=place.index,
                 first_step=place.step,
                 longest=max(s.longest, s.num_rows),
+                # The first value has no change before it: NaN to value is no step.
                 least=min(s.least, step) if s.num_rows else s.least,
                 before=s.value,
             ),
@@ -160,6 +163,7 @@ class FrozenDetector:
 
     def _bar(self, i: int, s: Frozen) -> int:
         rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows
+        # A tracker that repeats values for 30 rows at a time does so again.
         return max(rows, 4 * s.longest)
 
     def _severity(self, i: int, s: Frozen, *, closed: bool) -> Severity:

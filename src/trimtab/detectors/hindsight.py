@@ -87,6 +87,7 @@ class _Rule:
 
 
 _RULES = {
+    # A norm is far noisier than a loss, hence its higher floor and bars.
     "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, ratio_alone=False),
     "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, ratio_alone=True),
 }
@@ -143,6 +144,7 @@ def _spans(record: RunRecord) -> list[slice]:
             continue
         if stub is not None and record.step[span.start] <= record.step[stub.start]:
             span = slice(stub.start, span.stop)
+        # A crash loop leaves many stubs; alone, each is too short for a level.
         stub = span if span.stop - span.start < MIN_ROWS else None
         spans.append(span)
     return spans
@@ -155,6 +157,7 @@ def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:
         return np.zeros(0, dtype=np.intp)
     values, present = column.values[span], column.present[span]
     rows = np.flatnonzero(present & np.isfinite(values) & (values > 0)) + span.start
+    # A loss that is negative or 0 in half of its rows has no ratios worth judging.
     enough = len(rows) >= max(MIN_ROWS, int(present.sum()) // 2)
     return np.asarray(rows if enough else rows[:0])
 
@@ -169,18 +172,21 @@ def _lasts(b: _Burst, rule: _Rule, bar: float) -> bool:
     """Whether a burst is more than rows of heavy-tailed noise that stand alone."""
     if b.num_over < LASTING_ROWS or not b.rose or b.height < bar * math.log(rule.lasting):
         return False
+    # The second test is for runs so noisy that even a tenfold rise is few sigma.
     return b.z > bar * PEAK_SIGMA or b.height > bar * math.log(LASTING_RATIO)
 
 
 def _towers(b: _Burst, bursts: list[_Burst], rule: _Rule, bar: float) -> bool:
     """Whether a burst stands out by ratio alone, compared with what else this run did around it."""
     tower = bar * math.log(rule.tower)
+    # Without a rise from the rows before, only the rows after it give it a level: twice the bar.
     if b.height < (tower if b.rose else 2 * tower) or not (
         b.rose or (b.first < PAST_ROWS and rule.ratio_alone)
     ):
         return False
     near = (c.height for c in bursts if abs(c.peak - b.peak) < NEAR_ROWS)
     others = sorted(near, reverse=True)
+    # The burst itself is among them: where it is the highest, this is its third companion.
     usual = others[TOWER_RANK] if len(others) > TOWER_RANK else 0.0
     return b.height > usual + bar * math.log(TOWER_FACTOR)
 
@@ -210,6 +216,7 @@ def _noise(residual: Floats) -> Floats:
     """Return the robust spread around each row: the median over five blocks."""
     num = max(1, len(residual) // NOISE_BLOCK)
     blocks = [mad_sigma(b, center=0.0) for b in np.array_split(residual, num)]
+    # A median over blocks, so that a burst does not raise the noise it is measured by.
     spread = [float(np.median(blocks[max(0, i - 2) : i + 3])) for i in range(num)]
     lengths = [len(b) for b in np.array_split(residual, num)]
     return np.repeat(np.array(spread), lengths)
@@ -229,6 +236,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
         first, last = int(group[0]), int(group[-1])
         peak = int(group[np.argmax(residual[group])])
         height = float(residual[peak])
+        # At the very start there are no rows before the burst; those before its peak must do.
         began = first if first >= LASTING_ROWS else peak
         before = y[max(0, began - PAST_ROWS) : began]
         rose = len(before) >= LASTING_ROWS and y[peak] - float(np.median(before)) > 0.5 * height
@@ -240,6 +248,7 @@ def _finding(
     record: RunRecord, signal: str, kind: str, rows: NDArray[np.intp], b: _Burst
 ) -> Finding:
     onset, peak, end = int(rows[b.first]), int(rows[b.peak]), int(rows[b.last])
+    # The level after the burst is part of the evidence, so it is seen only then.
     seen = int(rows[min(b.last + HALF_WINDOW, len(rows) - 1)])
     values = record.columns[signal].values
     around = values[rows[max(0, b.peak - HALF_WINDOW) : b.peak + HALF_WINDOW + 1]]

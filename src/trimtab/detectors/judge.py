@@ -7,7 +7,7 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -68,6 +68,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
 )
 """The built-in detectors with their default settings."""
 
+# A log that names a new metric in every row must not grow the cache for ever.
 _MAX_PATTERNS = 256
 """Sets of logged names whose masks are cached; beyond that the cache is emptied."""
 
@@ -129,7 +130,14 @@ class Judge:
         return known
 
     def update(
-        self, state: JudgeState, index: int, step: float, values: Mapping[str, float]
+        self,
+        state: JudgeState,
+        index: int,
+        step: float,
+        values: Mapping[str, float],
+        *,
+        spare: Callable[[AnyDetector, Exception], None] | None = None,
+        skip: Collection[str] = (),
     ) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge one row.
 
@@ -138,6 +146,9 @@ class Judge:
             index: Row number; rises by one per row.
             step: Position on the log's axis.
             values: By canonical name; a signal that was not logged has no key, NaN means NaN.
+            spare: Called with a detector that is not built in and the error it raised: the row is
+                judged without it, and its state stays. None: the error is raised.
+            skip: Names of detectors that are left out; their states stay.
 
         Returns:
             The new state, and what was found at this row.
@@ -150,13 +161,26 @@ class Judge:
         states, found = list(state.states), list[Finding]()
         for k, present in self._present(tuple(values)):
             detector = self.detectors[k]
+            if detector.name in skip:
+                continue
             row = Row(index, step, packed.take(self._places[k]), present)
             try:
-                states[k], findings = detector.update(states[k], row)
+                new, given = detector.update(states[k], row)
+                findings = given if detector in DETECTORS else _checked(detector, given)
             except Exception as error:
+                if spare is not None and detector not in DETECTORS:
+                    spare(detector, error)
+                    continue
                 raise _named(detector, index, error) from error
-            found += findings if detector in DETECTORS else _checked(detector, findings)
+            states[k] = new
+            found += findings
         return JudgeState(tuple(states)), tuple(found)
+
+    def without(self, names: Collection[str]) -> "Judge":
+        """Return the judge without some of its detectors, by name."""
+        if not names:
+            return self
+        return Judge(tuple(d for d in self.detectors if d.name not in names))
 
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge rows one after another, as `update` does; their columns are those of `signals`.
@@ -191,19 +215,29 @@ class Judge:
     def state_from_json(self, data: Mapping[str, object]) -> JudgeState:
         """Return the state that `JudgeState.to_json` gave.
 
+        A detector that is not built in, and was not there then, starts with its next row.
+
         Raises:
-            ReadError: It was saved by other detectors or another version of them.
+            ReadError: It was saved by another version of the detectors.
         """
+        # By name, not by place: a checkpoint stays readable where the order of detectors changes.
         missing = [d.name for d in self.detectors if d.name not in data]
-        if missing:
+        built_in = [d.name for d in DETECTORS if d.name in missing]
+        if built_in:
             raise ReadError(
-                f"judge state: no state of detector {missing[0]!r}; start the judge anew"
+                f"judge state: no state of detector {built_in[0]!r}; start the judge anew"
             )
-        return JudgeState(tuple(state_from_json(d.start(), data[d.name]) for d in self.detectors))
+        return JudgeState(
+            tuple(
+                d.start() if d.name in missing else state_from_json(d.start(), data[d.name])
+                for d in self.detectors
+            )
+        )
 
 
 def _named(detector: AnyDetector, row: int, error: Exception) -> Exception:
     """Return an error of a detector with its name; our own errors say enough as they are."""
+    # A fault in our own detector keeps its type and trace; it is a bug to be reported as one.
     if isinstance(error, TrimtabError) or detector in DETECTORS:
         return error
     return ConfigError(
@@ -310,6 +344,7 @@ def _fork_rows(record: RunRecord) -> dict[int, int]:
             continue
         steps = record.step[record.rows_of(parent)]
         if parent not in rising:
+            # Steps may fall within an attempt (an epoch counter), where bisection is wrong.
             rising[parent] = bool(np.all(np.diff(steps) >= 0))
         last = (
             int(np.searchsorted(steps, limit, "right")) - 1
@@ -344,6 +379,7 @@ def _fork_attempts(record: RunRecord) -> list[tuple[int, float]]:
             lowers[i] = attempt.parent_step
         if attempt.first_row == attempt.end_row:
             continue
+        # fmin leaves NaN steps out, where min would make the whole attempt unreachable.
         lowest[i] = np.fmin.reduce(record.step[record.rows_of(i)])
         # the log does not say: after the last row before its first step
         limit[i] = (
@@ -352,12 +388,14 @@ def _fork_attempts(record: RunRecord) -> list[tuple[int, float]]:
             else attempt.parent_step
         )
     blocks = [(lowest, lowers, above)]
+    # A log of a crash loop has thousands of attempts; walking each chain costs their square.
     while 1 << len(blocks) <= nobody:
         low, lower, up = blocks[-1]
         reached = np.where(low[up] <= lower, low[up], np.nan)
         blocks.append((np.fmin(low, reached), np.minimum(lower, lower[up]), up[up]))
     at = above
     for low, lower, up in reversed(blocks):
+        # Not `>`: a NaN (no row at all) must be passed, and every comparison with NaN is False.
         passed = ~(low[at] <= limit)
         limit = np.where(passed, np.minimum(limit, lower[at]), limit)
         at = np.where(passed, up[at], at)

@@ -176,6 +176,7 @@ class LevelDetector:
             least = NEGLIGIBLE * start
             scales, found = self._fold(i, scales, block, first.index, first.step, last, least)
             findings += found
+        # A copy: a state is a value, and the array of the old one may lie in a checkpoint.
         rows = blocks[-1].copy()
         rows[:rest] = y[full * size :]
         first = series.place(len(series.y) - rest) if rest else RowPlace(0, 0.0)
@@ -229,7 +230,7 @@ class LevelDetector:
         row: RowPlace,
         least: float,
     ) -> tuple[Scale, list[Finding], bool]:
-        """Compare one block with the past of its size; the last value says whether it was calm."""
+        """Compare one block with the past of its size; the last value is True for a calm block."""
         if s.onset_row < 0 and self._surely_calm(i, k, s, block, least):
             return changed(s, past=joined(s.past, block, _PAST)), [], True
         z, ref, share = self._score(i, s, block, least)
@@ -267,6 +268,7 @@ class LevelDetector:
         # too few blocks for a noise estimate: nothing is judged yet
         if len(s.past) < self.min_past:
             return True
+        # Few blocks, since a level that falls leaves a longer median behind.
         ref = median(s.past[-4:])
         signal = SIGNAL_BY_NAME[self.signals[i]]
         change = ref - block if signal.bad == "down" else block - ref
@@ -287,11 +289,15 @@ class LevelDetector:
         trend = median(steps)
         ref = median(s.past[-4:])
         if self.signals[i] != "loss":
+            # Norms and logits grow in healthy runs, so a rising trend is expected of them.
             # 2.5 blocks: from the middle of the last four, whose median it is, to the new one
             ref += 2.5 * trend if sign * trend > 0 else 0.0
+        # Frozen since the onset: flagged blocks must not pull the reference up.
         if s.onset_row >= 0:
             ref = s.ref
         # a block is compared with another noisy block, hence the noise of a difference
+        # Second differences: first ones took the bend of an early loss curve for noise
+        # (docs/log.md).
         noise = difference_sigma(steps[1:] - steps[:-1], order=2, of="difference")
         floor = self.floor_log if signal.scale == "log" else self.floor_linear * abs(ref)
         change = sign * (block - ref)

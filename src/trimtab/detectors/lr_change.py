@@ -49,6 +49,7 @@ class LrChangeDetector:
         lr = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(lr) & (lr > 0))
         before = np.concatenate(([state.lr], lr[usable[:-1]]))[: len(usable)]
+        # A superset of the jumps: round-off must not hide one that `update` would find.
         jumps = np.flatnonzero(lr[usable] / (0.9 * self.factor) > before)  # and some more
         findings: list[Finding] = []
         at = 0
@@ -61,11 +62,12 @@ class LrChangeDetector:
         return state, tuple(findings)
 
     def _pass(self, state: LrChangeState, lr: NDArray[np.float64]) -> LrChangeState:
-        """Take usable rates of which nothing is reported."""
+        """Update the state with usable rates in which no jump is possible."""
         if not len(lr):
             return state
         last = float(lr[-1])
         before = float(lr[-2]) if len(lr) > 1 else state.lr
+        # Not the logarithm of a quotient, which underflows to 0 for rates far apart.
         rise = math.log(last) - math.log(before) if before > 0 else 0.0
         return LrChangeState(last, rise, state.num_rows + len(lr))
 
@@ -76,6 +78,7 @@ class LrChangeDetector:
             return state, ()
         rise = math.log(lr) - math.log(state.lr) if state.lr > 0 else 0.0
         new = LrChangeState(lr, rise, state.num_rows + 1)
+        # A linear warm-up rises by a smaller share each row, so the row before is an upper bound.
         expected_rise = max(0.0, state.rise)
         if (
             state.num_rows < self.min_rows

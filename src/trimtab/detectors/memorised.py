@@ -47,6 +47,7 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     loss, validation = train.values[rows], val.values[checks]
     last = float(validation[-1])
     first = float(loss[:WINDOW_ROWS].max())
+    # Ratios of losses that may be negative say nothing.
     if min(loss.min(), validation.min()) < 0 or last < REBOUND * validation.min():
         return None
     if last < NEGLIGIBLE_SHARE * first:
@@ -54,8 +55,10 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     level = np.median(sliding_window_view(loss, WINDOW_ROWS), axis=1)  # of rows i .. i + 10
     above = np.flatnonzero(level * RATIO >= last)
     best = int(np.argmin(validation))
+    # The true lowest lies anywhere up to the next validation; the middle is the least wrong.
     turned = (int(checks[best]) + int(checks[min(best + 1, len(checks) - 1)])) // 2
     began = max(int(above[-1]) + 1 if len(above) else 0, int(np.searchsorted(rows, turned)))
+    # A state of a few last rows may be one easy epoch.
     if began + WINDOW_ROWS > len(loss) - MIN_ROWS // 2:
         return None
     onset, end_level = int(rows[began]), float(level[-1])

@@ -16,6 +16,7 @@ from trimtab.vocabulary import Severity
 
 __all__ = ["NonFiniteDetector", "NonFiniteState"]
 
+# One or two rows are single bad batches; a third in a row is a state of the run.
 LASTING_ROWS = 3
 
 
@@ -65,6 +66,7 @@ class NonFiniteDetector:
     def update(self, state: NonFiniteState, row: Row) -> tuple[NonFiniteState, tuple[Finding, ...]]:
         """Judge one row."""
         scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
+        # Once seen, always: the scaler is there in rows that do not log it, too.
         scaled = state.scaled or bool(row.present[scale_at])
         bad = [self._is_bad(i, count_at, row) for i in range(len(self.signals))]
         if not any(bad) and scaled == state.scaled and all(r.since_row < 0 for r in state.runs):
@@ -82,6 +84,7 @@ class NonFiniteDetector:
                 runs[i] = replace(run, last_row=row.index, last=row.step)
                 if began or _turns_worse(signal, runs[i], scaled=scaled):
                     findings.append(self._finding(i, row, runs[i], closed=False, scaled=scaled))
+            # An absent value ends nothing: a skipped step is often logged without its norm.
             elif run.since_row >= 0 and row.present[i]:
                 findings.append(self._finding(i, row, run, closed=True, scaled=scaled))
                 runs[i] = NonFiniteRun(num_before=run.num_before + 1)
@@ -116,6 +119,7 @@ class NonFiniteDetector:
         if not row.present[i]:
             return False
         value = float(row.values[i])
+        # `nonfinite` is itself a count of bad elements, and finite when it tells of trouble.
         return value > 0 if i == count_at else not math.isfinite(value)
 
     def _finding(
@@ -153,6 +157,7 @@ def _num_rows(run: NonFiniteRun) -> int:
 def _severity(signal: str, run: NonFiniteRun, *, scaled: bool) -> Severity:
     if signal == "loss":
         return "critical"
+    # Eight halvings are a factor of 256, as far as a healthy scale swings (see `skipped`).
     if scaled and _num_rows(run) < 8:
         return "info"
     return "info" if run.num_before and _num_rows(run) < LASTING_ROWS else "warning"

@@ -36,7 +36,7 @@ def all_findings(
     sensitivity: Sensitivity | None = None,
     hindsight: bool = True,
 ) -> tuple[Finding, ...]:
-    """Return what every detector says of a derived record.
+    """Return the findings of every detector on a derived record.
 
     Args:
         record: With its derived signals.

@@ -120,6 +120,7 @@ class PaceDetector:
             value = values[i]
             if not row.present[i] or not math.isfinite(value) or value <= 0:
                 continue
+            # A ramp of the batch size makes steps longer without making the run slower.
             y, offset = _on_scale(i, value, batch)
             paces[i], found = self._row(i, paces[i], row, value, y, offset)
             findings += found
@@ -188,6 +189,7 @@ class PaceDetector:
         level = p.level
         over = y - level
         if over < math.log(self.stall_factor):
+            # More than half a block of slow rows moves its median: the slowdown rule reports it.
             told = 0 < p.slow_rows <= self.block_rows // 2 and p.slow_y > level + p.worst + _TWICE
             if not told:
                 return (replace(p, slow_rows=0) if p.slow_rows else p), []
@@ -198,6 +200,7 @@ class PaceDetector:
         p = replace(p, slow_rows=p.slow_rows + 1, slow_y=max(y, p.slow_y))
         # only a time can be compared with seconds; a throughput has no such bar
         hang = i == 0 and value >= self.hang_s and over >= math.log(self.hang_factor)
+        # Saves take long at every cadence; only one twice as slow as all before is news.
         if not hang or over < p.worst + _TWICE:
             return p, []
         found = self._row_finding(i, row.index, row.step, row, y, level, offset, hang=True)
@@ -253,6 +256,7 @@ class PaceDetector:
         slow = slow and low > median(p.high[-4:]) and len(p.past) >= self.min_blocks
         if p.onset_row < 0 and not slow:
             return self._calm(p, block, high), []
+        # Half the bar to close, so that a pace on the edge does not open and close all the time.
         if p.onset_row >= 0 and shift < math.log1p(self.slow_share) / 2:
             told = [self._finding(i, p, row, "back", offset)] if len(p.flagged) >= 2 else []
             return self._calm(replace(p, onset_row=-1, flagged=np.zeros(0)), block, high), told
@@ -317,7 +321,7 @@ class PaceDetector:
             direction="down" if i else "up",
             closed=True,
             text=(
-                f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(y - level):.3g} times as "
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(min(y - level, 700.0)):.3g} times as "
                 f"slow{', then the run continued' if hang else ''}"
             ),
         )
@@ -354,11 +358,12 @@ class PaceDetector:
 
 
 def _severity(how: str) -> Severity:
-    """A slowdown that ended by itself, before it became the new pace, is a note."""
+    """Return the severity: a slowdown that ended before it became the new pace is a note."""
     return "info" if how == "back" else "warning"
 
 
 def _on_scale(i: int, value: float, batch: float) -> tuple[float, float]:
     """Return (y, what was added to the logarithm for the batch size) of a time or a throughput."""
+    # Throughput counts samples or tokens a second, so the batch size is in it already.
     offset = -math.log(batch) if i == 0 else 0.0
     return (math.log(value) + offset if i == 0 else -math.log(value)), offset

@@ -108,12 +108,14 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
     if len(rows) < MIN_ROWS:
         return None
     loss = record.columns["loss"].values[rows]
+    # The search below is over all pairs: some 700 of blocks, where rows would make millions.
     levels, edges = _blocks(loss, NUM_BLOCKS)
     total = float(levels[0] - levels.min())
     noise = dependent_blocks_sigma(levels)
     best: tuple[int, int] | None = None
     for first in range(NUM_BLOCKS - FLAT_BLOCKS):
         for last in range(first + FLAT_BLOCKS, NUM_BLOCKS - LATER_BLOCKS):
+            # The cheap test first: most stretches are shorter than the best one so far.
             longer = best is None or last - first > best[1] - best[0]
             if longer and _is_knee(levels, first, last, total, noise):
                 best = first, last
@@ -151,6 +153,7 @@ def _is_knee(levels: Floats, first: int, last: int, total: float, noise: float) 
     if fall < max(LATER_SHARE * total, STALL_SIGMA * noise):
         return False
     two_blocks = float((later[:-2] - later[2:]).max())
+    # The fall at a cut of the learning rate is a step, and the flat part before it no fault.
     if two_blocks > STEP_SHARE * fall:
         return False
     rate_inside = max(float(levels[first] - inside.min()), 0.0) / (last - first)
@@ -173,6 +176,7 @@ def _val_fell(record: RunRecord, span: slice) -> bool:
 def _late_stall(record: RunRecord, index: int, rows: Rows) -> Finding | None:
     """Compare the last 5 % of an attempt with the rows before it."""
     num = math.ceil(LATE_SHARE * len(rows))
+    # Under a rate decayed to its end a flat loss is what the schedule asks for.
     if num < MIN_STALL_ROWS or not _lr_is_up(record, index, rows[-num:]):
         return None
     before = rows[-num * (1 + BEFORE_WINDOWS) : -num]
@@ -193,6 +197,7 @@ def _after_change(record: RunRecord, index: int, rows: Rows) -> Finding | None:
     if not changed or not _lr_is_up(record, index, rows):
         return None
     past = _loss_rows(record, parents[0])
+    # Rows that the parent logged after the resume point belong to an abandoned branch.
     past = past[record.step[past] < record.step[rows[0]]]
     before = past[-BEFORE_WINDOWS * len(rows) :]
     loss = record.columns["loss"].values
@@ -224,7 +229,7 @@ def _lr_is_up(record: RunRecord, index: int, rows: Rows) -> bool:
 
 
 def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
-    """Return how far the rows here fell short of the fall before; None where that says nothing.
+    """Return by how much the fall stays short of the trend before; None if not significant.
 
     Args:
         before: float64 [n], the loss just before.
@@ -237,6 +242,8 @@ def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
     past, edges = _blocks(before, num)
     levels, _ = _blocks(here, STALL_BLOCKS)
     middle = (edges[:-1] + edges[1:]) / 2 + (age - len(before))
+    # Loss curves are close to straight over the logarithm of the step; a line over the step itself
+    # would promise a fall that no healthy run delivers.
     x = np.log(middle + 1)
     slope = theil_sen_slope(x, past)  # a spike before the stretch must not bend the expectation
     noise = dependent_blocks_sigma(past - slope * x)

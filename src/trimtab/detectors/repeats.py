@@ -91,9 +91,11 @@ def best_repeat(child: Floats, past: Floats) -> tuple[int, float]:
     """
     x, y = _steps(child), _steps(past)
     n, m = len(x), len(y)
+    # A power of two above m + n - 1, so that the circular product of the transform does not wrap.
     size = 1 << (m + n - 1).bit_length()
     products = np.fft.irfft(np.fft.rfft(y, size) * np.conj(np.fft.rfft(x, size)), size)[: m - n + 1]
     sums = np.cumsum(np.concatenate([[0.0], y * y]))
+    # Differences of a running sum may come out a hair below 0.
     norms = np.sqrt(np.maximum(sums[n:] - sums[:-n], 0.0)) * math.sqrt(float(x @ x))
     rho = np.divide(products, norms, out=np.zeros_like(products), where=norms > 1e-9)
     at = int(np.argmax(rho))
@@ -103,8 +105,10 @@ def best_repeat(child: Floats, past: Floats) -> tuple[int, float]:
 def _steps(loss: Floats) -> Floats:
     """Return differences from row to row, centered and clipped at three robust sigmas."""
     steps = np.diff(loss)
+    # A common fall of the loss would correlate any two stretches.
     steps = steps - median(steps)
     sigma = mad_sigma(steps, center=0.0)
+    # One spike in both stretches would carry the whole correlation.
     return np.asarray(np.clip(steps, -3 * sigma, 3 * sigma))
 
 
@@ -114,10 +118,12 @@ def _losses(record: RunRecord, resume: Resume, fed_again: Set[int]) -> list[Find
     if not len(loss):
         return []
     rows, past = (r[np.isfinite(loss[r])] for r in (resume.rows, resume.past[-MAX_PAST:]))
+    # Half the past at most: with fewer offsets there is little chance to compare against.
     n = min(len(rows), MAX_ROWS, len(past) // 2)
     if n < MIN_ROWS:
         return []
     at, rho = best_repeat(loss[rows[:n]], loss[past])
+    # A chance correlation has sigma 1/sqrt(n); the largest of M is about sqrt(2 ln M) sigma.
     chance = (math.sqrt(2 * math.log(len(past))) + MARGIN_SIGMA) / math.sqrt(n)
     explained = int(record.attempt[past[-1]]) in fed_again
     if rho < max(MIN_CORRELATION, chance):

@@ -77,6 +77,7 @@ def resumes_of(record: RunRecord) -> Iterator[Resume]:
         if parent < 0 or parent == index or attempt.first_row == attempt.end_row:
             continue
         first = float(record.step[attempt.first_row])
+        # Half a step on: the bound is exclusive, and the resume point itself is past.
         limit = first if attempt.parent_step is None else min(first, attempt.parent_step + 0.5)
         parts: list[Rows] = []
         seen = {index}
@@ -87,6 +88,7 @@ def resumes_of(record: RunRecord) -> Iterator[Resume]:
             here = np.arange(span.start, span.stop)
             parts.append(here[record.step[here] < bound])
             if len(parts[-1]):
+                # An ancestor gives only rows before the next one began, so no step comes twice.
                 bound = min(bound, float(record.step[span.start]))
             current = by_number.get(record.attempts[current].parent or "", -1)
         span = record.rows_of(parent)
@@ -118,13 +120,16 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     size = min(BLOCK_ROWS, len(after))
     level = median(before[-size:])
     first = median(after[:size])
+    # The noise of a block median: two of them are compared, and single rows are far noisier.
     noise = max(block_median_sigma(before, size), FLOOR_SHARE * abs(level), 1e-12)
     z, d = (first - level) / noise, first - level
     changed = _changed_settings(record, resume)
     jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
+    # A few hard batches after the seam are over within the 64 rows; a wrong state is not.
     lasts = jumped and _lasts(after, size, level, d)
     if not jumped:
         return _quiet(record, resume, rows, (level, first, z), changed)
+    # A lower loss does the run no harm by itself; the text names what may be behind it.
     severity: Severity = "warning" if lasts and d > 0 else "info"
     how = "lasting" if lasts else f"over within {len(after)} rows"
     if d < 0:
@@ -144,7 +149,10 @@ def _quiet(
     text = f"loss {level:.4g} before, {first:.4g} after"
     if len(mine) >= MIN_ROWS:
         ours, others = loss[rows[mine]], loss[again[theirs]]
+        # 10 %: both attempts wander, so twice the noise of one is no difference yet.
         if median(others) > median(ours) * (1 + 5 * MIN_SHARE) > 0:
+            # Differences, since two losses that fall correlate whatever their data is; ranks, since
+            # the parent may hold a spike.
             together = spearman(np.diff(ours), np.diff(others)) > 0.5
             text += (
                 f"; attempt {record.attempts[record.attempt[again[0]]].number} was at "
@@ -160,6 +168,7 @@ def _quiet(
 def _started_over(record: RunRecord, resume: Resume, past: Rows) -> bool:
     """Whether an attempt begins where its parent did, and that one had got anywhere."""
     again = _finite(record, "loss", resume.again)
+    # A log that names the step it resumed from did load a checkpoint.
     stated = record.attempts[resume.attempt].parent_step is not None
     return not stated and len(again) >= MIN_ROWS and len(past) <= len(again) // MIN_ROWS
 
@@ -200,6 +209,8 @@ def _changed_settings(record: RunRecord, resume: Resume) -> str:
         last = float(record.columns[name].values[past[-1]])
         if (
             min(value, due, last) > 0
+            # Off the line and off the last value: a line through two rows overshoots where a
+            # schedule by steps has just moved.
             and min(_ratio(value, due), _ratio(value, last)) > SETTING_RATIO
         ):
             named.append(f"{title} {due:.3g} → {value:.3g}")
@@ -210,6 +221,7 @@ def _due(record: RunRecord, name: str, resume: Resume, past: Rows, step: float) 
     """Return what the parent had at a step, else the line through its last two values there."""
     values = record.columns[name].values
     again = _finite(record, name, resume.again)
+    # The parent's own value at that step is the schedule itself, with no line to guess.
     if len(again) and record.step[again[0]] == step:
         return float(values[again[0]])
     (a, b), (x, y) = values[past[-2:]].tolist(), record.step[past[-2:]].tolist()

@@ -34,7 +34,7 @@ _RISE_SIGMA = 6.0
 
 @dataclass(frozen=True)
 class ReversalState:
-    """Where the norm was highest, where it was lowest since, in logarithms."""
+    """Highest value of the norm, and the lowest since then, as logarithms."""
 
     recent: Floats
     """float64 [<= 32], blocks, oldest first."""
@@ -91,9 +91,11 @@ class ReversalDetector:
     def _block(self, s: ReversalState, row: Block) -> tuple[ReversalState, tuple[Finding, ...]]:
         block = row.value
         s = changed(s, recent=joined(s.recent, block, _NOISE_BLOCKS))
+        # Still growing, as in the first phase of a healthy run: what follows is measured from here.
         if block >= s.highest:
             return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), ()
         if block < s.lowest:
+            # Infinite: a run too young for a noise estimate cannot be found reversing.
             noise = dependent_blocks_sigma(s.recent) if len(s.recent) >= _MIN_BLOCKS else math.inf
             return (
                 changed(
@@ -114,6 +116,7 @@ class ReversalDetector:
         if s.num_over < 2 or not fell or s.since_highest < _FALL_BLOCKS:
             return s, ()
         found = self._finding(s, block, noise, row)
+        # The block counts as the highest, so a rise that goes on is not reported again.
         return changed(s, highest=block, since_highest=0, lowest=math.inf, num_over=0), (found,)
 
     def _finding(self, s: ReversalState, block: float, noise: float, row: Block) -> Finding:

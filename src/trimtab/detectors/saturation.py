@@ -118,6 +118,7 @@ class SaturationDetector:
         level, here = _middle(s.entropies), RowPlace(row.index, row.step)
         if s.stage == 1:
             return self._follow(s, level, here)
+        # The top counts from the first readings on, so attention that begins saturated is not seen.
         s = self._mark(changed(s, top=max(s.top, level)), level)
         if not s.mark_rows:
             return changed(s, stage=0), ()
@@ -127,6 +128,7 @@ class SaturationDetector:
         """Forget the marks that the level has come back above, and set those that it fell below."""
         heights = [self.onset_share ** (k + 1) * s.top for k in range(self.num_marks)]
         depth = sum(level < height for height in heights)
+        # Marks are of falls in order: the one for top / 4 cannot stand without the one for top / 2.
         kept = min(len(s.mark_rows), depth)
         # the median follows by two readings: the first of them that was as low already
         first = [next(k for k, e in enumerate(s.entropies) if e < h) for h in heights[kept:depth]]
@@ -145,6 +147,8 @@ class SaturationDetector:
         if s.stage == 2:
             return s, ()
         marks = range(len(s.mark_rows))
+        # The earliest mark that qualifies: the guard goes back to before the onset, and too early
+        # costs steps, too late keeps the damage.
         at = next((k for k in marks if self._agree(s, k, level, row)), None)
         if at is None:
             return s, ()

@@ -115,21 +115,24 @@ class ScaleCollapseDetector:
         """Whether rows would open something, were everything calm before them: bool [n]."""
         kept = min(s.num_rows, self.window_rows)
         before = np.roll(s.recent, -(s.num_rows % self.window_rows))
+        # The ring starts as zeros, and log2 scale 0 would count as a scale of 1 that was logged.
         before[: self.window_rows - kept] = -np.inf
         tops = sliding_window_view(np.concatenate((before[1:], y)), self.window_rows).max(axis=1)
         settled = s.num_rows + np.arange(1, len(y) + 1) > self.calibration_rows
         floor = math.log2(self.floor_scale)
         fell = np.maximum.accumulate(np.append(s.highest, y))[1:] >= floor + self.warn_halvings
+        # Two ways to open: a fall within the window, and a scale at the floor after it was higher.
         tells: NDArray[np.bool_] = settled & (tops - y >= self.warn_halvings) | fell & (y <= floor)
         return tells
 
     def _pass(
         self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
     ) -> ScaleCollapseState:
-        """Remember rows of which nothing is reported."""
+        """Update the state with rows in which nothing is reported."""
         if not len(y):
             return s
         recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
+        # Only the last window of rows: earlier ones would be written over in the ring.
         last = slice(max(0, len(y) - self.window_rows), None)
         ring = (s.num_rows + np.arange(len(y))[last]) % self.window_rows
         recent[ring], places[ring], steps[ring] = y[last], rows.index[at[last]], rows.step[at[last]]
@@ -182,6 +185,7 @@ class ScaleCollapseDetector:
             s = replace(s, lowest=y, lowest_row=row.index, lowest_step=row.step, age=0)
         else:
             s = replace(s, age=s.age + 1)
+        # One octave below counts as back: a scaler at its usual level halves now and then.
         if y >= s.top - 1:
             return replace(s, onset_row=-1), (self._finding(s, row, "back"),)
         if s.age >= self.timeout_rows:
@@ -195,6 +199,7 @@ class ScaleCollapseDetector:
         """Return row and step of the first value below the top, in time order."""
         first = max(0, s.num_rows - self.window_rows)
         order = [i % self.window_rows for i in range(first, s.num_rows)]
+        # Exact comparison is right: `top` was taken from these very values.
         last_top = max(k for k, i in enumerate(order) if s.recent[i] == top)
         i = order[last_top + 1]
         return int(s.rows[i]), float(s.steps[i])
@@ -211,6 +216,7 @@ class ScaleCollapseDetector:
         if s.num_floor == 0:
             s = replace(s, floor_row=row.index, floor_step=row.step)
         s = replace(s, num_floor=s.num_floor + 1)
+        # Equal, not at least: it is reported once, in the row that reaches the number.
         if s.num_floor != self.floor_rows:
             return s, ()
         return s, (self._floor_finding(s, row, closed=False),)

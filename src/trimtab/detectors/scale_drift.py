@@ -115,6 +115,8 @@ class ScaleDriftDetector:
         """Compare a finished block with the level."""
         block = row.value
         recent = joined(s.recent, block, self.num_recent)
+        # Blocks reach the past only once they are no longer recent: a level must not contain the
+        # blocks that are compared with it.
         leaving = s.recent[:1] if len(s.recent) == self.num_recent else s.recent[:0]
         s = changed(s, recent=recent)
         if s.onset_row >= 0:
@@ -128,6 +130,7 @@ class ScaleDriftDetector:
         if block >= level:
             return changed(s, num_falls=0, lowest=math.inf), ()
         if block < s.lowest:
+            # The row where it fell below, not the block: a block that ends low may begin high.
             if s.num_falls == 0:
                 since = (row.first_row, row.first_step)
                 if s.under_row >= 0:
@@ -136,6 +139,7 @@ class ScaleDriftDetector:
             s = changed(
                 s, num_falls=s.num_falls + 1, lowest=block, low_row=row.row, low_step=row.step
             )
+        # The highest of the recent ones, so that one low block among them is not enough.
         if s.num_falls < self.num_falls or float(recent.max()) > level - self.octaves:
             return s, ()
         s = changed(s, onset_row=s.fall_row, onset=s.fall_step, level=level, age=0)

@@ -19,6 +19,7 @@ __all__ = ["sensor_findings", "share_missing"]
 MAX_MISSING = 0.1
 """Share of missing samples from which a sensor is unreliable. Ours."""
 MIN_SAMPLES = 50
+# Logged when something happens, or left out of a step for a reason: they have no cadence.
 _BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped", "nonfinite"})
 
 
@@ -29,8 +30,10 @@ def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
         >>> share_missing(np.array([0, 2, 4, 10, 12]), 14)
         0.2857142857142857
     """
+    # The end counts as a sample, so a sensor that died before the last row shows.
     gaps = np.diff(np.append(rows, end_row))
     usual = max(1.0, float(np.median(gaps)))
+    # A gap below half the usual rounds to 0, yet it ends in a sample that was due.
     due = float(np.rint(gaps / usual).clip(1).sum())
     return 1.0 - len(rows) / due
 

@@ -41,6 +41,7 @@ def load_detectors(
     """
     if isinstance(given, str):  # a lone name would be taken letter by letter
         given = (given,)
+    # A judge keeps states by detector name, so two of one name would share a checkpoint entry.
     names = set(taken)
     loaded: list[AnyDetector] = []
     for item in given:
@@ -145,8 +146,10 @@ def _fitting(key: str, value: object, now: object) -> object:
         if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != len(now):
             raise ConfigError(f"thresholds: {key} is {value!r}, expected {len(now)} numbers")
         return tuple(_fitting(key, v, n) for v, n in zip(value, now, strict=True))
+    # NaN compares False with everything: a threshold of NaN would switch its rule off unseen.
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
         raise ConfigError(f"thresholds: {key} is {value!r}, expected a number")
+    # TOML and the command line give 16.0 for 16; a count of rows must stay an int to slice with.
     if isinstance(now, int):
         if not float(value).is_integer():
             raise ConfigError(f"thresholds: {key} is {value!r}, expected a whole number")
@@ -159,6 +162,7 @@ def _changed(detector: AnyDetector, changes: Mapping[str, object]) -> AnyDetecto
         return detector
     try:
         new: AnyDetector = dataclasses.replace(detector, **changes)  # type: ignore[type-var]
+    # ConfigError is a ValueError, too: `__post_init__` of a detector may raise either.
     except ValueError as error:
         raise ConfigError(f"thresholds: {error}") from error
     return new

@@ -35,8 +35,10 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
         if len(rows) < MIN_ROWS:
             continue
         gaps = np.diff(column.values[rows])
+        # The median is not moved by the gaps that are looked for.
         usual = float(np.median(gaps))
         ranked = np.sort(gaps)[::-1]
+        # Up to three long gaps may each be an outage; more of them are saves or evaluations.
         longest, others = float(ranked[0]), float(ranked[RANK])
         if usual <= 0 or longest < max(LEAST_S, FACTOR * usual, 2.0 * others):
             continue

@@ -69,12 +69,15 @@ class SkippedDetector:
         value = float(row.values[0])
         if not row.present[0] or not math.isfinite(value):
             return state, ()
+        # A count that no reader could turn into a share reads as all of the row's steps.
         value = min(max(value, 0.0), 1.0)
         s = self._take(state, row, value)
         stage = self._stage(s)
+        # Only upwards: a condition that eases is reported when it is over.
         if stage > s.stage and s.first_row >= 0:
             s = changed(s, stage=stage)
             return s, (self._finding(s, row, closed=False),)
+        # Half the share that opens it, so that a share on the edge does not open and close.
         quiet = s.total < 0.5 * self.share * min(s.num_rows, self.window_rows)
         if s.first_row >= 0 and quiet and row.index - s.last_row >= self.settle_rows:
             found = (self._finding(s, row, closed=True),) if s.stage else ()
@@ -108,12 +111,14 @@ class SkippedDetector:
     def _take(self, s: SkippedState, row: Row, value: float) -> SkippedState:
         at = s.num_rows % self.window_rows
         old, recent = float(s.recent[at]), s.recent
+        # Most rows write the 0 that is there already; the copy of the ring is what costs.
         if old != value:
             recent = recent.copy()
             recent[at] = value
         s = changed(
             s,
             recent=recent,
+            # A running sum of fractions may end a hair below 0.
             total=max(0.0, s.total + value - old),
             num_rows=s.num_rows + 1,
             run=s.run + 1 if value > 0.5 else 0,
@@ -128,6 +133,7 @@ class SkippedDetector:
         if s.run >= self.dead_rows:
             return 3
         full = s.num_rows >= self.window_rows and s.total >= self.share * self.window_rows
+        # In the first rows even a long run of skips is the scaler that looks for its range.
         if s.num_rows <= self.calibration_rows:
             return 1 if s.run >= self.run_rows else 0
         # what a scaler skipped while it found its range still fills the first windows

@@ -28,6 +28,7 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
 
+# As many rows as a block of `level` has.
 _RECENT = 16
 
 
@@ -133,6 +134,7 @@ class SpikeDetector:
         for i, signal in enumerate(self.signals):
             series = series_of(signal, i, rows)
             at = 0
+            # Calm rows go through one loop in `_learn`; a dataclass per row costs far more.
             while at < len(series.y):
                 if episodes[i].stage == 0:
                     calms[i], at = self._learn(i, calms[i], series.y, at)
@@ -160,6 +162,7 @@ class SpikeDetector:
             residual = move = y[at] - level
             if n >= self.min_rows:
                 z = residual / spread
+                # Half the largest: heavy-tailed noise reaches its extremes again and again.
                 if z > self.threshold_sigma and z > 0.5 * tail:
                     return Calm(level, sigma, tail, n, residuals), at
                 # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
@@ -219,6 +222,7 @@ class SpikeDetector:
             num_half=e.num_half + (z > 0.5 * bar),
             last_over_row=row.index if over else e.last_over_row,
             last_over=row.step if over else e.last_over,
+            # One-sided: a loss that comes back below its level is back.
             num_quiet=e.num_quiet + 1 if z < self.calm_sigma else 0,
             peak=value if higher else e.peak,
             peak_row=row.index if higher else e.peak_row,
@@ -232,16 +236,20 @@ class SpikeDetector:
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
+            # num_half: shuffled data rose by 9, 7.9 and 7.2 sigma, of which one passed 8.
             if e.num_over >= 2 or e.num_half >= 3 or e.peak_z > self.tail_factor * calm.tail:
                 e = replace(e, stage=2)
                 return calm, e, self._finding(i, calm, e, row, "open")
             if e.age < 3:
                 return calm, e, None
+            # The outlier was noise, so it widens the tail; at most twofold, or one row of 1e6 sigma
+            # would deafen the rule for the rest of the run.
             tail = max(calm.tail, min(e.peak_z, 2 * calm.tail))
             return replace(calm, tail=tail), Episode(), self._finding(i, calm, e, row, "outlier")
         if e.num_quiet >= 3:
             return calm, Episode(), self._finding(i, calm, e, row, "back")
         if e.age >= self.timeout_rows:
+            # Sigma stays: the noise around the new level is most likely that around the old one.
             settled = replace(calm, level=median(e.recent))
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
@@ -280,7 +288,7 @@ class SpikeDetector:
 
 
 def _severity(signal: str, how: str, width: int) -> Severity:
-    """Only the loss alarms; a spike of a few rows that came back is a note."""
+    """Return the severity: alarms on the loss alone, and none for a spike of a few rows."""
     if signal != "loss" or how == "outlier" or (how == "back" and width <= 4):
         return "info"
     return "critical" if how == "accepted" else "warning"

@@ -1,1 +1,1 @@
-"""Incident -> ranked causes with evidence, and the cheapest test that would tell them apart."""
+"""Incident -> ranked causes with evidence, and the cheapest test that separates them."""

@@ -22,6 +22,7 @@ LOG_ALONE_CAP = 0.75
 """Most that a cause gets without an experiment. Ours."""
 EXPERIMENT_CAP = 0.97
 """Most that a cause ever gets. Ours."""
+# Nats: a rule that moves the odds by less than 5 % is not worth a clause.
 _SILENT = 0.05
 _LEAST_SHARE = 0.01
 
@@ -138,6 +139,7 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
 def _settled(shares: list[float], cap: float) -> list[float]:
     """Return the shares; whatever exceeds the cap or is below 1 % goes to "unknown"."""
     unknown = next(i for i, entry in enumerate(CAUSES) if entry.id == UNKNOWN)
+    # Not scaled up to 1 again: what the cap takes is doubt, and no other cause has earned it.
     kept = [min(s, cap) if s >= _LEAST_SHARE else 0.0 for s in shares]
     kept[unknown] = 0.0
     kept[unknown] = max(0.0, 1.0 - sum(kept))
@@ -151,6 +153,7 @@ def _next_test(causes: Sequence[Cause], f: Features, cap: float) -> Experiment |
     """
     named = [c for c in causes if c.cause != UNKNOWN]
     settled = cap == EXPERIMENT_CAP
+    # After an experiment a leader near the cap needs no further one; a log alone never settles it.
     if not named or (settled and (len(named) < 2 or named[0].confidence >= 0.9 * cap)):
         return None
     other = UNKNOWN if len(named) < 2 else named[1].cause

@@ -67,6 +67,7 @@ def clipped_hard(f: Features) -> float:
     """Nearly every row clipped, and hard: evidence from 3 clips on, full at 10."""
     if f.clip_share is None or f.clip_ratio is None or f.clip_share < 0.9 or f.clip_ratio < 3:
         return 0.0
+    # A ratio of 10 clips is full evidence: each step is scaled down tenfold (see `excerpt`).
     return min(1.0, math.log10(f.clip_ratio))
 
 
@@ -74,6 +75,7 @@ def scale_fell_alone(f: Features) -> float:
     """The loss scale fell by 3 halvings or more while the grad norm stayed flat."""
     if f.scale_halvings is None or f.scale_halvings < 3 or f.gnorm_before_scale is None:
         return 0.0
+    # Five halvings are what `scale_collapse` calls critical.
     return yes(f.gnorm_before_scale < 1.5) * min(1.0, f.scale_halvings / 5)
 
 
@@ -124,17 +126,20 @@ def failed_on_other_data(f: Features) -> float:
 def failed_on_same_data(f: Features) -> float:
     """An earlier attempt failed within 2 % of the same step, on the same data."""
     r = f.recurrence
+    # `is False`: None means that the log does not say which data was fed.
     same = r is not None and r.other_data is False and abs(r.sooner_by) <= 0.02 * max(1.0, f.onset)
     return yes(same)
 
 
 def abrupt(f: Features) -> float:
     """Half of the rise came in one row, and rows are single steps."""
+    # A mean over ten steps turns every rise into one of a single row.
     return yes(f.abrupt and not f.averaged)
 
 
 def gradual(f: Features) -> float:
     """The loss climbed over 3 rows or more."""
+    # `is False`: an unknown shape is no evidence of a gradual one.
     return yes(f.abrupt is False and (f.rise_rows or 0) >= 3)
 
 
@@ -160,6 +165,7 @@ def norm_with_loss(f: Features) -> float:
 
 def inner_precursor(f: Features) -> float:
     """Update norm, activations or attention logits moved before the loss."""
+    # They move with the state of the model; a bad batch shows in the loss at the same step.
     inner = {"update_norm", "activation_norm", "attention_logit_max", "attention_entropy"}
     return yes(bool(inner & set(f.precursors)))
 
@@ -208,6 +214,8 @@ def cut_held_without_skip(f: Features) -> float:
     """A lower learning rate held; in full where leaving data out had failed."""
     if f.cut_held is None:
         return 0.0
+    # Any change of the rate also changes which weights meet the batch, so without the failed skip a
+    # bad batch is not excluded.
     return 1.0 if skip_failed(f) else 0.5
 
 

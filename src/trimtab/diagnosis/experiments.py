@@ -1,4 +1,4 @@
-"""The table of tests that tell causes apart, cheapest first.
+"""The table of tests that separate causes, cheapest first.
 
 A test separates two causes when it would come out differently under each. OPT-175B and BigScience
 did these by hand (other data, fp32, an earlier checkpoint); Megatron-LM's rerun state machine does

@@ -41,8 +41,10 @@ __all__ = ["Features", "incident_features"]
 ASSUMED_CLIP = 1.0
 """Clip norm where the log states none: the default of Megatron-LM and of most recipes."""
 
+# As many as a trial's expectation takes (docs/log.md): longer ones lag behind a falling loss.
 _LEVEL_ROWS = 64
 _AVERAGED_STEPS = 5
+# Norms are heavy-tailed: twice the median is usual for single steps of a sound run.
 _OUTSTANDING = 3.0
 
 
@@ -190,6 +192,7 @@ class Features:
     def cut_held(self) -> TrialResult | None:
         """The mildest cut that held, if one did."""
         held = [t for t in self.cuts if t.held]
+        # The mildest cut that held says the most: the rate was too high by that much at least.
         return max(held, key=lambda t: (t.lr_limit or 0.0, t.lr_factor)) if held else None
 
 
@@ -210,6 +213,7 @@ def incident_features(
         probe: Losses of upcoming batches, where a live run was asked.
         trials: Short branches already run, in order.
     """
+    # Indexed once here; each of the functions below would pass over all incidents otherwise.
     earlier = EarlierIncidents.of(earlier)
     attempt = record.attempt_index(incident.attempt)
     before = lineage_spans(record, attempt, incident.onset_row)
@@ -232,6 +236,7 @@ def incident_features(
     values.update(_learning_rate(record, before, incident))
     values.update(_restart(record, attempt, incident))
     collapse = "scale-collapse" in (incident.kind, *incident.also)
+    # In a collapse the fall is the incident itself: up to the lowest point, not the recovery.
     fell = (during[0], min(during[1], incident.peak_row + 1))
     values.update(_loss_scale(record, (*before, fell) if collapse else before))
     values.update(_nonfinite(record, during))
@@ -262,6 +267,7 @@ def _precursors(incident: Incident) -> tuple[str, ...]:
     names = [
         f.signal
         for f in incident.findings
+        # The rate is set, not moved by the run: its jumps have features of their own.
         if f.signal not in ("loss", "lr", "val_loss") and f.onset_row < incident.onset_row
     ]
     return tuple(dict.fromkeys(names))
@@ -273,6 +279,7 @@ def _clip(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
     norms = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
     values: dict[str, object] = {
         "clip": limit,
+        # A stated clip of 0 says that there is none: the assumed one stands in, and is named so.
         "clip_assumed": limit != clip,
         "clip_rows": len(norms),
     }
@@ -295,6 +302,7 @@ def _learning_rate(
         step = 0.0 if end is None else float(record.step[rows[end]])
         if step > 0:
             values["warm_up_ratio"] = float(incident.onset / step)
+    # What the log states wins over what the curve of the rate suggests.
     return {**values, **_stated_warm_up(record, incident)}
 
 
@@ -308,6 +316,7 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
         "lr_onset": float(lr[-1]),
         "lr_peak_share": float(lr[-1] / peak),
     }
+    # A jump needs slopes before it to compare with.
     if len(lr) > 3:
         step = np.array([float(record.step[row]) for row in rows.tolist()])
         jump = find_lr_jump(step, lr)
@@ -341,6 +350,7 @@ def _restart(record: RunRecord, attempt: int, incident: Incident) -> dict[str, o
     if parents:
         old = parents[0].settings
         keys = sorted(k for k in {*old, *own.settings} if old.get(k) != own.settings.get(k))
+        # A seed is data: `Recurrence.data_change` names it.
         values["settings_changed"] = tuple(k for k in keys if "seed" not in k)
     return values
 
@@ -358,6 +368,7 @@ def _loss_scale(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
     values: dict[str, object] = {"has_loss_scale": True, "scale_halvings": halvings}
     if halvings >= 1 and top != last:
         until = [(first, min(stop, top + 1)) for first, stop in before]
+        # Only up to the peak of the scale: norms after it may be what the collapse did.
         early = last_finite(record, "grad_norm", until, 8 + _LEVEL_ROWS)[1]
         near, far = early[-8:], early[:-8]
         if len(near) and len(far) >= 8:
@@ -371,6 +382,7 @@ def _nonfinite(record: RunRecord, during: Span) -> dict[str, object]:
     for name, label in (("loss", "loss"), ("grad_norm", "grads")):
         column = record.columns.get(name)
         if column is not None:
+            # An absent value is stored as NaN; only one that was logged counts as non-finite.
             bad = np.flatnonzero(column.present[rows] & ~np.isfinite(column.values[rows]))
             if len(bad):
                 first[label] = int(bad[0])
@@ -399,6 +411,7 @@ def _shape(
         height = float(loss.max() - level)
         values["height"] = height
         if height > 0:
+            # A climb that had begun before the onset must not make the last step look abrupt.
             just_before = float(np.median(quiet_loss[-3:]))
             values["abrupt"] = bool(loss[0] - max(level, just_before) >= 0.5 * height)
             values["rise_rows"] = int(np.argmax(loss >= level + 0.9 * height))
@@ -419,6 +432,7 @@ def _gnorm_lead(
     None where the norm never exceeds that.
     """
     column = record.columns["grad_norm"]
+    # No further back: a single high norm of long ago is no lead.
     led = last_rows(before, 16)
     rows = np.concatenate([led, np.arange(during[0], min(during[1], during[0] + 64))])
     high = column.present[rows] & (column.values[rows] > _OUTSTANDING * level)

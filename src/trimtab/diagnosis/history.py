@@ -35,6 +35,7 @@ JUMP_LOOKBACK_ROWS = 128
 JUMP_SEEN_ROWS = JUMP_LOOKBACK_ROWS + 32
 """Rows that `find_lr_jump` looks at in all: the slopes before the first candidate, too."""
 
+# As `lr_change`, which reports such a rise.
 _JUMP_RATIO = 1.3
 _STEEPER = 4.0
 _FLAT_ROWS = 4
@@ -82,19 +83,23 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise |
     """
     start = max(1, len(lr) - JUMP_LOOKBACK_ROWS)
     for i in range(len(lr) - 1, start - 1, -1):
+        # Fewer than four slopes before it: the steepest of them says nothing.
         if lr[i - 1] <= 0 or lr[i] < _JUMP_RATIO * lr[i - 1] or i < 4:
             continue
         slopes = np.abs(np.diff(lr[max(0, i - 17) : i])) / np.diff(step[max(0, i - 17) : i])
         slope = (lr[i] - lr[i - 1]) / (step[i] - step[i - 1])
+        # The second test: a re-warm-up that only comes back to a rate in force before is no jump.
         if slope > _STEEPER * slopes.max() and lr[i] > 1.05 * lr[max(0, i - 17) : i].max():
             return LrRise(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
     return _second_rise(lr, start)
 
 
 def _second_rise(lr: NDArray[np.float64], start: int) -> LrRise | None:
+    # Rounding moves a level rate by its last digit, which is no rise.
     falling = np.diff(lr) <= 1e-9 * np.abs(lr[:-1])
     for k in range(len(lr) - 2, max(start, _FLAT_ROWS) - 1, -1):
         stretch = lr[k - _FLAT_ROWS : k + 1]
+        # A steep fall just before is a drop at a restart, after which the rate only comes back.
         if not falling[k - _FLAT_ROWS : k].all() or lr[k] <= 0 or stretch[0] > 1.5 * lr[k]:
             continue
         after = float(lr[k:].max())
@@ -117,6 +122,7 @@ def find_warm_up_end(lr: NDArray[np.float64]) -> int | None:
     end = int(stops[0]) if len(stops) else len(lr) - 1
     if end < _FLAT_ROWS or end == len(lr) - 1 or lr[0] > 0.5 * lr[end]:
         return None
+    # A constant phase printed with more digits may creep up by rounding long after the warm-up.
     return int(np.flatnonzero(lr[: end + 1] >= 0.999 * lr[end])[0])
 
 
@@ -231,6 +237,7 @@ def find_recurrence(
         resumed_at = first if first < incident.onset else None
     failures: dict[str, Incident] = {}
     for number, alarms in EarlierIncidents.of(earlier).alarms_by_attempt().items():
+        # A guard's log holds branches that were tried later from the same point.
         if number == incident.attempt or record.attempt_index(number) >= here:
             continue
         latest = (a for a in reversed(alarms) if _met_again(a, incident, resumed_at))
@@ -256,6 +263,7 @@ def find_recurrence(
 def _met_again(other: Incident, incident: Incident, resumed_at: float | None) -> bool:
     if resumed_at is None:
         return True
+    # It resumed behind the failure, so it cannot have met it.
     if resumed_at >= other.onset:
         return False
     return incident.onset - resumed_at <= _LATER_TIMES * (other.onset - resumed_at)

@@ -45,6 +45,7 @@ def name_pattern(record: RunRecord, incident: Incident) -> Pattern:
         return "grokking"
     if "resume-jump" in kinds or (spiked and _at_resume(record, incident)):
         return "spike at a resume"
+    # One dataset alone may have a bad stretch of its own data.
     if spiked and len(_spiking(record, incident)) > 1:
         return "spikes of several datasets"
     if spiked and (incident.shape == "unrecovered" or incident.end_row is None):

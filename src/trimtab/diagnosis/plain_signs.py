@@ -83,6 +83,7 @@ def _never_finite(
     if "non-finite" not in (incident.kind, *incident.also):
         return False
     spans = (*before, during)
+    # The loss decides where it is logged: norms of a sound fp16 run may begin with NaN.
     for name in ("loss", "grad_norm"):
         if logs_any(record, name, spans):
             return not has_finite(record, name, spans)
@@ -123,9 +124,11 @@ def _uniform_classes(
         return None
     level = float(np.median(loss))
     spread = mad_sigma(loss, center=level)
+    # Below ln 2 = 0.69 there is no choice of two; 20 is the logarithm of 485 million classes.
     if not 0.5 < level < 20 or spread > _FLAT_SHARE * level:
         return None
     stated = next((record.facts[k] for k in _VOCABULARIES if record.facts.get(k)), None)
+    # A stated size decides alone: a guess beside it could only contradict the log.
     if stated is not None and stated > 1:
         near = abs(level - math.log(stated)) <= _NEAR_STATED * level
         return (level, round(stated)) if near else None

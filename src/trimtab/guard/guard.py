@@ -18,6 +18,7 @@ from trimtab.guard.loop import setup_checks
 from trimtab.guard.loop.assembly import Setup, assemble
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.recorder import Recorder
+from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader
 
+    from trimtab.analysis.coverage import Coverage
     from trimtab.detectors.contract import Detector
     from trimtab.guard.data.order import Fed
     from trimtab.guard.recording.recorder import Listener
@@ -77,6 +79,7 @@ class Guard:
         clip: float | None = None,
         steps: int | None = None,
         resume: bool = True,
+        start_over: bool = False,
         check_resume: int = 0,
         output_layer: torch.nn.Module | None = None,
         count_tokens: Callable[[Any], int] | None = None,
@@ -104,6 +107,9 @@ class Guard:
             steps: Effective steps of the whole run, going through the data as often as needed;
                 None: as many as one epoch has batches.
             resume: Go on with a run found in the directory; False: refuse such a directory.
+            start_over: Begin at step 0 where the run found there cannot be gone on with (its
+                checkpoints or its journal are missing, damaged or not to be read), instead of
+                refusing; nothing is moved or removed for it. A run that can be gone on with is.
             check_resume: Do so many steps of a new run twice, the second time from a checkpoint on
                 disk, and say whether they repeat bit for bit; 0: do not.
             output_layer: Layer whose input is the last hidden state; default: found.
@@ -125,6 +131,7 @@ class Guard:
             ConfigError: A setting is impossible, or the data cannot be rewound.
             ChronicleError: The run directory cannot be written, or another guard is writing to it.
             ActError: The run found there does not fit these objects.
+            ReadError: The run found there cannot be gone on with, see `start_over`.
         """
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
@@ -141,11 +148,17 @@ class Guard:
                 " with it"
             )
         steps = steps if steps is not None else order.steps_per_epoch(accumulate)
-        shown = setup_checks.safe_say(say or to_stderr) if ranks.chief else _say_nothing
-        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens)
+        errors = setup_checks.CallbackErrors()
+        shown = setup_checks.safe_say(say or to_stderr, errors) if ranks.chief else _say_nothing
+        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
         lock = ranks.on_chief(lambda: RunLock(directory.root))
         try:
-            recorder = ranks.together(lambda: Recorder(directory, writes=ranks.chief))
+            row_sync = RowSync(
+                every_steps=policy.sync_rows_every_steps, every_s=policy.sync_rows_every_s
+            )
+            recorder = ranks.together(
+                lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
+            )
             setup_checks.resume_skip_list(order, ranks, directory.skip_list)
             training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
             made = assemble(
@@ -159,6 +172,7 @@ class Guard:
                     judge=judge,
                     say=shown,
                     count_tokens=counter,
+                    callback_errors=errors,
                     clip=clip,
                     steps=steps,
                     accumulate=accumulate,
@@ -167,6 +181,7 @@ class Guard:
                     loaded_step=loaded_step,
                     companion=companion,
                     is_old=is_old,
+                    start_over=start_over,
                     notes=brought,
                 )
             )
@@ -185,6 +200,7 @@ class Guard:
         self._engine = made.engine
         self._recovery = made.recovery
         self._edge = made.edge
+        self._judged = made.judged
         self._interrupts = made.interrupts
         self._batches = made.batches
         self._start = made.start
@@ -356,8 +372,24 @@ class Guard:
         self._start.keep_current()
 
     def on_restore(self, callback: Callable[[int], None]) -> None:
-        """Call `callback(step)` each time the state of a step was put back, after it was."""
-        self._parts.state.on_restore(callback)
+        """Call `callback(step)` each time the state of a step was put back, after it was.
+
+        What it raises is told and journalled, and protection goes on; but what it was to put back
+        is then as it was.
+        """
+        name = getattr(callback, "__qualname__", type(callback).__name__)
+
+        def called(step: int) -> None:
+            try:
+                callback(step)
+            except Exception as error:  # noqa: BLE001 - a user's function ends no protection
+                self._edge.tell_callback(
+                    f"the on_restore callback {name}",
+                    error,
+                    f"the guard went back to step {step}, what the callback puts back may not have",
+                )
+
+        self._parts.state.on_restore(called)
 
     def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether the guard clips exactly these, among those that have a gradient."""
@@ -374,6 +406,11 @@ class Guard:
             self._recorder.listeners.extend(listeners)
 
     # -- what it knows ----------------------------------------------------------------------
+
+    @property
+    def coverage(self) -> Coverage:
+        """Which steps were judged: `judged_steps` of `steps`, and `gaps` (first, last, why)."""
+        return self._judged.coverage()
 
     @property
     def step_number(self) -> int:

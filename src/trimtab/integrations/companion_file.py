@@ -38,5 +38,6 @@ def load_companion(folder: Path) -> dict[str, object] | None:
     path = folder / _NAME
     if not path.is_file():
         return None
+    # Never the full pickle: a checkpoint may come from someone else, and a pickle runs code.
     found: dict[str, object] = torch.load(path, weights_only=True)
     return found

@@ -33,6 +33,7 @@ class GradedCheckpoints:
         port = self._port
         if not port.is_chief or not path.exists():  # remote, or still being written
             return
+        # Suspect, not poisoned: only a rollback shows whether the trouble had reached it.
         calm = not port.busy and not port.alarmed
         why = "saved while calm"
         if not calm:
@@ -69,6 +70,7 @@ class GradedCheckpoints:
         """Grade what was saved after `step` by where the trouble began."""
         first_sign = self._port.first_sign
         if first_sign is None:  # a rollback by hand: there is no incident
+            # All after the chosen step is given up: nothing of it may be resumed from.
             first_sign = step + 1
         why = f"rolled back to step {step}; first sign of trouble at step {first_sign:g}"
         for path, saved_step in list(self._saved_steps.items()):

@@ -147,6 +147,7 @@ class WandB(Thinned):
         """Take a run, as `wandb.init` returns it."""
         super().__init__(every_steps)
         self._run = run
+        # W&B drops rows whose own step falls; a metric of our own may fall with a rollback.
         run.define_metric("trimtab/step", hidden=True)
         run.define_metric("trimtab/*", step_metric="trimtab/step")
 
@@ -157,6 +158,7 @@ class WandB(Thinned):
     def write_text(self, event: Event, text: str) -> None:
         """Log an event in words."""
         data = event.data
+        # An incident is told again as it grows and ends: one message for each is enough.
         if event.event == "incident" and data.get("state") == "open":
             level = "ERROR" if data.get("severity") == "critical" else "WARN"
             self._run.alert(
@@ -185,6 +187,7 @@ class MLflow(Thinned):
     def write_text(self, event: Event, text: str) -> None:
         """Log an event in words."""
         del event
+        # All stores of MLflow take 5,000 characters; whether they take more depends on the store.
         self._client.set_tag(self._run_id, "trimtab.last", plain(text, limit=5000))
 
 
@@ -234,7 +237,7 @@ class Prometheus:
             self._signal.labels(name=name).set(value)
 
     def event(self, event: Event) -> None:
-        """Count it."""
+        """Count an event."""
         data = event.data
         labels = {"kind": str(data.get("kind")), "severity": str(data.get("severity"))}
         if event.event == "finding":

@@ -16,7 +16,7 @@ __all__ = ["PACKAGES", "Package", "State", "state_of", "warn_of_version"]
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """One package and what of trimtab uses it."""
+    """One package and the part of trimtab that uses it."""
 
     name: str
     """As pip knows it."""
@@ -140,7 +140,7 @@ _WARNED: set[str] = set()
 
 @dataclass(frozen=True)
 class State:
-    """What is installed of a package."""
+    """The installed version of a package."""
 
     package: Package
     installed: str
@@ -151,6 +151,7 @@ class State:
         """tested, newer than tested, older than tested, unknown version, or not installed."""
         if not self.installed:
             return "not installed"
+        # Versions such as 2.13.0+cu130 or 0.3.0.dev1: only major and minor are compared.
         numbers = re.match(r"(\d+)\.(\d+)", self.installed)
         if numbers is None:
             return "unknown version"

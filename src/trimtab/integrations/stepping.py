@@ -39,6 +39,8 @@ class SteppedOptimizer(torch.optim.Optimizer):
 
     def __getattr__(self, name: str) -> object:
         """Return what the wrapped optimizer has."""
+        # By `__dict__`: where `optimizer` is not set yet, as in unpickling, `self.optimizer` would
+        # call this method again without end.
         found: object = getattr(self.__dict__["optimizer"], name)
         return found
 
@@ -81,6 +83,7 @@ class SteppedScheduler:
 
     def __init__(self, scheduler: object) -> None:
         """Wrap a scheduler."""
+        # Past `__setattr__`, which hands every name on to the scheduler that is not there yet.
         self.__dict__["scheduler"] = scheduler
 
     def __getattr__(self, name: str) -> object:

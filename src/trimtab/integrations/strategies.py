@@ -15,6 +15,8 @@ def check_strategy(strategy: object, adapter: str) -> None:
     Raises:
         ConfigError: The message says what to use instead.
     """
+    # By name: importing the classes would import what this run does not use. A subclass may do
+    # anything, so it is refused.
     name = type(strategy).__name__
     if name not in _STRATEGIES:
         raise ConfigError(

@@ -7,6 +7,7 @@ neither its batches nor its optimizer's step, so a rollback within the process i
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from trimtab.chronicle.rundir import RunDirectory
@@ -14,6 +15,8 @@ from trimtab.detectors.judge import Judge
 from trimtab.errors import ReadError
 from trimtab.guard.loop.exit_status import write_verdict
 from trimtab.guard.recording.fault_barrier import Edge
+from trimtab.guard.recording.fault_events import FaultEvents
+from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.recovery.triage import is_trouble, speaks_of_state
@@ -43,7 +46,9 @@ class RowWatch:
             source: Where the rows come from, for the record.
         """
         self.policy = policy
-        self.edge = Edge(journal=self._journal_fault, stand_down=lambda: None, note=lambda: True)
+        judged = JudgedSteps(lambda: self._step, lambda: "")
+        events = FaultEvents(lambda: self.recorder, step=lambda: self._step, judged=judged)
+        self.edge = Edge(events, alone=True, step=lambda: self._step)
         """Runs our own work: an internal error in it is journalled and stops no training."""
         self.findings: dict[tuple[str, str, int], Finding] = {}
         """What is open or was found, by key."""
@@ -73,11 +78,12 @@ class RowWatch:
         """
         directory = RunDirectory(root)
         if ranks is None:
-            self._lock = RunLock(root) if writes else None
-            self._recorder = Recorder(directory, writes=writes)
+            lock = self._lock = RunLock(root) if writes else None
+            self._recorder = Recorder(directory, writes=writes, lock=lock)
         else:
-            self._lock = ranks.on_chief(lambda: RunLock(root))
-            self._recorder = ranks.together(lambda: Recorder(directory, writes=writes))
+            lock = self._lock = ranks.on_chief(lambda: RunLock(root))
+            self._recorder = ranks.together(lambda: Recorder(directory, writes=writes, lock=lock))
+        self._recorder.on_lost = lambda error: self.edge.note("journal", error)
 
     def start(self, step: int) -> None:
         """Begin an attempt after `step`: the first, or one more of the run that is there."""
@@ -99,10 +105,11 @@ class RowWatch:
             why="resumed after a stop" if parent else "start",
             trial=False,
         )
+        recorder.hold_events(partial(self.edge.note, "journal"))
 
     @property
     def recorder(self) -> Recorder:
-        """What writes the run down; there must be one open."""
+        """The recorder of the run directory, which must be open."""
         assert self._recorder is not None
         return self._recorder
 
@@ -132,6 +139,8 @@ class RowWatch:
     def close(self) -> None:
         """Close the files and release the run directory; a second call does nothing."""
         if self._recorder is not None:
+            self.edge.run("rows", self._recorder.write_rows, retried=True, now=True)
+            self.edge.run("journal", self._recorder.write_events, retried=True, now=True)
             self._recorder.close()
             self._recorder = None
         if self._lock is not None:
@@ -140,14 +149,23 @@ class RowWatch:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def record(self, step: int, values: Mapping[str, float]) -> None:
-        """Append a row."""
+    def take_in(self, step: int, values: Mapping[str, float]) -> tuple[Finding, ...]:
+        """Record and judge a row, each as far as it goes; return what was found."""
+        edge = self.edge
+        found: list[Finding] = []
+        edge.hear(edge.begin_step())
+        if edge.run("record", lambda: self._record(step, values), retried=True):
+            edge.run("judge", lambda: found.extend(self._judged(step, values)), retried=True)
+        edge.run("rows", self.recorder.write_rows, retried=True)
+        edge.run("journal", self.recorder.write_events, retried=True)
+        return tuple(found)
+
+    def _record(self, step: int, values: Mapping[str, float]) -> None:
         self.recorder.sample(step, values, {})
         self.row += 1
         self._step = step
 
-    def judge(self, step: int, values: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Judge the row that was recorded last."""
+    def _judged(self, step: int, values: Mapping[str, float]) -> tuple[Finding, ...]:
         self._state, found = self._judge.update(self._state, self.row - 1, float(step), values)
         return found
 
@@ -202,6 +220,8 @@ class RowWatch:
         Raises:
             OSError: It cannot be written.
         """
+        if self.recorder.lost:
+            return
         write_verdict(
             self.root,
             state=state,
@@ -211,10 +231,6 @@ class RowWatch:
             saved_step=saved_step,
             attempt=self.recorder.attempt,
         )
-
-    def _journal_fault(self, error: str, part: str) -> None:
-        if self._recorder is not None and self._recorder.attempt:
-            self._recorder.event("fault", step=self._step, error=error, where=part)
 
 
 def first_sign(trouble: Sequence[Finding]) -> float:

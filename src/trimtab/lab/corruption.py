@@ -16,6 +16,7 @@ __all__ = ["Corruption", "CorruptionKind"]
 
 CorruptionKind = Literal["random", "repeat", "shuffle", "xor", "escape", "artifact"]
 
+# Each pass doubles the backslashes: after four a line break has nine characters.
 _NUM_REESCAPES = 4
 _ARTIFACT_PATTERN = np.frombuffer(rb"\\\u00", dtype=np.uint8)
 _ARTIFACT_SHARE = 0.9
@@ -81,6 +82,7 @@ class Corruption:
             return rows
         damaged = rows.copy()
         for index in np.flatnonzero(inside):
+            # By sample id: a sample that a rollback feeds again is damaged alike.
             rng = np.random.default_rng([_STREAM, seed, int(sample_ids[index])])
             if rng.random() < self.fraction:
                 damaged[index] = _damage(rows[index], self.kind, rng)

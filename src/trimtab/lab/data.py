@@ -58,6 +58,7 @@ class TextWindows(Dataset[dict[str, Tensor]]):
         self.seed = seed
         self.corruption = corruption
         self._rows = np.lib.stride_tricks.sliding_window_view(text, context_tokens + 1)
+        # A permutation of all windows costs milliseconds; a batch seldom spans two passes.
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
@@ -94,6 +95,7 @@ class TextWindows(Dataset[dict[str, Tensor]]):
     def _window_order(self, number: int) -> NDArray[np.int64]:
         """Return the order of windows in one pass; the last one asked for is kept."""
         if self._order[0] != number:
+            # By (seed, pass): a resume need not draw the passes before it.
             rng = np.random.default_rng([self.seed, number])
             self._order = (number, rng.permutation(self.num_windows))
         return self._order[1]
@@ -110,6 +112,7 @@ def make_loader(
     """
     sampler: DistributedSampler[dict[str, Tensor]] | None = None
     if ranks > 1:
+        # Without shuffling, or the ranks together would train on other samples than one rank does.
         sampler = DistributedSampler(dataset, ranks, rank, shuffle=False)
     return DataLoader(
         dataset,

@@ -221,6 +221,7 @@ def _say_line(console: Console, line: str) -> None:
 def _progress(name: str) -> Callable[[int, int, float], None] | None:
     """Return a progress line for people; every 200 steps a plain line where nobody watches."""
     watched = sys.stderr.isatty()
+    # The loss of one small batch jumps about; a person wants to see where it goes.
     recent: deque[float] = deque(maxlen=31)
     furthest = 0
 

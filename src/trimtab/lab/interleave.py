@@ -22,6 +22,7 @@ __all__ = ["Paced", "time_in_turns"]
 _PATIENCE_S = 600.0
 
 
+# Not an Exception: trainers catch those, to save a checkpoint or to try again.
 class _LoopIsOverError(BaseException):
     """Raised inside a loop to end it; no trainer takes it for an error of its own."""
 
@@ -41,6 +42,7 @@ class Paced:
         self._may_go, self._has_come = threading.Semaphore(0), threading.Semaphore(0)
         self._is_over = self._has_ended = False
         self._failed: BaseException | None = None
+        # A daemon: a trainer that never comes back must not keep the process alive.
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def step(self) -> None:
@@ -65,6 +67,7 @@ class Paced:
             self._thread.join(_PATIENCE_S)
 
     def _run(self) -> None:
+        # Within the thread: OpenMP keeps this number for each thread that calls it.
         torch.set_num_threads(self._threads)
         self._may_go.acquire()
         try:
@@ -102,6 +105,7 @@ def time_in_turns(
         for paced in loops.values():
             stack.callback(paced.close)
         for i in range(rounds + warm_up):
+            # Each comes first as often: it may find the caches as another loop left them.
             turn = i % len(names)
             for name in (*names[turn:], *names[:turn]):
                 started = time.perf_counter()

@@ -48,6 +48,7 @@ class Transformer(nn.Module):
     def _initialise(self) -> None:
         residual_scale = 1.0 / math.sqrt(2.0 * self.config.num_layers)
         for name, weight in self.named_parameters():
+            # Gains of the norms stay at 1.
             if weight.dim() < 2:
                 continue
             writes_residual = name.endswith(("attention.output.weight", "down.weight"))

@@ -62,6 +62,7 @@ class Planter:
 
     @torch.no_grad()
     def _strike(self, fault: StateFault, step: int) -> None:
+        # Counted: after a rollback the step comes again, and the fault must not.
         if not self._left or step < fault.step:
             return
         self._left -= 1
@@ -95,5 +96,6 @@ def flip_bit(numbers: Tensor, bit: int) -> None:
         >>> x.tolist()
         [-1.0, -2.0]
     """
+    # An int32 has no +2^31; the sign bit alone is its lowest number.
     mask = 1 << bit if bit < 31 else -(1 << 31)
     numbers.view(torch.int32).bitwise_xor_(torch.tensor(mask, dtype=torch.int32))

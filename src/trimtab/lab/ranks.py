@@ -34,9 +34,11 @@ def on_ranks(count: int, work: Callable[..., T], *arguments: object) -> T:
     """
     if count == 1:
         return work(*arguments)
+    # A fork would copy torch's thread pool in whatever state it is in, and may hang.
     fresh = multiprocessing.get_context("spawn")
     receiver, sender = fresh.Pipe(duplex=False)
     with tempfile.TemporaryDirectory() as folder:
+        # A file, not a port: jobs beside each other cannot collide.
         store = str(Path(folder) / "store")
         threads = torch.get_num_threads()
         ranks = [
@@ -48,10 +50,12 @@ def on_ranks(count: int, work: Callable[..., T], *arguments: object) -> T:
         ]
         for process in ranks:
             process.start()
+        # The parent's end: while it is open, a first rank that dies gives no EOF, and `recv` waits.
         sender.close()
         try:
             result: T = receiver.recv()
         except EOFError:
+            # The others wait for the first in a collective, and would do so until its time-out.
             for process in ranks:
                 process.terminate()
             raise ActError(

@@ -183,7 +183,7 @@ def run_guarded(
     on_step: Callable[[int, int, float], None] | None = None,
     evaluation_bytes: int = EVALUATION_BYTES,
 ) -> GuardedRun:
-    """Return what came of a guarded run; on several ranks nothing is said or called."""
+    """Return the outcome of a guarded run; on several ranks `say` and `on_step` are not called."""
     if scenario.ranks > 1:
         found: GuardedRun = on_ranks(
             scenario.ranks,
@@ -230,8 +230,10 @@ def _train_guarded(
         with autocast(parts.autocast_dtype):
             loss = next_token_loss(parts.module, batch["tokens"])
         guard.backward(loss)
+        # A probe feeds batches forward to look at their losses: no step is done, and none counts.
         probing = guard.phase == "probe"
         if not probing:
+            # The number rises within `step`, and the fault is timed by the step under way.
             parts.planter.on_gradients(guard.step_number + 1)
         guard.step()
         if not probing:

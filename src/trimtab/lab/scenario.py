@@ -112,6 +112,7 @@ def learning_rate(scenario: Scenario, step: int) -> float:
 
 def healthy_twin(scenario: Scenario) -> Scenario:
     """Return the same run with the faults, and only them, taken away."""
+    # The same object: runs without a fault share one twin.
     if scenario.fault_step is None:
         return scenario
     return dataclasses.replace(
@@ -125,7 +126,7 @@ def healthy_twin(scenario: Scenario) -> Scenario:
 
 
 def training_settings(scenario: Scenario) -> dict[str, object]:
-    """Return all that decides what a run does, without its name and what is said of it.
+    """Return the settings that decide what a run does: all but its name and description.
 
     Two scenarios that agree in this are the same run.
     """

@@ -88,6 +88,7 @@ def _wrong_rate(multiplier: float, *, growth_per_step: float = 0.0) -> LrFault:
 
 
 _NO_FINAL_NORM = ModelConfig(final_norm=False)
+# Late, since a fault hides in the steep fall of the loss before.
 _LATE = 250
 """Step at which the short scenarios' data and tensors go bad."""
 _FREQUENT_BYTE = ord("e")
@@ -166,7 +167,9 @@ _TENSORS = (
             step=_LATE,
             tensor="token_embedding.weight",
             place="weight",
+            # The row of "e" at width 64: that of a rare byte would hardly be read.
             element=_FREQUENT_BYTE * 64 + 7,
+            # The highest bit of the exponent: a number below 2 is multiplied by 2^128.
             bit=30,
         ),
     ),

@@ -145,6 +145,7 @@ def _held_out(pieces: dict[str, bytes]) -> set[str]:
 
 
 def _name_hash(name: str) -> int:
+    # Not `hash`, which is seeded anew in each process. Names that are no UTF-8 exist on Linux.
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
 
 
@@ -164,6 +165,7 @@ def _text_files(root: Path) -> Iterator[Path]:
 def _walk(root: Path, *, skipped: frozenset[str]) -> Iterator[Path]:
     """Yield the regular files below root; symbolic links are not followed."""
     for folder, subfolders, names in os.walk(root):
+        # In place: os.walk descends into what is left in this very list.
         subfolders[:] = [
             name
             for name in subfolders

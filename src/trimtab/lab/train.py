@@ -103,6 +103,7 @@ def build(scenario: Scenario, seed: int, text: Text) -> Parts:
             f"text has {text.vocab_size} token ids and ModelConfig.vocab_size is "
             f"{scenario.model.vocab_size}; raise it to {text.vocab_size}"
         )
+    # Before the model, whose weights are drawn from the global generator.
     torch.manual_seed(seed)
     model = Transformer(scenario.model)
     optimizer = _make_optimizer(model, scenario)
@@ -146,8 +147,10 @@ def train_step(parts: Parts, batch: dict[str, Tensor], *, step: int = 0) -> tupl
         loss.backward()  # type: ignore[no-untyped-call]
     else:
         parts.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        # Before clipping: a norm of scaled gradients has nothing to do with the limit.
         parts.scaler.unscale_(parts.optimizer)
     parts.planter.on_gradients(step)
+    # With an infinite limit the call only measures the norm, so both runs do the same work.
     limit = math.inf if parts.scenario.clip_norm is None else parts.scenario.clip_norm
     grad_norm = nn.utils.clip_grad_norm_(parts.model.parameters(), limit)
     if parts.scaler is None:
@@ -211,6 +214,7 @@ def evaluate(model: Transformer, text: Text, *, max_bytes: int = EVALUATION_BYTE
     context_tokens = model.config.context_tokens
     num_windows = (text.validation.size - 1) // context_tokens
     num_used = min(num_windows, max(1, max_bytes // context_tokens))
+    # Evenly spread: the start of a text is one file, and no sample of the whole.
     starts = np.arange(num_used) * num_windows // num_used * context_tokens
     rows = np.lib.stride_tricks.sliding_window_view(text.validation, context_tokens + 1)[starts]
     tokens = torch.from_numpy(rows.astype(np.int64))
@@ -221,6 +225,7 @@ def evaluate(model: Transformer, text: Text, *, max_bytes: int = EVALUATION_BYTE
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             for first in range(0, num_used, _EVALUATION_BATCH):
                 part = tokens[first : first + _EVALUATION_BATCH]
+                # Weighted by size, since the last part may be smaller.
                 total += next_token_loss(model, part).item() * len(part)
     finally:
         model.train(was_training)

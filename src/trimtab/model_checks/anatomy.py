@@ -29,10 +29,12 @@ Role = Literal[
     "other",
 ]
 
+# wpe of nanoGPT and GPT-2, embed_positions of metaseq and OPT, position_embeddings of Megatron.
 _POSITION = re.compile(
     r"(?<![a-z])(wpe|pos|positions?|position(?:al)?_\w+|pos_\w+|embed_positions)(?![a-z])",
     re.IGNORECASE,
 )
+# The second matrix of attention and of the feed-forward block, as each code base calls it.
 _RESIDUAL = re.compile(
     r"(?:^|\.)(o_proj|out_proj|c_proj|down_proj|down|fc2|w2|wo|dense_4h_to_h|linear2|linear_fc2"
     r"|linear_proj|attention\.dense|self_attention\.dense"
@@ -83,12 +85,14 @@ class Anatomy:
 
 def local(tensor: Tensor) -> Tensor:
     """Return what this rank holds of a tensor."""
+    # A DTensor, recognized without importing torch.distributed.
     inner = getattr(tensor, "_local_tensor", None)
     return inner if isinstance(inner, Tensor) else tensor
 
 
 def is_norm(module: nn.Module) -> bool:
     """Whether a module normalises: LayerNorm, RMSNorm and their many namesakes."""
+    # By name: every code base has an RMSNorm of its own. A module with children is a wrapper.
     return "norm" in type(module).__name__.lower() and not any(module.children())
 
 
@@ -101,6 +105,7 @@ def dissect(model: nn.Module) -> Anatomy:
     token = _token_embedding(model)
     vocab, hidden = _shape(token[1]) if token is not None else (None, None)
     names: dict[int, list[str]] = {}
+    # Duplicates are wanted here: they are how tied weights show.
     for name, weight in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(weight), []).append(name)
     modules = dict(model.named_modules())
@@ -130,6 +135,7 @@ def _blocks(model: nn.Module) -> tuple[str | None, nn.Module | None]:
             continue
         if isinstance(module, nn.Sequential) and any(isinstance(m, nn.Linear) for m in module):
             continue  # the layers of one feed-forward block
+        # A list of norms or of activations is no stack of blocks.
         has_matrix = all(any(p.dim() >= 2 for p in m.parameters()) for m in module.children())
         if has_matrix and (best[1] is None or len(module) > len(best[1])):  # type: ignore[arg-type]
             best = (name, module)
@@ -180,6 +186,7 @@ def _role(
         return "other"
     if not in_block and (vocab in weight.shape or _HEAD.search(owner)):
         return "head"
+    # The name alone misleads: `proj` and `output` also name layers that write elsewhere.
     if in_block and _RESIDUAL.search(owner) and (hidden is None or hidden in weight.shape):
         return "residual output"
     return "matrix"

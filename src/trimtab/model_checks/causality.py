@@ -60,10 +60,12 @@ def look_ahead(model: nn.Module, anatomy: Anatomy) -> Lookahead | None:
 
 def _compare(model: nn.Module, tokens: Tensor, vocab: int) -> Lookahead | None:
     other = tokens.clone()
+    # Half the vocabulary away: surely another token, whatever the size.
     other[:, -1] = (other[:, -1] + max(vocab // 2, 1)) % vocab
     model.eval()
     outputs = []
     for given in (tokens, other):
+        # From one state: what draws random numbers in eval mode must draw the same ones twice.
         torch.manual_seed(0)
         with torch.no_grad():
             outputs.append(logits_of(model(given)).detach().float())
@@ -71,6 +73,7 @@ def _compare(model: nn.Module, tokens: Tensor, vocab: int) -> Lookahead | None:
     if first.shape != second.shape or first.dim() != 3 or first.shape[:2] != tokens.shape:
         return None
     largest = float(first.abs().max())
+    # NaN passes no comparison, and would read as a model that looks ahead.
     if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()) or largest == 0:
         return None
     change = (second - first).abs().amax(dim=(0, 2)) / largest

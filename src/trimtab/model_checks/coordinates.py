@@ -132,6 +132,7 @@ def _change(
         anatomy = dissect(model)
         if batch is None and anatomy.vocab is None:
             raise ConfigError("no token embedding was recognised; give batch= and loss=")
+        # One batch for all steps and widths: data must not add to the change that is compared.
         given = (
             tiny_batch(anatomy.vocab or 2, anatomy.parts[0].parameter.device)
             if batch is None
@@ -169,6 +170,7 @@ def _activations(model: nn.Module, batch: object, loss: LossFunction) -> dict[st
     matrices = [
         (n, m)
         for n, m in model.named_modules()
+        # Norms and biases have no width to scale by; µP is about matrices.
         if any(p.dim() >= 2 for p in m.parameters(recurse=False))
     ]
     hooks = [m.register_forward_hook(keeper(n)) for n, m in matrices]

@@ -100,8 +100,10 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif operation == "uniform_":
             low = float(named.get("from", rest[0] if rest else 0.0))
             high = float(named.get("to", rest[1] if len(rest) > 1 else 1.0))
+            # The standard deviation of a uniform distribution.
             self._stds[key] = (high - low) / math.sqrt(12)
         elif operation in ("zero_", "fill_", "ones_like", "zeros_like"):
+            # A view that is zeroed, such as a padding row, leaves the tensor's std.
             self._stds[key] = 0.0 if filled._base is None else self._stds.get(key, 0.0)
         elif operation in ("mul_", "div_") and rest and isinstance(rest[0], int | float):
             self._stds[key] = self._stds.get(key, math.nan) * (
@@ -116,6 +118,7 @@ class AskedStds(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _key(tensor: Tensor) -> int:
+        # By storage: a parameter, its `.data` and its views are different objects over one memory.
         return int(tensor.untyped_storage()._cdata)
 
     def by_name(self, model: nn.Module) -> dict[str, float]:
@@ -151,6 +154,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
     except ImportError:
         raise MissingExtraError("`trimtab audit CONFIG.json`", "hf") from None
     kind = stated.pop("model_type")
+    # `auto_map` names code to run; the others would load a library or cast, and change no shape.
     for key in ("auto_map", "quantization_config", "torch_dtype", "dtype", "transformers_version"):
         stated.pop(key, None)
     _check_sizes(file, stated)
@@ -172,7 +176,7 @@ def from_hf_config(path: str | Path) -> tuple[nn.Module, dict[str, float]]:
 
 
 def _stated(file: Path) -> object:
-    """Return what a file of JSON says.
+    """Return the contents of a JSON file.
 
     Raises:
         ReadError: It is none, or no file.
@@ -181,6 +185,7 @@ def _stated(file: Path) -> object:
         if not stat.S_ISREG(file.stat().st_mode):
             raise ReadError(f"{file}: is no file; give a model's config.json")
         with file.open("rb") as opened:
+            # One byte more than allowed shows that there is more, without reading all of it.
             raw = opened.read(_MAX_BYTES + 1)
         return json.loads(raw) if len(raw) <= _MAX_BYTES else None
     except OSError as error:

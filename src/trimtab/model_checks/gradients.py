@@ -55,6 +55,7 @@ class GradientPass:
 
 def tiny_batch(vocab: int, device: torch.device, *, seed: int = 0) -> Tensor:
     """Return random tokens, int64 [2, 17], from a generator of its own."""
+    # On the CPU, then moved: a generator of a device gives other tokens there.
     source = torch.Generator().manual_seed(seed)
     return torch.randint(vocab, (_ROWS, _TOKENS + 1), generator=source).to(device)
 
@@ -131,12 +132,15 @@ def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
     Weights, gradients, buffers, the mode and the random state are restored.
     """
     modes = [(m, m.training) for m in model.modules()]
+    # The gradient tensors themselves: DDP and FSDP keep views of them.
     grads = [(p, p.grad) for p in model.parameters()]
     zeros = [p for p in model.parameters() if p.numel() and not bool(local(p.detach()).any())]
+    # BatchNorm's running means and rotary caches are written in a forward pass.
     buffers = [(b, b.clone()) for b in model.buffers()]
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"]
     with (
         torch.random.fork_rng(devices=sorted({d.index or 0 for d in devices})),
+        # The caller may hold `no_grad`, under which nothing would get a gradient.
         torch.enable_grad(),
     ):
         torch.manual_seed(0)
@@ -176,6 +180,7 @@ def _first_input(model: nn.Module, anatomy: Anatomy, entering: list[float]) -> I
             embedded.append(output.detach().float())
 
     def note(_module: nn.Module, inputs: tuple[object, ...], named: dict[str, object]) -> None:
+        # transformers calls its blocks with keywords, other code by position.
         given = inputs[0] if inputs else named.get("hidden_states")
         if isinstance(given, Tensor) and not entering and embedded:
             entering.append(_share(embedded[0], given.detach().float()))
@@ -196,6 +201,7 @@ def _share(embedded: Tensor, entering: Tensor) -> float:
     if embedded.shape != entering.shape:
         return float(entering.std())
     e, x = embedded - embedded.mean(), entering - entering.mean()
+    # Least squares: positions and a constant are uncorrelated with the tokens, so a is the slope.
     slope = float((e * x).sum() / e.square().sum().clamp_min(1e-30))
     return abs(slope) * float(embedded.std())
 
@@ -257,7 +263,7 @@ def _is_key_bias(name: str) -> bool:
 
 
 def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]:
-    """Hold the first loss on random tokens against ln V."""
+    """Compare the first loss on random tokens with ln V."""
     if done.loss is None or vocab is None:
         return
     ideal = math.log(vocab)
@@ -269,6 +275,7 @@ def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]
             f"the first loss is {done.loss}; ln {vocab} = {ideal:.2f}",
             values=values,
         )
+    # One nat: a sound init adds about half the variance of its logits, far below that.
     elif done.loss > ideal + 1.0:
         yield found(
             "LOSS0",
@@ -278,6 +285,7 @@ def judge_loss(done: GradientPass, vocab: int | None) -> Iterator[ConfigFinding]
             values=values,
             instead="a smaller init of the output layer or of a tied embedding, or a final norm",
         )
+    # On random tokens nothing can be predicted: below ln V the answer is in the input.
     elif done.loss < ideal - 1.0:
         yield found(
             "LOSS0",

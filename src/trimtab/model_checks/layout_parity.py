@@ -46,6 +46,7 @@ _TOLERANCE = {
         "loss": 1e-6,
         "gradient": 1e-5,
         "clipped gradient": 1e-5,
+        # Equal bit for bit: an all-reduce gives every rank the same sum.
         "replicas": 0.0,
         "update": 1e-4,
     },
@@ -223,6 +224,7 @@ def _run(
     timeout_s: float,
 ) -> LayoutResult:
     begin = time.monotonic()
+    # Ranks begin without the parent's threads, and torch is imported once, in the server.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["trimtab.model_checks.layout_parity"])
     with tempfile.TemporaryDirectory(prefix="trimtab-parity-") as folder:
@@ -244,6 +246,7 @@ def _run(
             time.sleep(0.02)
         late = all(p.exitcode is None for p in crew)
         for process in crew:
+            # Time to write its answer; a rank that is stuck in a collective is killed.
             process.join(0.5)
             if process.is_alive():
                 process.kill()
@@ -292,6 +295,7 @@ def _work(
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)  # remarks on speed
     answer: dict[str, object]
     try:
+        # Each rank trains the reference itself: no tensor has to be sent, and all have it.
         reference = _train(build(), None, steps, dtype, {})
         _check_reference(reference)
         dist.init_process_group(
@@ -305,9 +309,11 @@ def _work(
         answer = {"status": "failed", "why": str(error)}
     except (Exception, SystemExit) as error:  # noqa: BLE001 (any error of the user's code)
         answer = {"status": "failed", "why": f"{type(error).__name__}: {str(error)[:400]}"}
+    # Ranks of one machine share this clock, and the earliest failure is the cause.
     answer["at"] = time.monotonic()
     if answer["status"] == "failed" or rank == 0:
         Path(folder, f"{rank}.json").write_text(json.dumps(answer), encoding="utf-8")
+    # After a failure a peer may be gone, and a barrier would wait for it.
     if dist.is_initialized() and answer["status"] in ("agrees", "differs"):
         dist.barrier()
         dist.destroy_process_group()
@@ -368,6 +374,7 @@ def _train(
     batch = _cast(case.batch, dtype)
     model, ways, mine = (case.model, 1, 0) if layout is None else place(case, layout)
     own, trace = part_of(batch, ways, mine), dict[tuple[int, int, str], Traced]()
+    # Updates are compared, not weights: an update is far smaller, and errors would vanish in those.
     start = {n: whole(w) for n, w in plain_names(model)}
     for step in range(1, steps + 1):
         case.optimizer.zero_grad(set_to_none=True)
@@ -429,6 +436,7 @@ def clip_whole(model: nn.Module, limit: float) -> float:
     """
     grads = [w.grad for w in model.parameters() if w.grad is not None]
     norm = float(torch.stack([whole(g).double().norm() for g in grads]).norm())
+    # 1e-6 as `clip_grad_norm_` has it, so that both clip alike.
     factor = min(1.0, limit / (norm + 1e-6))
     for grad in grads:
         local(grad).mul_(factor)
@@ -436,7 +444,7 @@ def clip_whole(model: nn.Module, limit: float) -> float:
 
 
 def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dict[str, object]:
-    """Hold one's own trace against the reference, and take the first difference of all ranks."""
+    """Compare this rank's trace with the reference; return the first difference of all ranks."""
     largest = dict.fromkeys(_PHASES, 0.0)
     first: _Difference | None = None
     scale = {s: _norm_of(reference, s) for s in {key[0] for key in reference}}
@@ -449,6 +457,7 @@ def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dic
             else _error(trace[key], reference.get(key), scale[step])
         )
         largest[phase] = max(largest[phase], error)
+        # Not `>`: a NaN error is a difference.
         if first is None and not error <= tolerance[phase]:
             where = f"{phase} of {tensor}" if tensor else phase
             told = (
@@ -467,6 +476,7 @@ def _compare(trace: Trace, reference: Trace, tolerance: dict[str, float]) -> dic
             }
     every: list[tuple[_Difference | None, dict[str, float]]]
     every = [(None, {})] * dist.get_world_size()
+    # Every rank, since a shard that only one of them holds may be the first to differ.
     dist.all_gather_object(every, (first, largest))
     firsts = [f for f, _ in every if f is not None]
     worst = {p: max(mine[p] for _, mine in every) for p in _PHASES}
@@ -497,6 +507,7 @@ def _error(ours: Traced, theirs: Traced, scale: float) -> float:
     if isinstance(ours, DTensor) or ours.shape != theirs.shape:
         return float("inf")
     gap = float((ours.double() - theirs.double()).norm())
+    # A gradient that is 0 but for round-off has no relative error.
     size = max(float(theirs.double().norm()), 1e-9 * scale, 1e-30)
     same = torch.equal(ours.isnan(), theirs.isnan()) and torch.equal(ours.isinf(), theirs.isinf())
     if gap != gap:  # NaN on both sides, at the same places, is agreement

@@ -116,6 +116,7 @@ def audit(
     anatomy = dissect(model)
     if not anatomy.parts:
         raise ConfigError(f"{type(model).__name__} has no parameters; give a model")
+    # Measured before the pass, which fills weights that are 0 with noise for its duration.
     rows = measure(anatomy, asked_stds)
     done = run_once(model, anatomy, batch, loss)
     tamed = any(is_qk_norm(p.name) for p in anatomy.parts)
@@ -128,6 +129,7 @@ def audit(
         # ln V is the expected first loss only for random tokens and cross-entropy.
         if batch is None and loss is None:
             found += judge_loss(done, anatomy.vocab)
+    # With a batch of the caller's own the model may be meant to look both ways.
     if batch is None and loss is None and not done.failed:
         found += judge_lookahead(look_ahead(model, anatomy))
     types: dict[str, str] = {}

@@ -28,6 +28,7 @@ def unigram_loss(train: NDArray[np.uint8], test: NDArray[np.uint8], *, vocab: in
     """
     if not train.size or not test.size:
         raise ConfigError("a text is empty; give some to count and some to judge")
+    # Add-one: a token that the training text lacks would cost infinitely much.
     counts = np.bincount(train, minlength=vocab).astype(np.float64) + 1.0
     return float(-np.log(counts / counts.sum())[test].mean())
 

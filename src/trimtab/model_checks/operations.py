@@ -179,7 +179,7 @@ def rank_modules(
     loss: LossFunction | None = None,
     dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Loss, ...]:
-    """Return every module that computes, with what it loses in low precision, the worst first.
+    """Return every module that computes, with its error in low precision, the worst first.
 
     One fp32 pass notes each leaf's input and output. Then each leaf is cast and run alone on the
     same input, rounded: so errors do not add up, and rank the module, not its place.
@@ -231,6 +231,7 @@ def _lost(
     with torch.no_grad():
         rounded = module(*low).float()
     gap = float((rounded - whole).norm() / whole.norm().clamp_min(1e-30))
+    # The fp32 result is finite, so Inf or NaN is the work of the low precision.
     if not math.isfinite(gap) and bool(whole.isfinite().all()):
         gap = math.inf
     return Loss(

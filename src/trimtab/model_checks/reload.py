@@ -28,7 +28,7 @@ def check_reload(
     *,
     step: int | None = None,
 ) -> tuple[ConfigFinding, ...]:
-    """Hold the optimizer, after `load_state_dict`, against the config; an error names the field.
+    """Compare the optimizer, after `load_state_dict`, with the config; an error names the field.
 
     `load_state_dict` takes lr, betas, eps and weight_decay from the checkpoint, so a changed config
     is silently undone. It also takes Adam's step: where that is lost, bias correction restarts
@@ -98,6 +98,7 @@ def _same(has: object, value: object) -> bool:
         # `capturable` optimizers may keep lr as a tensor
         has = has.item()
     if isinstance(has, int | float) and isinstance(value, int | float):
+        # Checkpoints hold float64 and configs print decimals: both may differ in the last bit.
         return math.isclose(has, value, rel_tol=1e-9, abs_tol=0.0)
     return bool(has == value)
 

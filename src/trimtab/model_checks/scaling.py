@@ -96,12 +96,15 @@ def check_scaler(
     """
     rule = rules or ScalerRules()
     interval = growth_interval or rule.growth_interval
+    # Each part shows one error: no shrinking, growth a step too early or too late, a count that an
+    # overflow does not reset.
     script = [True, *[False] * (interval + 1), *[False] * (interval - 2), True, *[False] * interval]
     weight = nn.Parameter(torch.zeros(1))
     optimizer, scaler = torch.optim.SGD([weight], lr=1.0), make()
     scale, quiet, at = rule.init_scale, 0, 0.0
     for number, overflows in enumerate(script, start=1):
         optimizer.zero_grad()
+        # A gradient of 0.5 and a rate of 1: every sound step moves the weight by exactly half.
         scaler.scale((weight * 0.5).sum()).backward()  # type: ignore[no-untyped-call]
         if overflows:
             weight.grad = torch.full_like(weight, math.inf)
@@ -182,6 +185,7 @@ def check_clip_order(
     scales = (256.0, 16.0)
     try:
         for scale in scales:
+            # The same dropout at both scales.
             with torch.random.fork_rng(devices=[]):
                 scaler.update(scale)
                 step()

@@ -161,6 +161,7 @@ def _train(
 def _judge(model: TwinModel, text: NDArray[np.uint8]) -> float:
     """Return the mean loss of windows spread evenly over the text."""
     width = model.twin.context + 1
+    # Windows do not overlap, so that no token counts twice.
     starts = np.linspace(0, text.size - width, num=min(_JUDGED_WINDOWS, text.size // width)).astype(
         int
     )

@@ -47,6 +47,7 @@ class TwinModel(nn.Module):
         self.final_norm = _norm(twin, twin.hidden)
         self.lm_head = nn.Linear(twin.hidden, twin.vocab, bias=False)
         self.initialize()
+        # Only now: a tied matrix is drawn as an embedding, not as an output layer.
         if twin.tied:
             self.lm_head.weight = self.embed.tokens.weight
 
@@ -124,6 +125,7 @@ class _Block(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, twin: Twin) -> None:
         super().__init__()
+        # Two thirds of 4 h, as a gated block has three matrices in place of two.
         inner = (8 * twin.hidden // 3 + 7) // 8 * 8 if twin.gated else 4 * twin.hidden
         self.gate = nn.Linear(twin.hidden, inner, bias=False) if twin.gated else None
         self.up = nn.Linear(twin.hidden, inner, bias=False)
@@ -170,6 +172,7 @@ class _Attention(nn.Module):
         scale = None
         if self.twin.mup:
             base = self.twin.base_hidden // self.twin.heads
+            # 1/d in place of 1/sqrt(d), equal to it at the base width (arXiv:2203.03466, table 8).
             scale = math.sqrt(base) / self.head_width
         mixed = functional.scaled_dot_product_attention(
             q_BTHK.transpose(1, 2),
@@ -203,6 +206,7 @@ def make_optimizer(model: TwinModel, *, lr: float | None = None) -> torch.optim.
     twin = model.twin
     peak, times = twin.lr if lr is None else lr, twin.hidden / twin.base_hidden if twin.mup else 1.0
     inner = [w for n, w in model.named_parameters() if w.dim() >= 2 and n.startswith("blocks.")]
+    # By identity: a tied output layer is the embedding, and must not be in two groups.
     known = {id(w) for w in inner} | {id(model.embed.tokens.weight)}
     head = [w for n, w in model.named_parameters() if n == "lm_head.weight" and id(w) not in known]
     known |= {id(w) for w in head}

@@ -104,6 +104,7 @@ def _moments(weight: Tensor) -> tuple[float, float]:
 
 
 def _sigma(anatomy: Anatomy, stds: Mapping[str, tuple[float, float]]) -> float:
+    # Residual outputs are left out: they are what sigma is compared with.
     inner = [stds[p.name][1] for p in anatomy.of("matrix") if p.in_block]
     finite = [s for s in inner if math.isfinite(s) and s > 0]
     return median(finite) if finite else math.nan
@@ -123,6 +124,7 @@ def _expected(part: Part, anatomy: Anatomy, sigma: float) -> dict[str, float]:
 
 
 def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
+    # The standard error of a standard deviation of n values is 1/sqrt(2n) of it.
     slack = TOLERANCE + 3 / math.sqrt(2 * max(size, 1))
     for rule, value in expected.items():
         if math.isfinite(std) and value > 0 and abs(std / value - 1) <= slack:
@@ -133,7 +135,7 @@ def _follows(std: float, size: int, expected: Mapping[str, float]) -> str:
 def judge_matrices(
     anatomy: Anatomy, rows: Sequence[TensorStats], *, tamed: bool = False
 ) -> Iterator[ConfigFinding]:
-    """Hold the matrices against small init, and the output layers against σ/√(2L).
+    """Compare the matrices with small init, and the output layers with σ/√(2L).
 
     Args:
         anatomy: The model.
@@ -210,6 +212,7 @@ def is_xavier_uniform(weight: Tensor) -> bool:
         return False
     bound = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
     largest, std = float(held.float().abs().max()), float(held.float().std())
+    # Both: a normal distribution has that std too, but its largest value lies far beyond the bound.
     return 0.95 * bound <= largest <= 1.001 * bound and abs(std * math.sqrt(3) / bound - 1) <= 0.05
 
 
@@ -247,7 +250,7 @@ def embedding_kind(anatomy: Anatomy) -> str:
 def judge_embeddings(
     rows: Sequence[TensorStats], *, kind: str, effective: float | None, tamed: bool
 ) -> Iterator[ConfigFinding]:
-    """Hold the token embedding's std, and what enters the first block, against GPT-2's 0.02.
+    """Compare the token embedding's std, and that of the first block's input, with GPT-2's 0.02.
 
     Args:
         rows: The measured weights.
@@ -298,68 +301,21 @@ def judge_positions(
     """
     positions = anatomy.of("position embedding")
     if not positions:
-        wrong = (
-            [
-                found(
-                    "L04",
-                    "error",
-                    f"position embeddings are to be {meant}, and the model has none",
-                    values={"position": meant},
-                )
-            ]
-            if meant == "learned"
-            else []
-        )
-        return (
-            f"{meant}, nothing to measure"
-            if meant
-            in (
-                "sinusoidal",
-                "rotary",
-                "alibi",
-            )
-            else "none found"
-        ), wrong
+        return _judge_absent_positions(meant)
     part = positions[0]
     waves, learns = is_sinusoidal(part.parameter), part.parameter.requires_grad
-    kind = (
-        ("learned, starts sinusoidal" if waves else "learned")
-        if learns
-        else ("sinusoidal" if waves else "frozen")
-    )
-    found_here = []
+    if learns:
+        kind = "learned, starts sinusoidal" if waves else "learned"
+    else:
+        kind = "sinusoidal" if waves else "frozen"
     std = next(r.std for r in rows if r.name == part.name)
     values = {"tensor": part.name, "std": std, "kind": kind, "meant": meant}
     if not learns and not (waves and meant == "sinusoidal"):
-        sure = not waves or meant == "learned"
-        found_here.append(
-            found(
-                "L04",
-                "error" if sure else "warning",
-                f"position embeddings are frozen: {part.name} has requires_grad False"
-                + (" and holds sines" if waves else ""),
-                values=values,
-                instead=(
-                    'requires_grad True; or say position="sinusoidal" if a fixed table is meant'
-                ),
-            )
-        )
+        wrong = [_frozen_positions(part.name, waves=waves, meant=meant, values=values)]
     elif meant in ("rotary", "alibi", "none") or (meant == "sinusoidal" and not waves):
-        found_here.append(
-            found(
-                "L04",
-                "warning",
-                f"positions are to be {meant}, and the model has a table of {kind} ones:"
-                f" {part.name}",
-                values=values,
-                instead=(
-                    "take the table out, or say"
-                    f' position="{kind if kind == "sinusoidal" else "learned"}"'
-                ),
-            )
-        )
+        wrong = [_unmeant_positions(part.name, kind=kind, meant=meant, values=values)]
     elif learns and waves and meant in (None, "learned"):
-        found_here.append(
+        wrong = [
             found(
                 "L04",
                 "info" if meant is None else "warning",
@@ -367,18 +323,56 @@ def judge_positions(
                 values=values,
                 instead="a normal distribution of std 0.01",
             )
-        )
+        ]
+    else:
+        wrong = []
+    # Sines have a std of 0.7 by construction.
     if math.isfinite(std) and std >= _LOUD and not waves:
-        found_here.append(
-            found(
-                "L03",
-                "error",
-                f"position embeddings start at std {compact(std)}; GPT-2 has 0.01",
-                values=values,
-                instead="std 0.01 for positions",
-            )
+        loud = found(
+            "L03",
+            "error",
+            f"position embeddings start at std {compact(std)}; GPT-2 has 0.01",
+            values=values,
+            instead="std 0.01 for positions",
         )
-    return kind, found_here
+        wrong.append(loud)
+    return kind, wrong
+
+
+def _judge_absent_positions(meant: Position | None) -> tuple[str, list[ConfigFinding]]:
+    if meant == "learned":
+        text = f"position embeddings are to be {meant}, and the model has none"
+        return "none found", [found("L04", "error", text, values={"position": meant})]
+    if meant in ("sinusoidal", "rotary", "alibi"):
+        return f"{meant}, nothing to measure", []
+    return "none found", []
+
+
+def _frozen_positions(
+    name: str, *, waves: bool, meant: Position | None, values: Mapping[str, object]
+) -> ConfigFinding:
+    sure = not waves or meant == "learned"
+    sines = " and holds sines" if waves else ""
+    return found(
+        "L04",
+        "error" if sure else "warning",
+        f"position embeddings are frozen: {name} has requires_grad False{sines}",
+        values=values,
+        instead='requires_grad True; or say position="sinusoidal" if a fixed table is meant',
+    )
+
+
+def _unmeant_positions(
+    name: str, *, kind: str, meant: Position | None, values: Mapping[str, object]
+) -> ConfigFinding:
+    instead = kind if kind == "sinusoidal" else "learned"
+    return found(
+        "L04",
+        "warning",
+        f"positions are to be {meant}, and the model has a table of {kind} ones: {name}",
+        values=values,
+        instead=f'take the table out, or say position="{instead}"',
+    )
 
 
 def fill_noise(weight: Tensor, std: float = 0.02) -> None:

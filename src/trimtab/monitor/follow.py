@@ -11,6 +11,7 @@ from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.source import Beside, account_of
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ConfigError
+from trimtab.masking import masked, masked_text
 from trimtab.monitor.follower import Notice, NoticeEvent, Watcher
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
@@ -51,10 +52,10 @@ class Update:
         """Return the document that `trimtab watch --json` prints as one line."""
         incident = None
         if self.incident is not None and self.record is not None:
-            incident = finite_json(incident_to_json(self.record, self.incident))
+            incident = finite_json(masked(incident_to_json(self.record, self.incident)))
         return {
             "schema": 1,
-            "path": self.path,
+            "path": masked_text(self.path),
             "event": self.event,
             "id": self.id or None,
             "text": plain(self.text),

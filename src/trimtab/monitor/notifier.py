@@ -1,28 +1,26 @@
 """Where an alarm goes: a command of the user's, a web address.
 
-A failed delivery is reported on stderr and stops nothing.
+A failed delivery is reported on stderr and stops nothing. Text of a log reaches a command in its
+environment and its input only, in one harmless line each; no shell sees it.
 """
 
-import http.client
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from trimtab.errors import ConfigError
+from trimtab.monitor.webhook import Webhook
+from trimtab.text import plain, visible
 
 __all__ = ["Alarm", "parse_command", "parse_url"]
 
 COMMAND_TIMEOUT_S = 60.0
-WEBHOOK_TIMEOUT_S = 10.0
 
 
 def parse_command(text: str) -> tuple[str, ...]:
@@ -55,6 +53,11 @@ def parse_url(text: str) -> str:
         raise ConfigError(f"--webhook {text!r}: {error}; correct the address") from error
     if not host or port == 0:
         raise ConfigError(f"--webhook {text!r}: names no host and port; correct the address")
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            "--webhook: names a user or password before its host, which is not sent; "
+            "give an address without one"
+        )
     if re.search(r"[^!-~]", text):
         raise ConfigError(
             f"--webhook {text!r}: has a space or another sign that no address has; "
@@ -63,24 +66,43 @@ def parse_url(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """Where to send an incident."""
+    """Where to send an incident; `close` it, or use it in a `with` block."""
 
-    command: tuple[str, ...] = ()
-    url: str = ""
+    def __init__(self, *, command: tuple[str, ...] = (), url: str = "") -> None:
+        """Keep where to send.
+
+        Args:
+            command: The arguments of a command; () for none.
+            url: A web address; "" for none.
+        """
+        self.command = command
+        self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Give what is still to be posted a bounded time."""
+        if self._webhook is not None:
+            self._webhook.close()
 
     def raise_for(self, document: Mapping[str, Any]) -> None:
-        """Run the command and post to the address, each once; say on stderr what failed."""
+        """Run the command, and have the document posted; say on stderr what failed."""
         text = json.dumps(document, allow_nan=False)
         if self.command:
             self._run(text, document["incident"])
-        if self.url:
-            self._post(text)
+        if self._webhook is not None:
+            self._webhook.send(text)
 
     def _run(self, text: str, incident: Mapping[str, Any]) -> None:
         names = ("kind", "severity", "attempt", "onset", "headline")
-        given = {f"TRIMTAB_{n.upper()}": _one_line(incident.get(n)) for n in names}
+        given = {f"TRIMTAB_{n.upper()}": plain(incident.get(n)) for n in names}
         try:
             done = subprocess.run(
                 self.command,
@@ -99,42 +121,6 @@ class Alarm:
             if done.returncode:
                 _say(f"--exec {self.command[0]}: ended with {done.returncode}")
 
-    def _post(self, text: str) -> None:
-        request = urllib.request.Request(
-            self.url, data=text.encode(), headers={"Content-Type": "application/json"}
-        )
-        opener = urllib.request.build_opener(_NoRedirect)
-        try:
-            with opener.open(request, timeout=WEBHOOK_TIMEOUT_S):
-                pass
-        except urllib.error.HTTPError as error:
-            with error:
-                to = error.headers.get("Location") if 300 <= error.code < 400 else None
-            why = f"{error}" if to is None else f"redirected to {to[:200]!r}; give that address"
-            _say(f"--webhook: not delivered ({why})")
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            _say(f"--webhook: not delivered ({str(error)[:200] or type(error).__name__})")
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Leaves a redirect as the error that it is for a post: followed, it loses what was posted."""
-
-    def http_error_302(
-        self,
-        req: urllib.request.Request,  # noqa: ARG002
-        fp: IO[bytes],  # noqa: ARG002
-        code: int,  # noqa: ARG002
-        msg: str,  # noqa: ARG002
-        headers: http.client.HTTPMessage,  # noqa: ARG002
-    ) -> None:
-        return None
-
-    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
-
-
-def _one_line(value: object) -> str:
-    return "" if value is None else str(value).replace("\0", "")
-
 
 def _has_descriptor() -> bool:
     try:
@@ -146,5 +132,5 @@ def _has_descriptor() -> bool:
 
 def _say(text: str) -> None:
     if sys.stderr is not None:  # a process without a console has none
-        sys.stderr.write(f"trimtab: {text}; watching continues\n")
+        sys.stderr.write(f"trimtab: {visible(text)}; watching continues\n")
         sys.stderr.flush()

@@ -94,6 +94,7 @@ def _same(a: str | None, b: str | None) -> bool:
     if a == b:
         return True
     try:
+        # Settings are text, and 6e-5 and 0.00006 are one setting, printed by two launchers.
         return a is not None and b is not None and float(a) == float(b)
     except ValueError:
         return False
@@ -123,6 +124,7 @@ class Narrowing:
 
     keys: tuple[str, ...]
     num_runs: int = 0
+    # As sets, so that a run is known however its keys are ordered when it comes up again.
     _known: dict[frozenset[str], bool] = field(default_factory=dict)
 
     @property
@@ -151,9 +153,11 @@ class Narrowing:
             bounds = [round(i * len(current) / num_parts) for i in range(num_parts + 1)]
             parts = [current[a:b] for a, b in pairwise(bounds)]
             others = [tuple(k for k in current if k not in part) for part in parts]
+            # Of two parts each is the complement of the other, so the complements add no run.
             runs = parts if num_parts == 2 else [*parts, *others]
             failing = next((r for r in runs if self._known.get(frozenset(r))), None)
             if failing is not None:
+                # ddmin: a failing part is halved anew, a failing complement keeps its finer parts.
                 num_parts = 2 if failing in parts else max(num_parts - 1, 2)
                 current = failing
                 continue

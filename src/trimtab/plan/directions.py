@@ -62,13 +62,16 @@ class Directions:
         the interval is halved on the logarithmic scale.
         """
         self.tried |= {**losses, self.value: here}
+        # `min` over NaN depends on the order of its arguments.
         known = {v: x if math.isfinite(x) else math.inf for v, x in self.tried.items()}
         candidates = [self.value, *(p.value for p in self.next_probes)]
         best = min(
             candidates,
+            # The value of a probe is worked out anew by the caller and may differ in its last bit.
             key=lambda v: min(
                 (x for w, x in known.items() if math.isclose(w, v)), default=math.inf
             ),
         )
         self.value, self.loss = best, known.get(best, math.nan)
+        # Half the interval on a logarithmic scale: 4, 2, 1.41, 1.19.
         self.factor = math.sqrt(self.factor)

@@ -11,6 +11,7 @@ __all__ = ["Effect", "effect_of"]
 
 EffectLabel = Literal["better", "worse", "inconclusive"]
 
+# Short branches give few blocks anyway, and longer blocks are nearer to independent.
 _BLOCKS = 8
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365)
 """Student's t, two-sided 95 %, for 1 to 7 degrees of freedom."""
@@ -72,12 +73,14 @@ def effect_of(branch: Mapping[int, float], control: Mapping[int, float]) -> Effe
     a, b = (np.array([curve[t] for t in steps], dtype=np.float64) for curve in (branch, control))
     finite_a, finite_b = np.isfinite(a), np.isfinite(b)
     lost, won = int((finite_b & ~finite_a).sum()), int((finite_a & ~finite_b).sum())
+    # Equal numbers say nothing about either; the finite steps then decide.
     if lost != won:
         size = math.inf if lost > won else -math.inf
         return Effect(size=size, low=size, high=size, steps=len(steps))
     d = (a - b)[finite_a & finite_b]
     if len(d) < 4:
         return Effect(size=math.nan, low=math.nan, high=math.nan, steps=len(d))
+    # Two steps to a block at least, else neighbors are counted as independent after all.
     blocks = np.array([part.mean() for part in np.array_split(d, min(_BLOCKS, len(d) // 2))])
     mean = float(d.mean())
     half = _T_95[len(blocks) - 2] * float(blocks.std(ddof=1)) / math.sqrt(len(blocks))

@@ -60,12 +60,14 @@ def check_fake_sgd(
         f"{k} is {in_force[k]:g} in force and not {wanted[k]:g}: not effective, loading a"
         " checkpoint brought the old one back"
         for k in ("eps", "beta1", "lr")
+        # abs_tol for beta1 = 0, to which no relative distance exists.
         if not math.isclose(in_force[k], wanted[k], rel_tol=1e-9, abs_tol=1e-15)
     ]
     eps = in_force["eps"]
     gap = grad_rms / (grad_rms + eps) if grad_rms + eps > 0 else math.nan
     if in_force["beta1"] != 0:
         warnings.append(f"beta1 is {in_force['beta1']:g}: steps are averaged, SGD's are not")
+    # Not `>`: a NaN gap must warn, too.
     if not gap <= _GAP:
         warnings.append(
             f"eps {eps:g} is not large beside gradients of {grad_rms:.3g}: the step is off by up to"

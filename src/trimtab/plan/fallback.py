@@ -11,7 +11,7 @@ __all__ = ["PlanB", "plan_b"]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanB:
-    """What the calendar says."""
+    """The advice, and the days that it is based on."""
 
     advice: Literal["go on", "switch", "too late"]
     """too late: even plan B, from scratch and at once, would not finish."""

@@ -59,7 +59,10 @@ def located(flags: str, checkpoint: str) -> str:
         '--resume_from_checkpoint out/checkpoint-3000'
     """
     path = PurePath(checkpoint)
+    # A person pastes the flags into a shell.
     whole, folder = shlex.quote(str(path)), shlex.quote(str(path.parent))
+    # A function, since a backslash in the path would be read as a group of the pattern. The longer
+    # placeholder goes first: it may contain the shorter one.
     flags = re.sub(_WHOLE, lambda _: whole, flags)
     return re.sub(_FOLDER, lambda _: folder, flags)
 
@@ -70,6 +73,7 @@ _FOLDER = re.compile(r"\b(?:CHECKPOINTS|DIR)\b")
 
 def _filled(template: str, values: Mapping[str, object]) -> str:
     try:
+        # An unknown value gives no flags rather than flags with a hole in them.
         return template.format(**values)
     except (KeyError, TypeError, ValueError):
         return ""

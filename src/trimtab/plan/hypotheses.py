@@ -165,6 +165,7 @@ def in_cost_order(hypotheses: Iterable[Hypothesis] = HYPOTHESES) -> tuple[Hypoth
     """
     known = tuple(hypotheses)
     found: list[Hypothesis] = []
+    # Cheapest per chance first minimizes the expected cost where each is tested until one is right.
     for whole in sorted((h for h in known if not h.within), key=lambda h: h.order):
         found.append(whole)
         found += sorted((h for h in known if h.within == whole.id), key=lambda h: h.order)
@@ -264,8 +265,10 @@ def guided_test(
 
 def _counted(was: str) -> str:
     try:
+        # Via float: some configs print a seed as 42.0.
         return str(int(float(was)) + 1)
     except ValueError:
+        # No number to count from; any seed that is stated differs from one that is not.
         return "1"
 
 
@@ -294,7 +297,7 @@ def still_open(
 
 
 def aspect_ratio(hidden: float, layers: float) -> tuple[float, str]:
-    """Return width over depth, and what it is beside the usual 150 to 200 of models of 100 B.
+    """Return width over depth, and how it compares with the usual 150 to 200 of 100 B models.
 
     Example:
         >>> aspect_ratio(11600, 64)

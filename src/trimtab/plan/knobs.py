@@ -59,6 +59,7 @@ def knob_ledger(record: RunRecord, *, window_rows: int = 200) -> tuple[Toggle, .
         mine = np.flatnonzero(record.attempt == index)[:window_rows]
         theirs = np.flatnonzero(record.attempt == parent)
         beside = theirs[np.isin(record.step[theirs], record.step[mine])]
+        # The same steps on both sides take the trend of the loss out of the comparison.
         if len(beside) >= 8:
             mine = mine[np.isin(record.step[mine], record.step[beside])]
         else:
@@ -95,6 +96,7 @@ def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> StepWindow:
     known = losses[~np.isnan(losses)]  # an infinite loss counts as far away, a NaN as not logged
     spread = mad_sigma(known, center=float(level)) if np.isfinite(level) else np.nan
     for loss, norm in zip(losses, columns.get("grad_norm", nothing), strict=True):
+        # 8 sigma as in `spike`; the floor, since a stretch of few rows understates its spread.
         odd = not np.isfinite(loss) or abs(loss - level) > max(8 * spread, 0.05 * abs(level))
         stretch.add(float(loss), float(norm), alarms=int(odd))
     return stretch

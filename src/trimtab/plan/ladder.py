@@ -150,6 +150,8 @@ def next_step(s: Situation) -> NextStep:
             return asked
     for trial in _ladder(s):
         result = by_name.get(trial.name)
+        # No stronger cut is compared where attention saturates: a branch of 48 steps favors high
+        # rates in the warm-up and low ones later, whatever is better in the end (docs/log.md).
         if held and (
             s.saturating
             or s.returning
@@ -161,15 +163,18 @@ def next_step(s: Situation) -> NextStep:
             if spent:
                 break
             return trial
+        # It separates causes and can never be kept, so whether it held does not end the search.
         if trial.older_state:
             continue
         if held and not (result.held and _preferred(trial, result, held[-1][1], s.policy)):
             break
         if result.held:
             held.append((trial, result))
+            # Only a cut and fp32 have a further variant that may be better, or cheaper.
             if "lower-lr" not in trial.arms and trial.precision != "fp32":
                 break
     if held:
+        # The last that held: each one was added because it was clearly better than the one before.
         trial, result = held[-1]
         return Commit(trial=trial, reason=_why(s, trial, result))
     return _nothing_held(s, spent=spent)
@@ -217,6 +222,7 @@ def _too_much_data(s: Situation) -> GiveUp | None:
     # without a known length no share can be computed, so nothing is refused
     if s.planned_samples is None or _skip_range(s) is not None:
         return None
+    # `_outliers` is True only with a probe.
     assert p is not None
     first, last = p.first_sample, p.last_sample
     if first is None or last is None:
@@ -260,6 +266,7 @@ def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial
     arms = in_order(s.policy.arms, first=("replay",))
     if "replay" in arms:
         yield control
+    # It does not happen again, so there is no difference between causes left to see.
     if control.name in known and known[control.name].held:
         return
     for arm in arms:
@@ -274,6 +281,7 @@ def _unexplained(s: Situation) -> bool:
     """Tell whether there is no evidence against the data or the rate."""
     if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
         return False
+    # A probe that was made and found nothing excludes the data; without one it is still suspected.
     looked = s.probe is not None and s.policy.bisect != "never"
     return s.nonfinite or looked
 
@@ -285,6 +293,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
         s.low_precision == "fp16" and not s.saturating
     )  # an fp16 run's search for its scale overflows
     if fp16 and overflow and not _outliers(s) and s.policy.bisect != "never":
+        # bf16 only behind fp32: alone it cannot tell the range from the precision of the format.
         return ("replay", "fp32", "bf16")
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
 
@@ -331,6 +340,7 @@ def _tighter_clip(s: Situation) -> Iterator[Trial]:
     if s.clip is None:
         return
     factor = 0.5
+    # 1.5 times the usual norm, as `suggest_clip`: a clip far above the norms would never act.
     if s.usual_norm is not None and 0 < 1.5 * s.usual_norm < factor * s.clip:
         factor = 1.5 * s.usual_norm / s.clip
     yield Trial(name=f"clip at {factor * s.clip:.3g}", clip_factor=factor)
@@ -343,6 +353,7 @@ def _lower_beta2(s: Situation) -> Iterator[Trial]:
 
 def _higher_eps(s: Situation) -> Iterator[Trial]:
     if s.eps is not None and s.eps > 0:
+        # The round-off of the product would show in names and in the journal.
         eps = float(f"{100 * s.eps:.3g}")
         yield Trial(name=f"eps {eps:.3g}", settings=(("eps", eps),))
 
@@ -375,6 +386,8 @@ def _lr_rose(s: Situation) -> bool:
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     unproven = s.lr_rising and not s.lr_proven
+    # Here one deep cut beats the mildest that holds (docs/log.md). After a jump the old rate is
+    # known to be sound, so it goes before any factor.
     if (s.saturating or s.returning or unproven) and s.lr_jump_step is None:
         policy = s.policy
         mildest = policy.lr_factor_returning
@@ -423,6 +436,7 @@ def _worth_comparing(kept: Trial, trial: Trial) -> bool:
     """
     if kept.precision or trial.precision:
         return kept.precision == "fp32" and trial.precision == "bf16"
+    # By name: a `Trial` carries no other mark of it.
     back = kept.name.split(", ")[-1].startswith("LR back")
     return not back and _strength(trial) < _strength(kept)
 
@@ -477,6 +491,7 @@ def _nothing_held(s: Situation, *, spent: bool) -> NextStep:
                 f"the policy allows {s.policy.max_rollbacks} rollbacks"
             )
         )
+    # Doubled each time, as OPT's and BigScience's restarts had to go (see `rollback`).
     times = 2 ** (s.depth + 1 + s.recurrences)
     return GoBack(
         times=times, reason=f"no trial held (tried: {tried}); going back {times} times as far"

@@ -52,11 +52,13 @@ class Search:
         """Record whether the pool failed."""
         self.num_probes += 1
         pool, self._pool = self._pool, ()
+        # A sound rest ends the search; a failing one holds a further faulty machine.
         if self._checking_rest:
             self._checking_rest = False
             self._suspects = pool if failed else ()
         else:
             rest = tuple(m for m in self._suspects if m not in pool)
+            # The rest needs no probe: some suspect is faulty, so it must be in there.
             self._suspects = pool if failed else rest
         self._narrow()
 

@@ -55,8 +55,10 @@ def what_worked(events: Iterable[tuple[str, Mapping[str, object]]]) -> dict[str,
         remedy = str(data.get("remedy", ""))
         if event == "incident":
             kind = str(data.get("kind", ""))
+        # Kept until the outcome: other incidents may be seen before that comes.
         elif event == "action" and remedy.startswith("roll-back"):
             acted_on = kind
+        # The outcome of a trial says that a branch held, not that the run did.
         elif event == "outcome" and not data.get("trial") and remedy.startswith("roll-back"):
             arms = tuple(_ARMS[r] for r in remedy.split("+") if r in _ARMS) or ("replay",)
             others = tuple(a for a in found.get(acted_on, ()) if a not in arms)

@@ -44,6 +44,7 @@ def _values(
     record: RunRecord, incident: Incident, f: Features, choice: RollbackChoice
 ) -> Mapping[str, str]:
     """Return what the templates ask for; a value that is not known has no key."""
+    # 0.2 as in `RollbackChoice.target`: what scores less lies after the first sign or has failed.
     steps = sorted(c.checkpoint.step for c in choice.candidates if c.score >= 0.2)
     values = {
         "at": _STEP if choice.target is None else str(choice.target.step),
@@ -57,6 +58,7 @@ def _values(
     if parent is not None:
         values["parent"] = parent
     if f.lr_onset is not None and f.lr_peak_share:
+        # Half of the schedule's peak, which is what flags set; the rate in force may be lower.
         values["half_lr"] = f"{0.5 * f.lr_onset / f.lr_peak_share:.4g}"
     if f.lr_before_jump is not None:
         values["old_lr"] = f"{f.lr_before_jump:.4g}"

@@ -42,6 +42,7 @@ _STATE_KINDS = frozenset(
 """Kinds that leave the weights in doubt: what to go back for."""
 _SECOND_SHARE = 0.12
 """From this share on a cause that does not lead has its first remedy planned too. Ours."""
+# Ours: remedies of unlikely causes would hide the others.
 _MOST = 7
 _ORDER = {"mid-run": 0, "unsure": 1, "from scratch": 2}
 
@@ -134,6 +135,7 @@ def make_plan(
 def _one_rank(record: RunRecord) -> bool:
     """Whether the run states that it is one process, so there is no other node to move to."""
     sizes = (a.settings.get("world_size") for a in record.attempts)
+    # Exactly one: a run that was one process at first and many later has other nodes.
     return {size for size in sizes if size is not None} == {"1"}
 
 
@@ -180,6 +182,7 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
         wanted += top.remedies
     for cause in diagnosis.causes:
         if cause.cause not in (UNKNOWN, top.id) and cause.confidence >= _SECOND_SHARE:
+            # Going back is planned once, with the distance of the whole incident.
             own = [r for r in CAUSE_BY_ID[cause.cause].remedies if not r.startswith("roll-back")]
             wanted += own[:1]
     back = [r for r in wanted if r.startswith("roll-back")]
@@ -259,6 +262,7 @@ def _lower_lr(case: _Case) -> Built:
     factor = 0.25 if _was_lowered(case) else 0.5
     if f.lr_onset is None or not f.lr_peak_share:
         return "lower-lr", {"factor": factor}, "the log states no learning rate"
+    # Trainers take the peak of the schedule as their flag, so the cut is stated in those terms.
     peak = f.lr_onset / f.lr_peak_share
     why = f"{f.lr_onset:.3g} was in force at the onset"
     if f.lr_peak_share < 0.99:
@@ -274,6 +278,7 @@ def _was_lowered(case: _Case) -> bool:
     if again is None or column is None or case.features.lr_onset is None:
         return False
     old = column.values[again.previous.onset_row]
+    # 0.8, since a schedule that decays lowers the rate a little between two attempts, too.
     return bool(np.isfinite(old) and case.features.lr_onset < 0.8 * old)
 
 
@@ -290,9 +295,11 @@ def _skip_data(case: _Case) -> Built:
     own = record.attempts[record.attempt_index(incident.attempt)]
     first = incident.onset_row
     last = incident.peak_row if incident.end_row is None else incident.end_row
+    # The peak of an open incident may lie behind the rows that are in the record by now.
     last = min(max(last, first), own.end_row - 1)
     values: dict[str, float | str | bool | None] = {
         "first_step": float(
+            # A row may stand for several steps: the suspect ones begin right after the row before.
             record.step[first - 1] + 1 if first > own.first_row else record.step[first]
         ),
         "last_step": float(record.step[last]),
@@ -305,6 +312,7 @@ def _skip_data(case: _Case) -> Built:
         and seen.present[last]
     ):
         values["first_sample"] = float(seen.values[first - 1])
+        # `samples_seen` counts, ids begin at 0: n samples seen are the ids 0 to n - 1.
         values["last_sample"] = float(seen.values[last] - 1)
     return (
         "skip-data",
@@ -337,6 +345,7 @@ def _init_std(case: _Case) -> Built:
         text = "sqrt(2 / (5 x hidden size))"
         return "init-std", {"std": text}, "the log does not state the hidden size; put it in"
     target = small_init_std(hidden)
+    # 1.2 as in the config rule L01, which is satisfied up to there.
     if std is not None and std <= 1.2 * target:
         return None
     why = f"sqrt(2 / (5 x {hidden:g}))" + (f"; {std:g} is {std / target:.3g} x that" if std else "")

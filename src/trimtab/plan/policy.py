@@ -7,12 +7,12 @@ made, not when the run is in trouble.
 
 import dataclasses
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
@@ -72,6 +72,13 @@ class Policy:
     copy_to: str = ""
     """Folder, best on another disk, in which the run gets a copy of its checkpoints and records
     under its own name; a run that lost its directory continues from there. Empty: none."""
+    sync_rows_every_steps: int = 50
+    """Most rows of the signals that a power cut may take, optimizer steps; a kill takes none, and
+    events and checkpoints are on disk before the run goes on. Ours: below 1 % of a 100 ms step on
+    a local disk."""
+    sync_rows_every_s: float = 5.0
+    """Age of the oldest row not yet on disk at which the next step brings all of them there,
+    seconds. Ours."""
 
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
@@ -250,12 +257,12 @@ class Policy:
         """
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
+            table = read_toml_text(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ConfigError(
                 f"{path}: cannot be read ({error.strerror}); give a TOML file"
             ) from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:  # no TOML, no UTF-8, or beyond a bound
             raise ConfigError(f"{path}: is not TOML ({error})") from error
         inner = table.get("policy", table)
         if not isinstance(inner, dict):
@@ -282,6 +289,7 @@ _LEAST: Mapping[str, int] = {
     "checkpoint_every_steps": 1,
     "checkpoint_every_steps_unsettled": 1,
     "checkpoints_kept": 1,
+    "sync_rows_every_steps": 1,
     "probe_every_steps": 1,
     "probe_signs_every_steps": 1,
     "rollback_margin_steps": 0,
@@ -302,6 +310,7 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "lr_jump_ratio": (1.0, 1e6),
     "better_by": (0.0, 1.0),
     "verify_tolerance": (0.0, 1.0),
+    "sync_rows_every_s": (0.0, 1e6),
     "max_skip_share": (0.0, 1.0),
     "max_wasted_share": (0.0, 100.0),
 }

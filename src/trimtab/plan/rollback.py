@@ -69,9 +69,11 @@ class RollbackChoice:
     def target(self) -> CheckpointInfo | None:
         """The best checkpoint; None where none lies before the first sign."""
         best = self.candidates[0] if self.candidates else None
+        # 0.05 and 0.1 lie after the first sign or have failed; from 0.2 on something speaks for it.
         return best.checkpoint if best is not None and best.score >= 0.2 else None
 
 
+# global_step6210 (Megatron-DeepSpeed), iter_0003000 (Megatron-LM), checkpoint-3000 (Hugging Face).
 _STEP_PATTERN = re.compile(r"(?:global_step|iter_|step[-_]?|checkpoint-)(\d+)")
 
 
@@ -103,6 +105,7 @@ def wanted_distance(
         >>> wanted_distance(100, 1), wanted_distance(100, 2), wanted_distance(None, 0)
         (200.0, 400.0, 0.0)
     """
+    # A resume behind the first sign (distance below 0) shows nothing about how far is enough.
     if not recurrences or failed_distance is None or failed_distance <= 0:
         return 0.0
     return float(failed_distance * 2 ** (recurrences + int(sooner)))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trimtab.durable import sync_folder
 from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["SkipList", "SkipSource", "merge_ranges", "read_skip_list", "write_skip_list"]
@@ -88,7 +89,7 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
 
 
 def write_skip_list(path: Path, skips: SkipList) -> None:
-    """Write a skip list; a kill at any time leaves the old file or the new one.
+    """Write a skip list; a kill or a power cut leaves the old file or the new one.
 
     Raises:
         ConfigError: It cannot be written.
@@ -110,6 +111,7 @@ def write_skip_list(path: Path, skips: SkipList) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be written ({error.strerror}); choose another place"

@@ -62,6 +62,7 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
     ):
         found.add("language-model")
     whole = ((0, record.num_rows),)
+    # bf16 runs print a constant scale of 1, which there is no scaler behind.
     if has_value_other_than(record, "loss_scale", whole, 1.0) or _says_half(record):
         found.add("loss-scale")
     return frozenset(found)
@@ -78,6 +79,7 @@ def _named(record: RunRecord) -> Iterable[str]:
 
 def _says_half(record: RunRecord) -> bool:
     return any(
+        # Both spellings: `fp16: true` has the word in its key, `dtype: fp16` in its value.
         _HALF_WORDS.search(key if value.lower() in ("true", "1", "yes") else value)
         for attempt in record.attempts
         for key, value in attempt.settings.items()

@@ -196,6 +196,7 @@ def read_out(
     """
     by_arms: dict[tuple[str, ...], TrialRow] = {}
     for row in rows:
+        # The first of each kind: stronger cuts that followed answer another question.
         by_arms.setdefault(row.arms, row)
     run = by_arms.get(("replay",))
     control = run or recorded
@@ -203,9 +204,12 @@ def read_out(
         same=control.held,
         other_data=_held(by_arms, "other-data"),
         other_state=_held(by_arms, "other-state"),
+        # The run's own past is that cell: other data under an older state went well, or nothing
+        # would have been there to roll back to.
         both_other=True,
     )
     others = sorted((r for r in rows if r is not run), key=_rank)
+    # Where the unchanged replay held, an fp32 branch that held shows nothing.
     asked = None if control.held else _held(by_arms, "fp32")
     name = "fp16" if low_precision == "fp16" else f"the precision of {low_precision or 'fp16'}"
     return Readout(
@@ -227,6 +231,7 @@ def _held(rows: Mapping[tuple[str, ...], TrialRow], arm: str) -> bool | None:
 
 
 def _rank(row: TrialRow) -> tuple[bool, float, float]:
+    # x == x is False for NaN, which would make the order of the sort arbitrary.
     size = row.effect.size if row.effect is not None and row.effect.size == row.effect.size else 0.0
     return (not row.held, row.cost if row.held else 0.0, size)
 

@@ -33,6 +33,7 @@ class Arm:
     """What is not known about it."""
 
 
+# The order is the default of `Policy.arms`: cheap and likely ones first.
 ARMS: tuple[Arm, ...] = (
     Arm(
         id="replay",
@@ -130,6 +131,7 @@ def in_order(arms: Iterable[str], first: Iterable[str] = ()) -> tuple[str, ...]:
         ('lower-lr', 'replay', 'other-data')
     """
     arms = tuple(arms)
+    # Only arms that the policy allows: what worked once does not overrule it.
     front = tuple(dict.fromkeys(a for a in first if a in arms))
     return front + tuple(a for a in arms if a not in front)
 

@@ -161,6 +161,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     """
     root = Path(path)
     wanted = ""
+    # A file may have # in its name; only where there is none does it divide file and run.
     if "#" in str(path) and not root.exists():
         name, _, wanted = str(path).rpartition("#")
         root = Path(name)
@@ -213,6 +214,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
     found = False
     with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
         for member in members:
+            # Not the member's own path: it may be absolute or climb out with `..`.
             unpacked = Path(directory) / file_name(member)
             unpacked.write_bytes(member.data)
             try:
@@ -236,11 +238,13 @@ def _read_text(reader: Reader, path: Path) -> RunRecord:
     try:
         return reader.read(path)
     except ReadError as error:
+        # Their marks occur in prose as well: a log may quote one line of Megatron's.
         if not isinstance(reader, _OF_FREE_TEXT):
             raise
         try:
             return TextReader().read(path)
         except ReadError:
+            # The surer reader's message says more than that of the last resort.
             raise error from None
 
 

@@ -13,6 +13,7 @@ import lzma
 import os
 import re
 import stat
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ from typing import Any, Protocol, cast, runtime_checkable
 import zstandard
 
 from trimtab.errors import ReadError
+from trimtab.limits import (
+    MAX_LINE_CHARS,
+    MAX_SOUGHT_BYTES,
+    MAX_SOUGHT_S,
+    MAX_UNPACKED_RATIO,
+    MAX_UNPACKED_SMALL_BYTES,
+)
 from trimtab.record import RunRecord
 
 __all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
@@ -33,10 +41,6 @@ SAMPLE_SIZE_BYTES = 1 << 16
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
 _BLOCK_LINES = 1 << 12
-_MAX_RATIO = 100
-"""Most that a compressed file may hold, in its own size; text logs come to 5 to 50."""
-_MAX_SMALL_SIZE_BYTES = 1 << 26
-"""Held by a compressed file of any size."""
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -128,10 +132,10 @@ class Sample:
         return b"\n".join(parts)
 
     def contains(self, pattern: bytes) -> bool:
-        """Whether the regular expression occurs anywhere in the file, however deep.
+        """Whether the regular expression occurs in the file, deep in it too.
 
         Some logs print megabytes of library noise before their first record. Cost: one pass over
-        the file, remembered per pattern; matches longer than 4 KiB may be missed.
+        the file's first 256 MiB, remembered per pattern; matches longer than 4 KiB may be missed.
         """
         if pattern not in self.found:
             self.found[pattern] = self._search(re.compile(pattern))
@@ -142,13 +146,17 @@ class Sample:
             return True
         if self.whole:
             return False
+        left, end = MAX_SOUGHT_BYTES, time.monotonic() + MAX_SOUGHT_S
         with open_bytes(self.path) as stream:
             tail = b""
             try:
-                while chunk := stream.read1(_CHUNK_SIZE_BYTES):
+                while left > 0 and (chunk := stream.read1(_CHUNK_SIZE_BYTES)):
                     if expression.search(tail + chunk) is not None:
                         return True
                     tail = chunk[-4096:]
+                    left -= len(chunk)
+                    if time.monotonic() > end:
+                        return False
             except CUT_STREAM:
                 return False
         return False
@@ -208,7 +216,7 @@ def watching(seen: Callable[[str, int], None]) -> Iterator[None]:
 
 
 class _Disk(io.FileIO):
-    """A file whose disk may fail: what it says then is no sign of damaged contents."""
+    """A file on disk; its I/O errors are raised as `ReadError`, unlike damaged contents."""
 
     def readinto(self, buffer: Any, /) -> int | None:
         try:
@@ -291,7 +299,7 @@ class _Unpacked(io.RawIOBase):
     def __init__(self, stream: _Stream, path: Path) -> None:
         self._stream = stream
         self._path = path
-        self._left = max(_MAX_SMALL_SIZE_BYTES, _MAX_RATIO * path.stat().st_size)
+        self._left = max(MAX_UNPACKED_SMALL_BYTES, MAX_UNPACKED_RATIO * path.stat().st_size)
 
     def readable(self) -> bool:
         return True
@@ -301,7 +309,7 @@ class _Unpacked(io.RawIOBase):
         self._left -= len(data)
         if self._left < 0:
             raise ReadError(
-                f"{self._path}: unpacks to more than {_MAX_RATIO} times its size, as no log does; "
+                f"{self._path}: unpacks to more than {MAX_UNPACKED_RATIO} times its size, as no log does; "
                 "if it is one, unpack it and give the result"
             )
         buffer[: len(data)] = data
@@ -321,6 +329,8 @@ class TextLines:
         self.path = path
         self.torn = False
         self.cut = False
+        self.num_long = 0
+        """Lines of more than `MAX_LINE_CHARS` characters, given as empty ones."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines without their ends.
@@ -335,13 +345,25 @@ class TextLines:
             )
             line = "\n"
             try:
-                for line in text:
+                while line := text.readline(MAX_LINE_CHARS):
+                    if len(line) == MAX_LINE_CHARS and not line.endswith("\n"):
+                        line = self._rest_of(text)
                     yield line.rstrip("\n")
+                    self.torn = not line.endswith("\n")
             except CUT_STREAM:
                 self.cut = True
             finally:
                 text.detach()
-            self.torn = not line.endswith("\n")
+
+    def _rest_of(self, text: io.TextIOWrapper) -> str:
+        """Read on to the end of a line that is too long; return only that end."""
+        self.num_long += 1
+        line = ""
+        while part := text.readline(MAX_LINE_CHARS):
+            line = part
+            if part.endswith("\n"):
+                break
+        return "\n" if line.endswith("\n") else ""
 
     def blocks(self) -> Iterator[list[str]]:
         """Yield the same lines, thousands at a time."""
@@ -355,23 +377,33 @@ class TextLines:
             text = io.TextIOWrapper(
                 cast("io.BufferedReader", stream), encoding=encoding, errors="replace"
             )
-            rest = ""
+            rest, in_long = "", False
             try:
                 while chunk := text.read(_CHUNK_SIZE_BYTES):
                     block = (rest + chunk).split("\n")
                     rest = block.pop()
+                    if block and (in_long or len(block[0]) > MAX_LINE_CHARS):
+                        self.num_long += not in_long
+                        block[0], in_long = "", False
+                    if in_long or len(rest) > MAX_LINE_CHARS:
+                        self.num_long += not in_long
+                        rest, in_long = "", True
                     yield block
             finally:
                 text.detach()
-            self.torn = bool(rest)
-            if rest:
+            self.torn = bool(rest) or in_long
+            if self.torn:
                 yield [rest]
 
     def notes(self) -> list[str]:
         """What is to be said about the end of the file."""
+        said = []
+        if self.num_long:
+            lines = "1 line" if self.num_long == 1 else f"{self.num_long} lines"
+            said.append(f"{lines} of more than {MAX_LINE_CHARS:,} characters left out")
         if self.cut:
-            return ["the compressed file breaks off; what came before was read"]
-        return []
+            said.append("the compressed file breaks off; what came before was read")
+        return said
 
 
 def _is_plain(stream: io.BufferedIOBase) -> bool:

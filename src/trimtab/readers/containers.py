@@ -17,16 +17,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_MEMBER_BYTES, MAX_MEMBERS, MAX_MEMBERS_BYTES, MAX_PAGE_BYTES
 from trimtab.readers.base import CUT_STREAM, open_bytes
 from trimtab.readers.tags import tag_of_file
 
 __all__ = ["Member", "file_name", "members_of", "name_of_binary"]
 
 _HEAD_SIZE_BYTES = 1 << 12
-_MAX_MEMBERS = 1_000
-_MAX_MEMBER_BYTES = 1 << 28
-_MAX_TOTAL_BYTES = 1 << 29
-_MAX_PAGE_BYTES = 1 << 26
 _TAR_MARK = slice(257, 262)
 _NO_ARCHIVE_OF_LOGS = re.compile(
     r"(?:^|/)(?:data\.pkl|constants\.pkl|\[Content_Types\]\.xml|METADATA|AndroidManifest\.xml)$"
@@ -94,16 +91,16 @@ def _of_zip(path: Path) -> Iterator[Member]:
                 return
             arrays: dict[str, list[object]] = {}
             total = 0
-            for entry in entries[:_MAX_MEMBERS]:
+            for entry in entries[:MAX_MEMBERS]:
                 total += entry.file_size
                 if (
                     entry.is_dir()
-                    or entry.file_size > _MAX_MEMBER_BYTES
-                    or total > _MAX_TOTAL_BYTES
+                    or entry.file_size > MAX_MEMBER_BYTES
+                    or total > MAX_MEMBERS_BYTES
                 ):
                     continue
                 with archive.open(entry) as stream:
-                    data = stream.read(_MAX_MEMBER_BYTES)
+                    data = stream.read(MAX_MEMBER_BYTES)
                 if data.startswith(b"\x93NUMPY"):
                     arrays[entry.filename.removesuffix(".npy")] = _column(data)
                 else:
@@ -128,9 +125,9 @@ def _of_tar(path: Path) -> Iterator[Member]:
     try:
         with open_bytes(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
             for number, entry in enumerate(archive):
-                if number >= _MAX_MEMBERS or total > _MAX_TOTAL_BYTES:
+                if number >= MAX_MEMBERS or total > MAX_MEMBERS_BYTES:
                     return
-                if not entry.isfile() or entry.size > _MAX_MEMBER_BYTES:
+                if not entry.isfile() or entry.size > MAX_MEMBER_BYTES:
                     continue
                 total += entry.size
                 file = archive.extractfile(entry)
@@ -145,7 +142,7 @@ def _of_tar(path: Path) -> Iterator[Member]:
 
 def _of_array(path: Path) -> Iterator[Member]:
     with open_bytes(path) as stream:
-        values = _column(stream.read(_MAX_MEMBER_BYTES))
+        values = _column(stream.read(MAX_MEMBER_BYTES))
     tag = tag_of_file(path)
     if values and tag:
         yield Member("", json.dumps({tag: values}).encode())
@@ -164,13 +161,13 @@ def _column(data: bytes) -> list[object]:
 
 def _is_notebook(path: Path) -> bool:
     with open_bytes(path) as stream:
-        data = stream.read(_MAX_PAGE_BYTES)
+        data = stream.read(MAX_PAGE_BYTES)
     return b'"nbformat"' in data
 
 
 def _page(path: Path) -> bytes:
     with open_bytes(path) as stream:
-        return stream.read(_MAX_PAGE_BYTES)
+        return stream.read(MAX_PAGE_BYTES)
 
 
 def _notebook_lines(path: Path) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import LogTable, is_known_key
@@ -21,7 +22,7 @@ from trimtab.vocabulary import normalise
 __all__ = ["CsvReader"]
 
 _DELIMITERS = (",", "\t", ";", "|")
-_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
+_DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
 
 class CsvReader:
@@ -35,6 +36,7 @@ class CsvReader:
         lines = [line for line in sample.lines[:50] if not line.startswith("#")]
         if sample.is_binary or not lines or max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
             return 0.0
+        # Commas make tables of JSON and HTML, too.
         if lines[0].lstrip()[:1] in "{[<":
             return 0.0
         delimiter = _delimiter(lines)
@@ -44,8 +46,11 @@ class CsvReader:
         names = [name.strip() for name in header]
         while delimiter != "|" and names and not names[-1]:
             names.pop()  # a delimiter at the end of every line
+        # The first name may be empty: pandas writes its index under none. A number in the header
+        # means that there is no header.
         if not names or not all(names[1:]) or any(_is_number(n) for n in names):
             return 0.0
+        # The last row of a sample may be cut off, hence one less and nine in ten.
         even = sum(len(row) == len(header) for row in rows)
         if even < 0.9 * (len(rows) - 1):
             return 0.0
@@ -80,6 +85,7 @@ class CsvReader:
                 long_form.add(dict(zip(header, cells, strict=True)))
                 continue
             table.add(keys, [cells[i] for i in wanted], number)
+        # Only the very last row can be torn; a short one elsewhere is damage.
         if ragged and ragged[-1][0] == last:
             ragged.pop()
             table.notes.append("the last row was torn in mid-write and left out")
@@ -133,10 +139,16 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
 
 
 def _cells(line: str, delimiter: str) -> list[str]:
+    # `csv` is several times slower than `split`, and hardly any log quotes a cell.
     cells = _quoted(line, delimiter) if '"' in line else line.split(delimiter)
+    # Spreadsheets of locales with a decimal comma separate cells by semicolons.
     if delimiter == ";" and "," in line:
-        return [_DECIMAL_COMMA.sub(r"\1.\2", c) if "," in c else c for c in cells]
+        return [_with_point(c) if "," in c and len(c) <= MAX_CELL_CHARS else c for c in cells]
     return cells
+
+
+def _with_point(cell: str) -> str:
+    return _DECIMAL_COMMA.sub(r"\1.\2", cell)
 
 
 def _quoted(line: str, delimiter: str) -> list[str]:

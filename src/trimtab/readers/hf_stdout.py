@@ -23,7 +23,9 @@ from trimtab.vocabulary import canonical, normalise
 
 __all__ = ["HfStdoutReader"]
 
+# Possessive quantifiers: without them a line of many open braces backtracks without end.
 _DICT = re.compile(r"\{\s*['\"](?:[^{}]++|\{[^{}]*+\})*+\}")
+# No `ast.literal_eval`: nan, inf, tensor(...) and np.float64(...) are no literals of Python.
 _PAIR = re.compile(
     r"""(['"])(?P<key>[^'"]+)\1\s*:\s*
         (?:(?:[a-zA-Z_.]+[\w.]*\(\s*)?(?P<number>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\b
@@ -31,6 +33,7 @@ _PAIR = re.compile(
          | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
     re.VERBOSE,
 )
+# Bounded repetitions, since this runs over whole files of any kind.
 _LOSS_PAIR = (
     rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
 )
@@ -85,6 +88,7 @@ def _pairs(text: str) -> dict[str, object]:
     for match in _PAIR.finditer(text):
         value = match["number"] if match["number"] is not None else match["text"]
         if value is not None:
+            # The first of a key: nested dicts repeat keys of the outer one.
             row.setdefault(match["key"], value)
     return row
 
@@ -119,6 +123,7 @@ def _fill(
     for number, row in rows:
         trains = any(canonical(key) in ("loss", "grad_norm") for key in row)
         summary = "train_runtime" in row
+        # The Trainer prints evaluations and its last summary as dicts behind a training row.
         if merges and (summary or not trains) and is_open:
             kept = {k: v for k, v in row.items() if canonical(k) in ("val_loss", "perplexity")}
         else:
@@ -151,6 +156,7 @@ def _cut_where_epoch_falls(record: RunRecord, epochs: list[float | None]) -> Run
         if epoch < last:
             cuts.append(row)
         last = epoch
+    # Attempts that the table has found by a step are surer than those by the epoch.
     if not cuts or len(record.attempts) > 1:
         return record
     bounds = [0, *cuts, record.num_rows]

@@ -62,6 +62,7 @@ class JsonDocumentReader:
             document = _parse(sample.text.encode())
             if document is not None:
                 return 0.95 if _best(document, sample.path) is not None else 0.0
+        # The document is larger than the sample, so its parts cannot be looked at yet.
         if _SIGNS.search(sample.text):
             return 0.95
         return 0.6 if _LOSS_KEY.search(sample.text) else 0.0
@@ -127,6 +128,7 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
         ReadError: There is no list with whole rows.
     """
     text = data.decode("utf-8", errors="replace")
+    # trainer_state.json has settings in front of its list, and the list may lie megabytes deep.
     start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
     # rows of a list, or objects one after another
     rows: list[object] = []
@@ -135,6 +137,7 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
     gap = re.compile(r"[\s,]*")
     try:
         while (gap_end := gap.match(text, at)) is not None and gap_end.end() < len(text):
+            # Row by row: what is whole before the break is read, as with any torn log.
             row, at = decoder.raw_decode(text, gap_end.end())
             rows.append(row)
     except (ValueError, RecursionError):
@@ -158,6 +161,7 @@ def _first_fault(text: str) -> tuple[int, str]:
 def _best(document: object, path: Path) -> _Found | None:
     """Return the largest part of a document that can be a run."""
     series, tag = series_of(document), tag_of_file(path)
+    # A lone list of pairs has no name inside; the name of its file is all there is.
     if series is not None and tag:
         return _Found(_SERIES, "series", {tag: series}, len(series))
     return max(_candidates(document, "", 0), key=lambda f: f.size, default=None)
@@ -206,6 +210,7 @@ def _candidates(part: object, name: str, depth: int) -> Iterator[_Found]:
 
 
 def _rows_know(rows: list[dict[str, object]]) -> bool:
+    # Both ends: evaluation keys often appear late, training keys may end before a summary.
     heads = [*rows[:20], *rows[-20:]]
     keys = {key for row in heads for key, _ in flatten(row)}
     return any(is_known_key(key) for key in keys) or LongForm.told_by(rows[0]) is not None
@@ -270,6 +275,7 @@ def _values_by_step(value: object) -> dict[float, object] | None:
     if isinstance(values, list) and "start_step" in value:
         start, interval = value.get("start_step"), value.get("step_interval", 1)
         if isinstance(start, int) and isinstance(interval, int):
+            # Golden values as a list, with the step of the first and the distance of all.
             return {float(start + i * interval): v for i, v in enumerate(values)}
     if not isinstance(values, dict) or not values:
         return None
@@ -309,6 +315,7 @@ def _fill_by_step(table: LogTable, part: dict[str, dict[float, object]]) -> None
         table.put("step", step, number)
         for key, values in wanted.items():
             value = values.get(step)
+            # A NaN of the run would be the bare word; the string is filling.
             if isinstance(value, str) and value.strip().lower() == "nan":
                 num_missing += 1
             else:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import orjson
 
+from trimtab.limits import MAX_JSON_DEPTH
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.table import LogTable, is_known_key
@@ -18,7 +19,6 @@ from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
 
-_MAX_DEPTH = 16
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
@@ -27,6 +27,8 @@ def parse_object(line: str) -> dict[str, object] | None:
     try:
         data = orjson.loads(line)
     except orjson.JSONDecodeError:
+        # orjson is strict and fast; only the few lines that it refuses are looked at again. A comma
+        # at the end comes from lists written row by row.
         data = _parse_loosely(line.rstrip().removesuffix(","))
     return data if isinstance(data, dict) else None
 
@@ -61,7 +63,7 @@ def flatten(
     """
     for key, value in data.items():
         if isinstance(value, dict):
-            if depth < _MAX_DEPTH:
+            if depth < MAX_JSON_DEPTH:
                 yield from flatten(value, f"{prefix}{key}/", depth=depth + 1)
         elif not isinstance(value, list):
             yield f"{prefix}{key}", value
@@ -69,6 +71,7 @@ def flatten(
 
 def _is_flat(line: str) -> bool:
     """Whether an object has neither objects nor lists in it; False also where a text looks so."""
+    # Two searches of the text cost less than a look at each value of the object.
     return line.find("{") == line.rfind("{") and "[" not in line
 
 
@@ -85,6 +88,7 @@ class JsonlReader:
             return 0.0
         objects = [parse_object(line) for line in lines]
         found = [o for o in objects if o is not None]
+        # One line less, since the sample or the writer may have cut the last one.
         if not found or len(found) < 0.9 * (len(lines) - 1):
             return 0.0
         known = any(is_known_key(k) for o in found for k, _ in flatten(o)) or LongForm.told_by(
@@ -114,6 +118,7 @@ class JsonlReader:
                 what = f"not a JSON object: {line[:60]!r}, expected one object per line"
                 broken.append((number, what))
                 continue
+            # The first row decides: long and wide rows do not mix in one file.
             if table.num_rows == 0 and long_form is None:
                 long_form = LongForm.told_by(data)
             if long_form is not None:
@@ -126,6 +131,7 @@ class JsonlReader:
                 table.add(tuple(k for k, _ in pairs), [v for _, v in pairs], number)
         if long_form is not None:
             fill_series(table, long_form.series)
+        # Only the very last line can be torn by the writer; damage elsewhere counts as such.
         if broken and broken[-1][0] == last:
             broken.pop()
             table.notes.append("the last line was torn in mid-write and left out")

@@ -48,6 +48,7 @@ def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]
     Cost: O(size of the files); as much memory as the numbers need.
     """
     folder = path / "signals" / "layers"
+    # A run directory may come from someone else: a link must not lead out of it.
     if not folder.is_dir() or folder.is_symlink() or folder.parent.is_symlink():
         return (), ()
     found: list[LayerReadings] = []
@@ -64,6 +65,7 @@ def read_layers(path: Path) -> tuple[tuple[LayerReadings, ...], tuple[str, ...]]
                 continue
             step, lists = reading
             for name, values in lists:
+                # The later line wins: it is that of the launch that went on.
                 rows.setdefault(name, {})[step] = values
         found += [_readings(name, file.stem, by_step) for name, by_step in rows.items()]
         if num_bad:

@@ -20,11 +20,13 @@ __all__ = ["LaidOut", "Layouts", "LineLayout", "RecordLayout", "learn_record"]
 
 _NUMBER = re.compile(rb"\s*([-+]?)(\d+)(?:\.(\d*))?(?:[eE]([-+])(\d+))?\s*")
 _CLOCK = re.compile(rb"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?")
+# 10^15 < 2^53: every integer of so many digits is an exact float64.
 _MAX_DIGITS = 15
 _FEW_LINES = 8
 """Lines of one length, left over, for which no layout is learned."""
 _MAX_TRIES = 24
 """Layouts laid over lines of one length, in one block."""
+# 10^22 is the last power of ten that is an exact float64.
 _POWERS = 10.0 ** np.arange(23)
 
 
@@ -77,6 +79,7 @@ class _Number:
             power = self.exponent_sign * _integers(digits[:, size:]) - self.num_decimals
             exact = np.abs(power) <= 22
             scale = _POWERS[np.where(exact, np.abs(power), 0).astype(np.int64)]
+            # Divided where negative, since 10^-n is not exact: the result would be rounded twice.
             return self.sign * np.where(power < 0, whole / scale, whole * scale), exact
         exact = np.ones(len(digits), dtype=np.bool_)
         return self.sign * (whole / _POWERS[self.num_decimals]), exact
@@ -103,6 +106,7 @@ class LineLayout:
         places = [place for n in (*self._numbers, *unread) for place in (n.digits, n.exponent)]
         clocks = [np.arange(*m.span(), dtype=np.intp) for m in _CLOCK.finditer(line)]
         loose = np.concatenate([np.zeros(0, np.intp), *places, *clocks])
+        # uint8 wraps below "0", so one comparison tests both ends of the range of digits.
         self._loose = loose[(self._line[loose] - np.uint8(48)) <= 9]
         self._mask = np.full(len(line), 255, np.uint8)
         self._mask[self._loose] = 0
@@ -113,6 +117,7 @@ class LineLayout:
         Returns:
             float64 [n, number of names], of use where bool [n] holds.
         """
+        # XOR leaves the bytes that differ from the learned line; loose digits are masked out.
         changed: NDArray[np.bool_] = np.any((rows ^ self._line) & self._mask, axis=1)
         spelt = rows[:, self._loose] - np.uint8(48)
         fits = ~changed & (spelt.max(axis=1, initial=0) <= 9)
@@ -179,6 +184,7 @@ def learn_record(
     if layout.names[:1] != ("step",):
         return None
     numbers, fits = layout.read(np.frombuffer(data, np.uint8)[None])
+    # The layout must read its own line exactly as the slow path did, or it is not used at all.
     same = all(
         number * factor == values[name]
         for name, number, factor in zip(layout.names, numbers[0].tolist(), factors, strict=True)
@@ -238,6 +244,7 @@ class Layouts:
                     places, rows = places[~fits], rows[~fits]
             if here:
                 others = [x for x in known if x not in here]
+                # The latest first: logs change their layout at restarts and then keep it.
                 self._known[rows.shape[1]] = (here + others)[:_MAX_TRIES]
         width = max((v.shape[1] for _, v in read), default=1)
         table = np.full((len(lines), width), np.nan)

@@ -14,6 +14,7 @@ __all__ = ["ScalingDecision", "decide_scaling", "scale_slope"]
 
 _MIN_CHANGES = 3
 _PLATEAU_ROWS = 5
+# A factor of 30: below it both readings are norms that a model may have.
 _CLEAR_DECADES = 1.5
 
 
@@ -58,6 +59,7 @@ def decide_scaling(
     gain, how_large = _magnitude(norm, scale)
     if num_changes >= _MIN_CHANGES:
         how = f"over {num_changes} changes of the loss scale its log-log slope is {slope:.2f}"
+        # Half-way between the two cases would be 0.5; a quarter on either side is left undecided.
         if slope > 0.75:
             return ScalingDecision(scaled=True, why=how)
         # a low slope alone does not do: a run that explodes while its scale falls has one too
@@ -106,6 +108,7 @@ def scale_slope(
         change = log_scale[here] - log_scale[here - 1]
         if change == 0 or attempt[good][here] != attempt[good][here - 1]:
             continue
+        # Few rows: the farther from the change, the more the norm moves by itself.
         before = np.median(log_norm[max(left, here - _PLATEAU_ROWS) : here])
         after = np.median(log_norm[here : min(right, here + _PLATEAU_ROWS)])
         slopes.append(float((after - before) / change))

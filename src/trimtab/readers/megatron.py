@@ -28,10 +28,12 @@ from trimtab.vocabulary import canonical, unit_scale
 __all__ = ["MegatronReader"]
 
 _ITERATION = re.compile(r"iteration\s+(\d{1,15})\s*/\s*(\d{1,15})\s*\|")
+# The bound keeps the search linear in a file without line ends.
 _ITERATION_BYTES = rb"iteration\s+\d+\s*/\s*\d+\s*\|[^\n]{0,2000}?:"
 _VALIDATION = re.compile(
     r"valid(?:ation)? loss at (?:iteration\s+(\d{1,15})|the end of training)([^|]*)\|"
 )
+# `[default3]:` of torchrun, `[rank3]:`, and `3:` of srun --label.
 _RANK = re.compile(r"\[(?:default|rank)?\s*\d+\]\s*:|^\s*\d+\s*:")
 _LINE_END = re.compile(r"\s*(?:\[(?:default|rank)?\s*\d*\]?:?|\d+:)?\s*")
 """Text allowed after the last bar: nothing, or the prefix of another rank's next line."""
@@ -118,6 +120,7 @@ class _Parse:
         Records in a row by their layouts, all others one by one.
         """
         seen = 0
+        # The first record is read by the slow path, which learns the keys that a layout needs.
         while seen < len(lines) and (not self.known or len(lines) < _FEW_LINES):
             self.see(lines[seen])
             seen += 1
@@ -141,8 +144,10 @@ class _Parse:
         if match is None or not line.isascii():
             return None
         keys = (part.partition(":") for part in line[match.end() :].split("|"))
+        # An unknown key may be a new signal, or show which fork it is: the slow path looks at it.
         if any(colon and key not in self.known for key, colon, _ in keys):
             return None
+        # Learning is a trial: the line is read again, and must not be counted twice.
         before = self.num_bad_values
         values = self._fields(line, match.end())
         if values is None or self.num_bad_values != before:
@@ -168,6 +173,7 @@ class _Parse:
             return
         places = np.array(run)
         shapes = found.shapes(places)
+        # Where a step falls or repeats there may be a restart or another rank: `see` decides.
         falls = np.diff(found.values[places, 0]) <= 0
         for part in np.split(places, np.flatnonzero(falls | (np.diff(shapes) != 0)) + 1):
             self._see_rising(lines, part, found)
@@ -192,6 +198,7 @@ class _Parse:
             for n in ("loss", "grad_norm", "samples_seen", "step_time_s")
         ]
         for row, step, *shown in zip(late.tolist(), steps[at:][late].tolist(), *cells, strict=True):
+            # As `_is_rank_repeat` leaves it: another rank may repeat these lines later.
             self.recent[int(step)] = (layout.rank, first + row, tuple(shown))
         for step in list(self.recent)[: len(self.recent) - _RECENT_ROWS]:
             del self.recent[step]
@@ -201,6 +208,7 @@ class _Parse:
         last = self.builder.last_step
         if last is None or self.sections.pending or len(steps) < _FEW_LINES or steps[0] <= last:
             return False
+        # A line that ends early is torn where all others have the last key.
         if self.has_last_key and not layout.closed:
             return False
         return bool(steps[0] > max(self.recent, default=-1))
@@ -223,6 +231,7 @@ class _Parse:
     def _see_record(self, line: str, match: re.Match[str]) -> None:
         values = self._fields(line, match.end())
         closed = _LAST_KEY in line
+        # A line cut off right behind a bar looks whole but for its last key.
         if values is None or (self.has_last_key and not closed):
             self.num_torn += 1
             return
@@ -238,6 +247,7 @@ class _Parse:
             self.builder.facts["total_steps"] = float(match[2])
         if self.sections.pending:
             self.sections.begin()
+            # After a restart the same steps come again, with other values, and are no repeats.
             self.recent = {step: self.recent[step]}
         self.builder.add(step, values)
 
@@ -247,6 +257,7 @@ class _Parse:
             self.num_torn += 1
             return
         step = float(match[1]) if match[1] else self.builder.last_step
+        # Megatron prints the test loss of the end in the words of a validation.
         if step is None or "test" in match[2]:
             return
         wanted = {n: v for n, v in values.items() if n in ("val_loss", "perplexity")}
@@ -270,6 +281,7 @@ class _Parse:
             if not name:
                 continue
             try:
+                # `float` strips blanks and takes nan and inf; other spellings are rare.
                 values[name] = float(text) * factor
             except ValueError:
                 self._odd_value(values, name, text)
@@ -309,6 +321,8 @@ class _Parse:
             lags = row - before[1] <= _LAGGING_ROWS
             if other_rank and (same or lags):
                 return True
+            # From the same rank only an equal time, too, shows that it is the same line: a restart
+            # may reproduce the loss to the last digit.
             if same and values.get("step_time_s") == before[2][3]:
                 return True
         self.recent[step] = (rank, row, (*shown, values.get("step_time_s")))
@@ -317,7 +331,7 @@ class _Parse:
         return False
 
     def note(self) -> None:
-        """Put into words what was met on the way."""
+        """Add a note for each kind of record that was left out."""
         notes = self.builder.notes
         if self.num_rank_repeats:
             notes.append(

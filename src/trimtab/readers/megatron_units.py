@@ -22,6 +22,7 @@ from trimtab.record import Column, RunRecord
 
 __all__ = ["MegatronFork", "settle_units"]
 
+# A single 0.000 may be a norm that was rounded or skipped; five in a row were not computed.
 _UNWIRED_ROWS = 5
 _DISTINCT_NORM = 1000.0
 """A printed norm from here on has at least seven digits: it does not recur by chance."""
@@ -69,6 +70,7 @@ def settle_units(record: RunRecord, layout: MegatronFork) -> RunRecord:
         _train_rows(record.columns, record.num_rows),
         1.0,
     )
+    # The order matters: what is no norm goes first, or the loss scale would be judged by it.
     draft.interval = _interval(record, draft.train)
     _drop_unwired_norm(draft)
     _mark_reprinted_norm(draft)
@@ -93,6 +95,7 @@ def _interval(record: RunRecord, train: NDArray[np.bool_]) -> float:
     gaps = np.diff(record.step[rows])[np.diff(record.attempt[rows]) == 0]
     if len(gaps) == 0:
         return 1.0
+    # The most common, not the median: torn and skipped records only make gaps longer.
     sizes, counts = np.unique(gaps, return_counts=True)
     return max(1.0, float(sizes[np.argmax(counts)]))
 
@@ -128,6 +131,7 @@ def _mark_reprinted_norm(draft: _Draft) -> None:
     no_loss = np.zeros(len(rows), np.bool_) if loss is None else ~loss.present[rows]
     repeats = np.isfinite(norm[1:]) & (norm[1:] == norm[:-1])
     repeats &= np.diff(draft.record.attempt[rows]) == 0
+    # An equal norm alone may be chance, at three decimals: one of these must hold, too.
     certain = (
         (draft.values("skipped")[rows][1:] > 0)
         | (scale[1:] < scale[:-1])
@@ -174,6 +178,7 @@ def _undo_loss_scale(draft: _Draft, layout: MegatronFork) -> None:
     norm, scale = draft.columns.get("grad_norm"), draft.columns.get("loss_scale")
     if norm is None or scale is None:
         return
+    # A scale of 1 multiplies nothing: bf16 runs print it in every line.
     both = norm.present & scale.present & (scale.values > 1.0)
     if not both.any():
         return
@@ -220,6 +225,7 @@ def _raise_to(draft: _Draft, name: str, rows: NDArray[np.intp], least: float) ->
     n = draft.record.num_rows
     values = np.full(n, np.nan) if column is None else column.values.copy()
     present = np.zeros(n, dtype=np.bool_) if column is None else column.present.copy()
+    # fmax takes the number where the other is NaN, which is what an absent value holds.
     values[rows] = np.fmax(values[rows], least)
     present[rows] = True
     draft.columns[name] = Column(values, present)

@@ -87,7 +87,9 @@ class _Parse:
         values = {k: v for k, v in self._values(key, value) if v is not None}
         metadata = event.get("metadata")
         place = self._place(metadata if isinstance(metadata, dict) else {})
+        # Not the whole event: its time differs from rank to rank.
         shown = repr((sorted(values.items(), key=str), place))
+        # A number without a place is a setting or a result of the whole run.
         if not values or shown in self.seen or not (place or isinstance(value, dict)):
             return
         self.seen.add(shown)
@@ -97,7 +99,7 @@ class _Parse:
         self.table.end_row()
 
     def _values(self, key: str, value: object) -> Iterator[tuple[str, object]]:
-        """Yield what an event says of signals."""
+        """Yield the signals of an event."""
         if isinstance(value, dict):
             for name, cell in flatten(value):
                 if _is_number(cell) and name not in _STEP_KEYS:

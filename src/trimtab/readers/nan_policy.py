@@ -49,11 +49,14 @@ def nan_means_missing(column: Column, *, is_loss: bool) -> tuple[NDArray[np.bool
 
 
 def _whole_column(nan: NDArray[np.bool_], *, is_loss: bool) -> str:
+    # A loss that is NaN throughout is a run that was never finite, and the worst to hide.
     if nan.all():
         return "" if is_loss else "no row has a number"
     numbers = np.flatnonzero(~nan)
+    # A divergence has no period, so regular numbers come from the writer, even in a loss.
     if _is_regular(numbers) and nan.mean() > 0.5:
         return "the numbers come at regular distances"
+    # Two NaN next to each other are no gap of a writer that skips single rows.
     if _is_regular(np.flatnonzero(nan)) and np.diff(np.flatnonzero(nan)).min() > 1:
         return "they come at regular distances"
     segments = 1 + int(np.count_nonzero(np.diff(numbers) > 1))

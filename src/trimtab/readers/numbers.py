@@ -3,6 +3,8 @@
 import math
 import re
 
+from trimtab.limits import MAX_CELL_CHARS
+
 __all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
 _MISSING = frozenset({"", "none", "null", "na", "<na>"})
@@ -50,6 +52,7 @@ def parse_number(value: object) -> float | None:
         >>> parse_number("1e-4"), parse_number("-Infinity"), parse_number("None")
         (0.0001, -inf, None)
     """
+    # A bool is an int, and some loggers write true for a flag: it reads as 1.
     if isinstance(value, int | float):
         try:
             return float(value)
@@ -58,8 +61,11 @@ def parse_number(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, str):
+        if len(value) > MAX_CELL_CHARS:
+            return _bad(f"{value[:60]}... ({len(value):,} characters)")
         text = value.strip()
         try:
+            # Python reads 1_000 as 1000, and so would take `3_7` of a name for a number.
             return float(text) if "_" not in text else _bad(value)
         except ValueError:
             lowered = text.lower()

@@ -43,6 +43,7 @@ def placeholder_rows(
         notes.append(NOT_COMPUTED_HERE)
     if not placeholder.any() or np.array_equal(placeholder, loss.present):
         return np.zeros(len(step), dtype=np.bool_)
+    # A loss of -1 alone at its step may be real: some objectives are negative.
     computed: NDArray[np.bool_] = np.isin(step, step[loss.present & ~placeholder])
     drop: NDArray[np.bool_] = placeholder & computed
     if drop.any():
@@ -70,6 +71,7 @@ def repeated_rows(
     same = counts[0].present[rows[1:]].copy()
     for column in (*counts, *signals.values()):
         values, present = column.values[rows], column.present[rows]
+        # NaN is unequal to itself, but two ranks that print it say the same.
         equal = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
         same &= equal & (present[1:] == present[:-1])
     repeated = np.zeros(len(keep), dtype=np.bool_)

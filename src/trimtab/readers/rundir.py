@@ -8,13 +8,14 @@ imported here.
 
 import math
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ReadError
 from trimtab.readers.base import TextLines
+from trimtab.readers.journal_seal import seal_state
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.record import RecordBuilder, RunRecord
@@ -29,7 +30,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 
 @dataclass(frozen=True, kw_only=True)
 class _Branch:
-    """What the journal says of one attempt."""
+    """One attempt, as the journal has it."""
 
     number: str
     parent: str | None = None
@@ -144,6 +145,8 @@ def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, ob
         notes.append("there is no journal.jsonl; how the attempts descend is not known")
         return
     for line in TextLines(journal):
+        if seal_state(line.encode("utf-8", "replace")) == "broken":
+            continue
         event = parse_object(line)
         if event is not None and event.get("event") == "attempt":
             yield event
@@ -208,8 +211,8 @@ def read_facts(settings: Path, notes: list[str]) -> dict[str, float]:
     if not settings.is_file():
         return {}
     try:
-        data = tomllib.loads(settings.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as error:  # also a number of 5,000 digits
+        data = read_toml_text(settings.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
         notes.append(f"run.toml cannot be read ({error}); its settings are left out")
         return {}
     return facts_among(data)

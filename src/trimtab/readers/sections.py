@@ -17,6 +17,7 @@ from trimtab.record import RecordBuilder
 
 __all__ = ["Sections"]
 
+# The headings of BigScience's chronicles, and of logbooks like them.
 _HEADING = re.compile(
     r"#{1,6}\s+\**(?:try|experiment|exp|run|attempt|round|trial|restart)[\s#_-]*(\d+(?:\.\d+)?)\b",
     re.IGNORECASE,
@@ -28,6 +29,7 @@ _FROM = re.compile(
     re.IGNORECASE,
 )
 _LOADED = re.compile(r"loaded checkpoint .*?at iteration\s+(\d+)")
+# Megatron's dump at the launch: the name, dots to a fixed column, the value.
 _ARGUMENT = re.compile(
     r"\b(clip_grad|gradient_clipping|seed|lr|min_lr|lr_warmup_iters|lr_warmup_samples|adam_beta1"
     r"|adam_beta2|adam_eps|weight_decay|init_method_std|num_layers|hidden_size|seq_length"
@@ -37,7 +39,7 @@ _ARGUMENT = re.compile(
 
 @dataclass
 class Sections:
-    """Collects what the text says of the attempt that the next record will begin."""
+    """Collects the settings and origin of the attempt that the next record begins."""
 
     builder: RecordBuilder
     number: str | None = None
@@ -56,6 +58,7 @@ class Sections:
         first = line[:1]
         if first == "#":
             self._see_heading(line)
+        # `first` is empty for an empty line, and an empty string is in every string.
         elif first in "-*" and first:
             if self.in_chronicle and self.pending:
                 self._see_bullet(line)
@@ -67,6 +70,7 @@ class Sections:
 
     def begin(self) -> None:
         """Tell the builder that the next row begins the attempt; forget what was collected."""
+        # A chronicle may have two headings of one number; two attempts of one number would be one.
         number = self.number if self.number not in self.used else None
         self.builder.start_attempt(
             number=number, parent_step=self.parent_step, settings=self.settings, why=self.why
@@ -102,6 +106,7 @@ class Sections:
         match = _FROM.search(line)
         if match is not None:
             step = float(re.sub("[_,]", "", match[1])) * (1000 if match[2] else 1)
+            # Step 0 means from scratch, which is no parent.
             self.parent_step = step if step > 0 else None
         elif (match := _SETTING.match(line)) is not None:
             self.settings[match[1].strip().lower()] = match[2].strip()
@@ -117,5 +122,6 @@ class Sections:
             fact = float(value)
         except ValueError:
             return
+        # Both may be printed: DeepSpeed's must not overwrite Megatron's.
         if name != "gradient_clipping" or "clip" not in self.builder.facts:
             self.builder.facts["clip" if "clip" in name else name] = fact

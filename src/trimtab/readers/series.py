@@ -109,6 +109,7 @@ def _fill_by_place(
     columns = {
         name: Column(s.value, np.ones(num_rows, dtype=np.bool_))
         for name, s in signals.items()
+        # A series of another length has no place beside the loss once steps are given up.
         if len(s.step) == num_rows
     }
     builder.extend(np.arange(num_rows, dtype=np.float64), columns)
@@ -155,6 +156,7 @@ def _bounds(series: TagSeries, lead: TagSeries, cuts: Sequence[int]) -> list[int
         high = int(np.searchsorted(series.order, lead.order[cut], side="left"))
         first = max(low - 1, 0)
         falls = np.flatnonzero(np.diff(series.step[first : high + 1]) < 0)
+        # Values may be written late: one of the old attempt may follow the new start.
         at = first + 1 + int(falls[0]) if len(falls) else high
         bounds.append(max(min(at, high), bounds[-1]))
     return [*bounds, len(series.step)]
@@ -169,6 +171,7 @@ def _extend(
     for name, part in parts.items():
         step, value = signals[name].step[part], signals[name].value[part]
         if len(step) and not np.all(np.diff(step) > 0):
+            # The first of equal steps stands, as in the other readers.
             unique, index = np.unique(step, return_index=True)
             repeats += len(step) - len(unique)
             step, value = unique, value[index]

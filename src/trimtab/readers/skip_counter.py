@@ -28,6 +28,7 @@ def skipped_as_share(record: RunRecord) -> RunRecord:
         spacing = np.diff(
             steps, prepend=steps[0] - (float(np.median(np.diff(steps))) if len(rows) > 1 else 1.0)
         )
+        # Within an attempt: a restart begins the total anew, at 0 or at what the checkpoint holds.
         if (np.diff(counts) >= 0).all():
             # what was skipped before the first row of a resumed attempt is not known
             counts = np.diff(counts, prepend=0.0 if steps[0] <= 2 * spacing[0] else counts[0])

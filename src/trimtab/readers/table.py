@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -89,9 +90,13 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     """Return a column that holds nothing but numbers, or text of numbers; None for any other."""
     kinds = set(map(type, column))
     try:
+        # `type`, not isinstance: a bool is an int, and takes the slow path.
         if kinds <= {float, int}:
             numbers = np.array(column, dtype=np.float64)
+        # `float` takes 1_000, `parse_number` does not: the fast path must agree with it.
         elif kinds == {str} and "_" not in "".join(texts := cast("Sequence[str]", column)):
+            if max(map(len, texts)) > MAX_CELL_CHARS:
+                return None
             numbers = np.array(list(map(float, texts)), dtype=np.float64)
         else:
             return None
@@ -112,6 +117,7 @@ def is_step_key(key: str) -> bool:
 
 def _role(key: str) -> str:
     name = normalise(key)
+    # The order: a step may be under a path that a signal would match, too.
     if is_step(key):
         return "step"
     if names_epoch(key):
@@ -144,6 +150,7 @@ class LogTable:
         self.notes: list[str] = []
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
+        self._is_full = False
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
         self._keys: tuple[str, ...] = ()
@@ -155,6 +162,11 @@ class LogTable:
         """Return what a key is for; `nothing` for one that can be left out."""
         cells = self._cells.get(key)
         if cells is None:
+            if len(self._cells) >= MAX_COLUMNS:
+                if not self._is_full:
+                    self.notes.append(f"more than {MAX_COLUMNS:,} names; the others are left out")
+                self._is_full = True
+                return "nothing"
             cells = self._cells[key] = _Cells(_role(key))
         return cells.role
 
@@ -187,6 +199,10 @@ class LogTable:
                 for key, value in zip(self._keys, values, strict=True):
                     self._put(key, value, first + k, lines[k])
             return
+        if sum(len(cells.rows) for cells in self._cells.values()) > MAX_CELLS:
+            raise ReadError(
+                f"{self.source}: more than {MAX_CELLS:,} values; split it into several files"
+            )
         rows = np.arange(first, self.num_rows).tobytes()
         for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
             role = self.role(key)
@@ -215,9 +231,11 @@ class LogTable:
         try:
             number = parse_step(value) if role == "step" else parse_number(value)
         except BadNumberError as error:
+            # Other keys are guesses; text under them is no fault of the file.
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
             return
+        # The first value of a key in a row stands: nested objects repeat keys of the outer one.
         if number is not None and not (cells.rows and cells.rows[-1] == row):
             cells.rows.append(row)
             cells.values.append(number)
@@ -298,6 +316,7 @@ class LogTable:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
             stand_in = [k for k in columns if self._cells[k].role == "maybe-loss"]
+            # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
                 stand_in.sort(key=stand_in_rank)
                 found["loss"] = stand_in[:1]
@@ -307,6 +326,7 @@ class LogTable:
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
         for name, candidates in found.items():
+            # The mean over a validation set says more than its batches, though it has fewer values.
             means = [k for k in candidates if name == "val_loss" and canonical(k) == name]
             best = max(means or candidates, key=lambda k: _rank(k, name, columns[k]))
             column = self._scaled(best, name, columns[best])
@@ -355,6 +375,7 @@ class LogTable:
             if cells.role != "rank" or key not in columns:
                 continue
             ranks = columns[key].logged()
+            # The lowest, not 0: a file may hold the ranks of one node.
             lowest = float(ranks.min())
             if np.all(ranks == lowest):
                 continue
@@ -388,9 +409,11 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     if loss is None:
         return []
     rows = np.flatnonzero(loss.present)
+    # Printed twice within round-off is a repeat; another loss for the step is another attempt.
     differs = ~np.isclose(loss.values[rows[1:]], loss.values[rows[:-1]], rtol=0, equal_nan=True)
     again = differs & (np.diff(step[rows]) == 0)
     for column in signals.values():
+        # A row that only adds signals to its step continues the row before.
         again &= column.present[rows[1:]] | ~column.present[rows[:-1]]
     return [int(row) for row in rows[1:][again]]
 

@@ -48,6 +48,7 @@ _TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
 """Words of a path under which `step` is how long one takes."""
 _MAX_REPEATED_STEPS = 0.2
 _MIN_STEP_SHARE = 0.9
+# Not all: an excerpt, a restart or an epoch of another length breaks some of them.
 _MIN_TURNS = 0.6
 
 Columns = Mapping[str, Column]
@@ -94,6 +95,7 @@ def find_table_axis(
         inner = _inside_epoch(columns, key, rows, notes)
         if inner is not None:
             return "epoch", _placed(inner, signals, key, notes)
+        # A step that stays the same over many rows counts something larger, such as evaluations.
         if is_step(key) and _counts(columns[key], rows):
             return "step", _placed(columns[key], signals, key, notes)
     for key in columns:
@@ -124,6 +126,7 @@ def _inside_epoch(
     if not both or both < _MIN_TURNS * max(np.count_nonzero(falls), np.count_nonzero(turns)):
         return None
     notes.append(f"{key!r} begins again in each epoch; rows are counted by the epoch")
+    # Plus one: the last batch of an epoch must stay below the first of the next.
     size = float(np.max(step.values[rows])) + 1.0
     place = np.full(len(step.values), np.nan)
     place[rows] = epoch.values[rows] + np.clip(step.values[rows], 0.0, None) / size
@@ -140,6 +143,7 @@ def _placed(step: Column, signals: Columns, key: str, notes: list[str]) -> NDArr
     lacks = ~step.present & some
     for row in np.flatnonzero(lacks).tolist():
         here = {n for n, c in signals.items() if c.present[row]}
+        # Evaluations follow the step that they belong to; a training row has no such place.
         if row and here <= {"val_loss", "perplexity"}:
             place[row] = place[row - 1]
     lost = int((lacks & np.isnan(place)).sum())
@@ -151,6 +155,7 @@ def _placed(step: Column, signals: Columns, key: str, notes: list[str]) -> NDArr
 def _step_rank(key: str) -> tuple[bool, int]:
     name = normalise(key)
     rank = _STEP_KEYS.index(name) if name in _STEP_KEYS else len(_STEP_KEYS)
+    # W&B's `_step` counts calls of its log function, not steps of the trainer.
     return key.rpartition("/")[2].startswith("_"), rank
 
 

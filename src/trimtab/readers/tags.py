@@ -70,6 +70,7 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(tag)
     if name is not None:
         return name
+    # Some loggers join a path by dots; with slashes a dot belongs to the name (`top.1`).
     if "." in tag and "/" not in tag:
         tag = tag.replace(".", "/")
         name = canonical(tag)
@@ -78,6 +79,7 @@ def signal_of_tag(tag: str) -> str | None:
     path, _, last = tag.rpartition("/")
     words = _words(last)
     kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)
+    # Before the plain meaning: `val/loss` ends in a word that means the training loss.
     if any(_VALIDATION.match(w) for w in [*_words(path), *words]):
         return "val_loss" if canonical(kept) == "loss" else None
     name = canonical(last) or canonical(kept)
@@ -93,7 +95,9 @@ def tag_of_file(path: Path) -> str:
         ('train_loss', '')
     """
     stem = path.name.partition(".")[0]
+    # TensorBoard's download is called run-NAME-tag-TAG.csv.
     tag = stem.rpartition("tag-")[2]
+    # File names have no slash; the first underscore may stand for it.
     for text in (tag, tag.replace("_", "/", 1)):
         if signal_of_tag(text) is not None or might_be_loss(text):
             return text
@@ -112,7 +116,7 @@ def might_be_loss(tag: str) -> bool:
 def choose_tags(
     values: Mapping[str, NDArray[np.float64]],
 ) -> tuple[dict[str, str], list[str]]:
-    """Return canonical name -> tag for the best tag of each signal, and what is to be said of it.
+    """Return canonical name -> tag for the best tag of each signal, and notes on the choice.
 
     Of several tags for one signal the one with most values is taken (NaN counts for less than any
     number), of equals one that the vocabulary knows as a whole, then the shortest. For the
@@ -144,6 +148,7 @@ def choose_tags(
 def _rank_of(
     values: Mapping[str, NDArray[np.float64]], tag: str, *, trusts_name: bool
 ) -> tuple[int, ...]:
+    # Not numbers alone: of two series with as many, the one that also logged its NaN says more.
     fullness = 2 * int(np.isfinite(values[tag]).sum()) + len(values[tag])
     known = int(canonical(tag) is not None)
     return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))

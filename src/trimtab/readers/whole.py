@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from trimtab.errors import ReadError
+from trimtab.limits import MAX_WHOLE_BYTES, size_text
 from trimtab.readers.base import CUT_STREAM, open_bytes
 
-__all__ = ["MAX_SIZE_BYTES", "read_whole"]
+__all__ = ["read_whole"]
 
-MAX_SIZE_BYTES = 1 << 33
-"""Most that is read of one file after decompression; a small archive can unpack to far more."""
 _PART_SIZE_BYTES = 1 << 24
 
 
@@ -16,7 +15,7 @@ def read_whole(path: Path) -> tuple[bytes, bool]:
     """Return a file's bytes, and whether its compressed data breaks off before its end.
 
     Raises:
-        ReadError: The file is missing, unreadable, empty or beyond `MAX_SIZE_BYTES`.
+        ReadError: The file is missing, unreadable, empty or beyond `MAX_WHOLE_BYTES`.
     """
     parts: list[bytes] = []
     size = 0
@@ -26,8 +25,8 @@ def read_whole(path: Path) -> tuple[bytes, bool]:
             while part := stream.read1(_PART_SIZE_BYTES):
                 parts.append(part)
                 size += len(part)
-                if size > MAX_SIZE_BYTES:
-                    limit = f"{MAX_SIZE_BYTES >> 30} GiB"
+                if size > MAX_WHOLE_BYTES:
+                    limit = size_text(MAX_WHOLE_BYTES)
                     raise ReadError(f"{path}: holds more than {limit}; split it into several files")
         except CUT_STREAM:
             cut = True

@@ -7,6 +7,7 @@ from html import escape
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.timeline import event_sentence
 from trimtab.chronicle.journal import Event
+from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord, axis_word
 from trimtab.report.panels import step_range
 from trimtab.report.picture import NUM_COLOURS
@@ -292,7 +293,7 @@ def _bar(
 def _differences(a: Attempt, parent: Attempt | None) -> str:
     before = parent.settings if parent is not None else {}
     changed = [
-        f"{k} {f'{before[k]} → ' if k in before else ''}{v}"
+        f"{k} {f'{masked(before[k], name=k)} → ' if k in before else ''}{masked(v, name=k)}"
         for k, v in a.settings.items()
         if before.get(k) != v
     ]

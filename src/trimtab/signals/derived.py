@@ -16,12 +16,14 @@ __all__ = ["clip_flags", "derive", "perplexity", "running_share", "step_std"]
 
 def perplexity(loss: Column) -> Column:
     """Return exp(loss); Inf where that overflows, NaN where the loss is NaN."""
+    # A diverged loss of 800 overflows; Inf is the right answer and no reason to warn.
     with np.errstate(over="ignore"):
         return Column(np.exp(loss.values), loss.present)
 
 
 def clip_flags(grad_norm: Column, clip: float) -> Column:
     """Return 1.0 where the norm before clipping is above `clip`, else 0.0; NaN norms give NaN."""
+    # NaN > clip is False, which would count a broken step as one that was not clipped.
     flags = np.where(np.isnan(grad_norm.values), np.nan, (grad_norm.values > clip).astype(float))
     return Column(flags, grad_norm.present)
 
@@ -34,6 +36,7 @@ def running_share(flags: Column) -> Column:
         >>> running_share(flags).values.tolist()
         [1.0, 0.5, 0.6666666666666666, 0.75]
     """
+    # An absent value of a column is NaN, but a present NaN is the run's own: neither is counted.
     counted = flags.present & ~np.isnan(flags.values)
     total = np.cumsum(np.where(counted, flags.values, 0.0))
     number = np.cumsum(counted)
@@ -63,6 +66,7 @@ def step_std(loss: Column, *, window_rows: int = 64) -> Column:
         squares = np.concatenate(([0.0], np.cumsum((steps - middle) ** 2)))
         mean = (sums[window_rows:] - sums[:-window_rows]) / window_rows
         square = (squares[window_rows:] - squares[:-window_rows]) / window_rows
+        # The difference of two running sums may come out a hair below 0 where the loss is constant.
         out[usable[window_rows:]] = np.sqrt(np.maximum(square - mean**2, 0.0))
     return Column(out, loss.present)
 
@@ -77,6 +81,7 @@ def derive(record: RunRecord) -> RunRecord:
     clip = record.facts.get("clip")
     if "grad_norm" in columns and "clipped" not in columns and clip is not None and clip > 0:
         columns["clipped"] = clip_flags(columns["grad_norm"], clip)
+    # Last, since the flags may have been derived just above.
     if "clipped" in columns and "clip_frequency" not in columns:
         columns["clip_frequency"] = running_share(columns["clipped"])
     return replace(record, columns=columns)

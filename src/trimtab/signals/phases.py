@@ -64,6 +64,7 @@ def phases_of(lr: NDArray[np.float64]) -> tuple[Phase, ...]:
     if len(lr) < _MIN_ROWS:
         return ()
     steps = np.diff(lr)
+    # Rounding moves a constant rate in its last digits.
     moves = np.sign(np.where(np.abs(steps) > _NOISE * np.abs(lr[:-1]), steps, 0.0))
     cuts = [0, *(np.flatnonzero(np.diff(moves)) + 1).tolist(), len(moves)]
     found: list[Phase] = []
@@ -71,6 +72,7 @@ def phases_of(lr: NDArray[np.float64]) -> tuple[Phase, ...]:
         name: PhaseName = ("constant", "warm-up", "decay")[int(moves[first])]
         begins = first + 1 if found else 0  # a step belongs to the row it leads to
         short = stop - first < _MIN_ROWS
+        # A few rows of another direction within a phase are noise of the log, not a phase.
         if found and (short or found[-1].name == name):
             found[-1] = Phase(found[-1].name, found[-1].first, stop + 1)
         elif not short:
@@ -98,6 +100,7 @@ def slopes_of(record: RunRecord, signal: str) -> tuple[Slope, ...]:
         steps, y = record.step[rows[here]], np.log(values[here])
         width = float(steps[-1] - steps[0])
         change = float(np.polyfit(steps - steps[0], y, 1)[0]) * width if width > 0 else 0.0
+        # A line through noise always has some slope; the ranks say whether it is a trend.
         sure = abs(change) >= _MIN_CHANGE and abs(spearman(steps, y)) >= _MIN_RHO
         sign: Literal[-1, 0, 1] = (1 if change > 0 else -1) if sure else 0
         found.append(

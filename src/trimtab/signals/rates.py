@@ -66,8 +66,10 @@ def fit_envelope(steps: _Floats, rates: _Floats) -> Envelope | None:
     """
     if not len(rates) or not np.max(rates) > 0:
         return None
+    # The last of equal highest rates: a plateau after the warm-up belongs to no decay.
     first = len(rates) - 1 - int(np.argmax(rates[::-1]))
     x, y = steps[first:], rates[first:]
+    # Distances are relative, and the last row of a decay to 0 has none.
     x, y = x[y > 0], y[y > 0]
     if len(x) < 8:
         return None
@@ -80,6 +82,7 @@ def fit_envelope(steps: _Floats, rates: _Floats) -> Envelope | None:
     }
     fits = [_fit(kind, shape, y) for kind, shape in shapes.items()]
     best = min(fits, key=lambda fit: fit[1])
+    # A curve with one more parameter is always a little nearer.
     kind, error, curve = fits[0] if fits[0][1] <= _SIMPLER * best[1] else best
     values = np.full(len(rates), np.nan)
     values[np.flatnonzero(np.isin(steps, x))[-len(x) :]] = curve
@@ -89,13 +92,14 @@ def fit_envelope(steps: _Floats, rates: _Floats) -> Envelope | None:
 def _fit(kind: str, shape: _Floats, y: _Floats) -> tuple[str, float, _Floats]:
     columns = [shape] if kind == "inverse-sqrt" else [np.ones_like(y), shape]
     design = np.stack(columns[: 1 if kind == "constant" else 2], axis=1)
+    # Divided by y: distances relative to the rate, so the small rates at the end count as much.
     weights, *_ = np.linalg.lstsq(design / y[:, None], np.ones_like(y), rcond=None)
     curve = design @ weights
     return kind, float(np.sqrt(np.mean((curve / y - 1) ** 2))), curve
 
 
 def history_csv(record: RunRecord) -> str:
-    """Return the history as CSV: step, lr, and the curve if one fits; the first line says which."""
+    """Return the history as CSV: step, lr, and the fitted curve; the first line names the curve."""
     steps, rates = lr_history(record)
     envelope = fit_envelope(steps, rates)
     if envelope is None or not envelope.close:

@@ -233,6 +233,7 @@ def block_median_sigma(values: Floats, size: int) -> float:
         (0.33, 0.53)
     """
     num = len(values) // size
+    # Four blocks have three differences, the fewest of which a median drops an outlier.
     if num < 4:
         return _SHORT_FACTOR * difference_sigma(np.diff(values)) / math.sqrt(size)
     blocks = np.median(values[len(values) - num * size :].reshape(num, size), axis=1)
@@ -290,6 +291,7 @@ def running_median(y: Floats, window: int = RUNNING_WINDOW_STEPS) -> Floats:
     if n >= 2 * half + 1:
         whole = np.lib.stride_tricks.sliding_window_view(y, 2 * half + 1)
         smooth[half : n - half] = np.median(whole, axis=1)
+    # The second range starts at `half` where n is short, so no row is worked out twice.
     for i in (*range(min(half, n)), *range(max(half, n - half), n)):
         smooth[i] = np.median(y[max(0, i - half) : i + half + 1])
     return smooth

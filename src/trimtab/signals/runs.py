@@ -49,9 +49,11 @@ def _is_anew(record: RunRecord, index: int) -> bool:
     if min(a.end_row - a.first_row for a in (first, here, before)) < START_ROWS:
         return False
     begins = float(record.step[first.first_row])
+    # One logging interval of slack: a restarted run may log its first row one interval later.
     spacing = abs(float(record.step[first.first_row + 1]) - begins)
     if abs(float(record.step[here.first_row]) - begins) > spacing:
         return False
+    # The loss must say so; the rate must only not contradict it, as many logs have none.
     return _is_back(record, "loss", index, START_ROWS) is True and (
         _is_back(record, "lr", index, 1) is not False
     )
@@ -63,6 +65,7 @@ def _is_back(record: RunRecord, name: str, index: int, num: int) -> bool | None:
     if min(len(start), len(here), len(before)) < num:
         return None
     origin, now, left = (float(np.median(v)) for v in (start[:num], here[:num], before[-num:]))
+    # A loss that never left its start is always back at it, so it tells nothing.
     if abs(left - origin) <= 2 * SAME_SHARE * abs(origin):
         return None
     return abs(now - origin) <= SAME_SHARE * abs(origin)
@@ -79,6 +82,7 @@ def root_of(record: RunRecord, index: int) -> int:
     """Return the attempt at the root of an attempt's lineage; itself where it has no parent."""
     by_number = {a.number: i for i, a in enumerate(record.attempts)}
     seen = {index}
+    # A damaged log may name parents in a circle.
     while (parent := by_number.get(record.attempts[index].parent or "", -1)) not in (-1, *seen):
         seen.add(parent)
         index = parent

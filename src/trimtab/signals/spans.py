@@ -67,9 +67,11 @@ def lineage_spans(record: RunRecord, attempt: int, end_row: int) -> tuple[Span, 
         parent = record.attempts[index]
         stop = parent.end_row
         if child.parent_step is not None:
+            # The state that was restored had taken that step, so its row belongs to the lineage.
             stop = _stop_at(record, parent.first_row, stop, child.parent_step, inclusive=True)
         elif child.first_row < child.end_row:
             first_step = float(record.step[child.first_row])
+            # The log names no step: what the child logged again replaces the parent's row.
             stop = _stop_at(record, parent.first_row, stop, first_step, inclusive=False)
         spans.append((parent.first_row, stop))
         child = parent
@@ -115,6 +117,7 @@ def last_finite(
     """
     rows: list[NDArray[np.intp]] = []
     values: list[Floats] = []
+    # Chunks double, so a sparse signal far back costs few passes and a dense one few rows.
     left, size = count, max(_FIRST_CHUNK_ROWS, count)
     for first, stop in reversed(spans):
         while stop > first and left > 0:
@@ -205,6 +208,7 @@ def positive_peak(
         if not len(at):
             return None
         found = values[at]
+        # The last of equal peaks: a fall is dated from where the scale was last at its height.
         top = len(found) - 1 - int(np.argmax(found[::-1]))
         row, last = first + int(at[top]), first + int(at[-1])
         return len(at), row, float(found[top]), last, float(found[-1])
@@ -294,8 +298,10 @@ def _folds(
             block, offset = divmod(first, BLOCK_ROWS)
             end = min(stop, first - offset + BLOCK_ROWS)
             found: T | None
+            # Only whole blocks are kept: an unfinished one still changes.
             if offset == 0 and end - first == BLOCK_ROWS:
                 place = (*key, block)
+                # Not `get`: None is an answer, too (no finite value in the block).
                 if place in record.memo:
                     found = cast("T | None", record.memo[place])
                 else:
@@ -308,8 +314,10 @@ def _folds(
 
 
 def fold_blocks(record: RunRecord, first: int, stop: int) -> None:
-    """Work out what may be asked of whole blocks, before some of their values are given up."""
+    """Compute and keep the figures of whole blocks, before some of their values are dropped."""
     spans = ((first, stop),)
+    # The very questions that diagnosis asks of long spans; what is missing here costs a pass later,
+    # over values that are gone.
     for name in ("loss", "grad_norm"):
         first_finite(record, name, spans)
         logs_any(record, name, spans)

@@ -180,6 +180,7 @@ def test_norms_with_a_log_normal_tail_set_off_what_looks_at_them() -> None:
         assert not any(quiet.mark(fed(norm=norms(s))).any() for s in range(5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "per_1k"),
     [

@@ -19,8 +19,10 @@ def _is_normalised(run: Facts) -> bool:
 
 
 def init_std(run: Facts) -> RuleVerdict | None:
-    """Hold the init std against sqrt(2 / 5h) from width 4096 on."""
+    """Compare the init std with sqrt(2 / 5h), from width 4096 on."""
     std, hidden = run.positive("init_std"), run.positive("hidden")
+    # Narrower models train at 0.02 and more, as GPT-2 and small OPT did (see
+    # `model_checks.weights`).
     if std is None or hidden is None or hidden < 4096 or run.is_tuning or run.is_continued:
         return None
     small, wide = small_init(hidden), wide_init(hidden)
@@ -59,7 +61,7 @@ def init_std(run: Facts) -> RuleVerdict | None:
 
 
 def residual_init(run: Facts) -> RuleVerdict | None:
-    """Hold the init of the layers that write to the residual stream against sigma / sqrt(2L)."""
+    """Compare the init of the layers that write to the residual stream with sigma / sqrt(2L)."""
     std, out, layers = (
         run.positive("init_std"),
         run.positive("init_std_output"),

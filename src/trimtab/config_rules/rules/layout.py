@@ -17,7 +17,7 @@ def _is_of(run: Facts, names: tuple[str, ...]) -> bool:
 
 
 def batch_shares(run: Facts) -> RuleVerdict | None:
-    """Hold the batch against micro-batch × accumulation × data-parallel width."""
+    """Compare the batch with micro-batch × accumulation × data-parallel width."""
     batch, micro = run.positive("batch_samples"), run.positive("micro_batch")
     found = run.setting("batch_samples")
     if batch is None or micro is None or found is None or found.origin != "stated":
@@ -52,7 +52,7 @@ def batch_shares(run: Facts) -> RuleVerdict | None:
 
 
 def stages(run: Facts) -> RuleVerdict | None:
-    """Hold the layers against the pipeline stages."""
+    """Check that the layers divide over the pipeline stages."""
     layers, count = run.positive("layers"), run.positive("pipeline_parallel")
     if layers is None or count is None or layers % count == 0 or not _is_of(run, _STAGED):
         return None
@@ -70,7 +70,7 @@ def stages(run: Facts) -> RuleVerdict | None:
 
 
 def positions(run: Facts) -> RuleVerdict | None:
-    """Hold the sequence length against the positions that the model has room for."""
+    """Compare the sequence length with the number of positions of the model."""
     seq, room = run.positive("seq"), run.positive("max_positions")
     if seq is None or room is None or seq <= room or not run.is_stated("max_positions"):
         return None

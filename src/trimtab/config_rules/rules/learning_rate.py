@@ -15,7 +15,7 @@ _PREFERENCE_LR = 1e-6
 
 
 def learning_rate(run: Facts) -> RuleVerdict | None:
-    """Hold the peak rate against the published ones of this size."""
+    """Compare the peak rate with the published ones of this size."""
     lr = run.positive("lr")
     if lr is None or not run.has_adam or run.is_adapter:
         return None
@@ -53,6 +53,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
             values,
             change,
         )
+    # 1.95: twice what ever worked, with room for rounding.
     if lr >= 1.95 * worked or (ratio >= 3 and params >= 5e10):
         known = f"; the highest known to have worked there is {compact(worked)}"
         # a model this small costs little, and sweeps with far higher rates are ordinary there
@@ -70,6 +71,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
         return RuleVerdict(
             "info", f"{message}; Llama-type models used up to {compact(llama)}", values, change
         )
+    # A run that goes on from trained weights is meant to have a low rate.
     if ratio < 1 / 5 and not run.is_continued:
         return RuleVerdict(
             "warning" if ratio < 1 / 30 else "info",

@@ -116,6 +116,7 @@ def _misspelt(run: Facts) -> RuleVerdict | None:
 def _guess(value: str) -> float | None:
     """Return what `1.0e_8` was meant to be, where that is plain."""
     try:
+        # `1.0e_8`: a minus that became an underscore.
         return float(re.sub(r"[eE][_-]+", "e-", value))
     except ValueError:
         return None
@@ -177,6 +178,7 @@ def lengths(run: Facts) -> RuleVerdict | None:
     )
     if seq and samples and batch and run.is_stated("batch_tokens"):
         ratio = batch / (seq * samples)
+        # Ramps and rounded budgets are off by a few per cent; a wrong factor by a half or more.
         if not 0.8 < ratio < 1.25:
             return RuleVerdict(
                 "info",

@@ -67,7 +67,7 @@ def epsilon(run: Facts) -> RuleVerdict | None:
 
 
 def weight_decay(run: Facts) -> RuleVerdict | None:
-    """Weight decay that looks like a slip, or is off."""
+    """Weight decay that is likely a typo, or 0."""
     value = run.number("weight_decay")
     if value is None or not run.has_adam:
         return None
@@ -124,7 +124,7 @@ def decay_groups(run: Facts) -> RuleVerdict | None:
 
 
 def clip(run: Facts) -> RuleVerdict | None:
-    """Gradient clipping is there, and not far above what gradients are."""
+    """Gradient clipping that is off, or whose limit is far above usual norms."""
     found = run.setting("clip")
     if found is None:
         return None
@@ -163,7 +163,7 @@ def _severity_without_clip(run: Facts) -> Severity:
 
 
 def z_loss(run: Facts) -> RuleVerdict | None:
-    """Nothing holds the output logits of a large vocabulary."""
+    """A large vocabulary whose output logits nothing bounds."""
     vocab = run.positive("vocab")
     if vocab is None or vocab < 1e5 or run.number("weight_decay") != 0 or run.is_tuning:
         return None

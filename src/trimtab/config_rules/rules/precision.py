@@ -15,7 +15,7 @@ def _is_fp16(run: Facts) -> bool:
 
 
 def fp16(run: Facts) -> RuleVerdict | None:
-    """fp16 at size."""
+    """fp16 in a large model."""
     if not _is_fp16(run):
         return None
     params = run.params
@@ -37,7 +37,7 @@ def fp16(run: Facts) -> RuleVerdict | None:
 
 
 def loss_scale(run: Facts) -> RuleVerdict | None:
-    """A fixed loss scale, or one that starts oddly."""
+    """A fixed loss scale, or an initial one that is no power of two."""
     if not _is_fp16(run):
         return None
     scale = run.positive("loss_scale")

@@ -77,6 +77,7 @@ class ConfigRule:
         """Take cost and time from the table, and refuse a rule that cannot be explained."""
         if self.remedy:
             entry = REMEDY_BY_ID[self.remedy]
+            # Frozen dataclasses are set this way in `__post_init__`.
             object.__setattr__(self, "cost", self.cost or entry.cost)
             object.__setattr__(self, "when", self.when or entry.when)
         # A finding without reason, source or cost gives no ground to act on.
@@ -87,7 +88,7 @@ class ConfigRule:
             raise ConfigError(f"rule {self.id!r}: give a check, or where it is checked, not both")
 
     def applies(self, run: Facts) -> bool:
-        """Whether a config can answer it and has what it needs."""
+        """Whether a config can answer the rule and states what the rule needs."""
         return self.check is not None and all(run.has(name) for name in self.needs)
 
     def answered(self, run: Facts) -> bool:

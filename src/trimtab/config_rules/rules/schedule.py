@@ -14,7 +14,7 @@ _NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
 def warm_up(run: Facts) -> RuleVerdict | None:
-    """Hold the warm-up against 500 steps, 375 M tokens, and 2 / (1 - beta2)."""
+    """Compare the warm-up with 500 steps, 375 M tokens, and 2 / (1 - beta2)."""
     steps, covered = run.warmup_steps, run.warmup_tokens
     if run.is_tuning or run.is_continued or not run.has_adam:
         return _other_warm_up(run, steps)
@@ -24,6 +24,7 @@ def warm_up(run: Facts) -> RuleVerdict | None:
     change: dict[str, float] = {"warmup_steps": 2000}
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
+    # nGPT normalizes its weights and is trained without a warm-up.
     if steps <= 2 and not run.is_ngpt:
         stated = run.setting("warmup_tokens")
         short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
@@ -62,7 +63,7 @@ def warm_up(run: Facts) -> RuleVerdict | None:
 
 
 def _severity_without_warm_up(run: Facts) -> Severity:
-    """Without a warm-up: an error from 1 B on; of unknown size, a word where nobody stated it.
+    """Return the severity of a missing warm-up: an error from 1 B parameters on.
 
     A third of GPT-3's rate is what a warm-up passes on its way, so below it nothing breaks.
     """
@@ -220,7 +221,7 @@ def _eighth(run: Facts) -> dict[str, int]:
 
 
 def batch_size(run: Facts) -> RuleVerdict | None:
-    """Batches far from what was used at this size."""
+    """A batch far from those that were used at this size."""
     batch, params = run.batch_tokens, run.lookup_params
     if batch is None or params is None or params < 1e9 or run.is_tuning or run.is_continued:
         return None
@@ -266,7 +267,7 @@ def length_ramp(run: Facts) -> RuleVerdict | None:
 
 
 def local_batch(run: Facts) -> RuleVerdict | None:
-    """How many sequences one data-parallel rank takes in a step."""
+    """A share of the batch per data-parallel rank outside the usual 8 to 32 sequences."""
     batch, width = run.positive("batch_samples"), run.positive("data_parallel")
     local = None if batch is None or width is None else batch / width
     if local is None or LOCAL_BATCH[0] <= local <= LOCAL_BATCH[1] or run.is_tuning:
@@ -287,6 +288,7 @@ def local_batch(run: Facts) -> RuleVerdict | None:
 def epochs(run: Facts) -> RuleVerdict | None:
     """Whether tokens repeat, and at which step."""
     corpus, total, batch = run.corpus_tokens, run.train_tokens, run.batch_tokens
+    # Budgets are often stated as the rounded size of the corpus.
     if corpus is None or total is None or total <= corpus * 1.0001:
         return None
     where = f", the second pass begins at step {math.ceil(corpus / batch)}" if batch else ""

@@ -41,7 +41,7 @@ def depth_words(hidden: float, layers: float) -> str:
 
 
 def ffn_width(run: Facts) -> RuleVerdict | None:
-    """Hold the FFN's inner width against the hidden width."""
+    """Compare the FFN's inner width with the hidden width."""
     hidden = run.positive("hidden")
     ffn = run.positive("ffn_effective") or run.positive("ffn")
     if (
@@ -82,7 +82,7 @@ def ffn_width(run: Facts) -> RuleVerdict | None:
 
 
 def aspect(run: Facts) -> RuleVerdict | None:
-    """Hold width over depth against 100 to 200, at 10 B parameters and more."""
+    """Compare width over depth with 100 to 200, at 10 B parameters and more."""
     ratio, hidden, layers = run.aspect, run.positive("hidden"), run.positive("layers")
     # Small models are built in every shape; only large published ones agree on one.
     if ratio is None or hidden is None or layers is None or not run.is_large:
@@ -122,6 +122,7 @@ def heads(run: Facts) -> RuleVerdict | None:
         return None
     stated = run.positive("head_dim")
     values = {"hidden": hidden, "heads": count, "head_dim": stated or hidden / count}
+    # A stated head width need not fill the hidden width: some models project to more.
     if stated is None and hidden % count:
         return RuleVerdict(
             "error",

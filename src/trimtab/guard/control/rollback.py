@@ -140,7 +140,7 @@ class Rollbacks:
         raised = state.raised_by(target)
         if raised:
             points.store.note(raised)
-        points.store.set_aside_after(target.step, first_sign=target.step + 1, now=now, why=why)
+        points.set_aside_after(target, first_sign=target.step + 1, now=now, why=why)
         points.ring.drop_after(target.step)
         state.restore(target)
         self._start.begin_from(target.payload["rng"])
@@ -170,8 +170,11 @@ class Rollbacks:
         if not confirm:
             return self._log.dry_run("start over", what, "it gives up the whole lineage", why)
         points.store.set_aside_after(-1, first_sign=math.inf, now=step, why=why)
-        state.set_decisions(Decisions(row=state.decisions.row, major=next_major))
+        ended = state.decisions
+        state.set_decisions(Decisions(row=ended.row, major=next_major))
         self._log.note("start-over", {"from_step": step, "confirmed": True}, why, told=what)
+        # what this process reports at its end is of the lineage that it trained
+        state.set_decisions(ended)
         points.adopt(step)  # nothing of it is saved at the end
         self._end("started over")
         self._log.say(f"run the script again: it begins as {next_major}.0")

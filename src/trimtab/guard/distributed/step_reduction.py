@@ -37,8 +37,8 @@ class StepShare:
     """Of its own batch, see `probes.batch`; NaN where it is not known."""
     step_time_s: float
     """Since its last share."""
-    faulted: float
-    """1 where a fault of the guard itself was noted on it."""
+    faults: float
+    """Parts of the guard that are degraded on it, one bit each."""
     stop: float
     """1 where it was asked to stop."""
     noted: float = 0.0
@@ -61,7 +61,8 @@ class StepSum:
     """Means over the ranks."""
     step_time_s: float | None = None
     """The first rank's; None alone, where it is measured when the step is written down."""
-    faulted: bool = False
+    faults: int = 0
+    """Parts of the guard that are degraded on any rank, one bit each."""
     stop: bool = False
     noted: bool = False
     """Whether all ranks have further signals, of the same names."""
@@ -114,7 +115,7 @@ def _alone(share: StepShare) -> StepSum:
         hidden=_known(share.hidden),
         batch_compression=_known(share.batch_compression),
         batch_entropy=_known(share.batch_entropy),
-        faulted=bool(share.faulted),
+        faults=int(share.faults),
         stop=bool(share.stop),
     )
 
@@ -127,7 +128,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     count = len(table)
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
-    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faulted, stop, noted = table.T
+    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faults, stop, noted = table.T
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
     # difference means that the replicas have diverged.
@@ -144,7 +145,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         batch_compression=_known(float(squeezed.mean())),
         batch_entropy=_known(float(entropy.mean())),
         step_time_s=float(times[0]),
-        faulted=bool(faulted.any()),
+        faults=int(np.bitwise_or.reduce(faults.astype(np.int64))),
         stop=bool(stop.any()),
         noted=bool(noted[0]) and bool((noted == noted[0]).all()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),

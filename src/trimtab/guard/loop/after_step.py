@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.messages import Messages
     from trimtab.guard.loop.resume_check import ReplayCheck
     from trimtab.guard.loop.run_status import RunStatus
-    from trimtab.guard.recording.fault_barrier import Edge
+    from trimtab.guard.recording.fault_barrier import Edge, Part
+    from trimtab.guard.recording.judged_steps import JudgedSteps
     from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
     from trimtab.guard.step.step_recorder import StepRow
 
 __all__ = ["AfterStep"]
+
+_MOST_MISSED = 1024
+"""Findings that are kept for recovery while nothing is acted on."""
 
 
 class AfterStep:
@@ -32,6 +36,7 @@ class AfterStep:
         edge: Edge,
         messages: Messages,
         status: RunStatus,
+        judged: JudgedSteps,
         check: ReplayCheck | None,
         steps: int | None,
     ) -> None:
@@ -43,6 +48,7 @@ class AfterStep:
             edge: Keeps a fault of ours from stopping the run.
             messages: Tell the user.
             status: Says what a restart would go on from.
+            judged: Keeps the steps that were not judged.
             check: The resume check at the start of the run; None: there is none.
             steps: Of the whole run, where known.
         """
@@ -51,6 +57,9 @@ class AfterStep:
         self._edge = edge
         self._messages = messages
         self._status = status
+        self._judged = judged
+        self._unheard: tuple[Finding, ...] = ()
+        """Findings that recovery has not heard of."""
         self._check = check
         self._steps = steps
 
@@ -90,11 +99,12 @@ class AfterStep:
         """Write a step down and judge it; return what was found."""
         parts, edge, recovery = self._parts, self._edge, self._recovery
         step = parts.state.counters.step
-        # First: the flag came with the pooled step, so all ranks drop to `observe` at the same one.
-        self.stand_down_together()
-        edge.run("probes", lambda: parts.rows.add_probes(row))
+        # First: the faults came with the pooled step, so all ranks stand down at the same one.
+        self.hear_faults()
+        edge.run("probes", lambda: parts.rows.add_probes(row), retried=True)
+        edge.run("recovery", parts.rows.check_rate)
         if row.layers:
-            edge.run("record", lambda: parts.recorder.layers(step, row.layers))
+            edge.run("probes", lambda: parts.recorder.layers(step, row.layers))
         for text in parts.probes.take_notes():
             edge.run("journal", partial(recovery.note, text))
         if "odd_ranks" in row.labels:
@@ -103,17 +113,37 @@ class AfterStep:
             edge.run("journal", lambda: recovery.note_broken_state(row.labels["adam_broken_at"]))
         if self.acting and not self._recovery.busy:
             edge.run("journal", lambda: self._tell_of_skip(row))
-        found: list[Finding] = []
-        edge.run("record", parts.rows.note_order)
-        # The judge counts rows: one that was not written must not reach it.
-        if edge.run("record", lambda: parts.rows.record(row)):
-            edge.run("judge", lambda: found.extend(self._judge(row)))
+        edge.run("verdict", parts.rows.note_order)
+        found = self._record(row)
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
+        edge.run("journal", parts.recorder.write_events, retried=True)
         # In a trial alarms are expected, and its states are not among the checkpoints.
         if not self._recovery.busy:
             edge.run("checkpoint", lambda: self._grade_checkpoints(found))
         return tuple(found)
+
+    def _record(self, row: StepRow) -> list[Finding]:
+        """Take a row into the record, judge it, and bring it to disk, each as far as it goes."""
+        edge, recorder = self._edge, self._parts.recorder
+        found: list[Finding] = []
+        part: Part = "record"
+        # The judge counts rows: one that is not on record must not reach it.
+        done = edge.run("record", lambda: self._parts.rows.record(row), retried=True)
+        if done:
+            part = "judge"
+            done = edge.run("judge", lambda: found.extend(self._judge(row)), retried=True)
+        if not done:
+            why = edge.reason(part) or "the guard was degraded"
+            self._judged.miss(self._parts.state.counters.step, why)
+        edge.run("rows", recorder.write_rows, retried=True)
+        thinned = recorder.take_thinned()
+        if thinned:
+            self._messages.note(
+                f"rows of {len(thinned)} steps between {thinned[0]} and {thinned[-1]} are given up:"
+                " the disk takes none, and memory holds no more; they were judged"
+            )
+        return found
 
     def _judge(self, row: StepRow) -> tuple[Finding, ...]:
         state = self._parts.state
@@ -122,7 +152,7 @@ class AfterStep:
         )
 
     def _grade_checkpoints(self, found: list[Finding]) -> None:
-        self._parts.points.store.doubt([f for f in found if puts_in_doubt(f)])
+        self._parts.points.doubt([f for f in found if puts_in_doubt(f)])
 
     def _tell_of_skip(self, row: StepRow) -> None:
         self._recovery.after_update(
@@ -133,10 +163,14 @@ class AfterStep:
             scaled="loss_scale" in row.values,
         )
 
-    def stand_down_together(self) -> None:
-        """Stand down with all ranks, where one of them has noted a fault."""
-        if self._parts.pool.whole.faulted:
-            self._edge.stand_down()
+    def hear_faults(self) -> None:
+        """Stand down with all ranks where one is degraded, and come back with them."""
+        self._edge.hear(self._parts.pool.whole.faults)
+
+    def end_case(self) -> None:
+        """End a probe or trial where nothing may be acted on; between two steps, on all ranks."""
+        if self._edge.stood_down and self._recovery.busy:
+            self._edge.run("recovery", self._recovery.stand_down)
 
     # -- recover, snapshot, checkpoint ------------------------------------------------------
 
@@ -147,26 +181,74 @@ class AfterStep:
             loss: Of the step.
             found: What the judge found in it.
         """
-        parts, policy, edge = self._parts, self._parts.policy, self._edge
-        check = self.check
+        edge, check = self._edge, self.check
         if check is not None:
             edge.run("recovery", lambda: check.after_step(loss))
-        elif not edge.stood_down:
-            edge.run("recovery", lambda: self._recovery.after_step(loss, found, last=self.done))
+        elif edge.stood_down:
+            self._unheard = (*self._unheard, *found)[-_MOST_MISSED:]
+        else:
+            self._unheard = (*self._unheard, *found)[-_MOST_MISSED:]
+            if edge.take_return():
+                edge.run("recovery", self._agree_again)
+            if edge.run("recovery", lambda: self._recover(loss), retried=True):
+                self._unheard = ()
+        self.end_case()
         self._status.refresh()
         if self._recovery.busy:
             return
+        self._keep_state(calm=self.calm and math.isfinite(loss))
+
+    @property
+    def calm(self) -> bool:
+        """Whether no alarm is open."""
+        unheard = any(f.severity != "info" and not f.closed for f in self._unheard)
+        return not (self._recovery.alarmed or unheard)
+
+    def _recover(self, loss: float) -> None:
+        self._recovery.after_step(loss, self._unheard, last=self.done)
+
+    def _agree_again(self) -> None:
+        """Have all ranks go on from what the first one knows: one of them may have missed a step.
+
+        A collective.
+        """
+        parts, ranks = self._parts, self._parts.ranks
+        if ranks.count == 1:
+            return
+        state, judge, self._unheard = ranks.agree(
+            lambda: (self._recovery.state, parts.judgement.to_json(), self._unheard)
+        )
+        self._recovery.adopt(state)
+        parts.judgement.restore(parts.judgement.from_json(judge))
+
+    def _keep_state(self, *, calm: bool) -> None:
+        """Snapshot and save, where it is time or the last try failed.
+
+        Args:
+            calm: Whether no alarm is open and the loss is finite, as this rank knows it. The waits
+                are alike on all ranks: what follows are collectives.
+        """
+        parts, policy, edge = self._parts, self._parts.policy, self._edge
+        agree = parts.ranks.agree
         step = parts.state.counters.step
-        # `alarmed` and the pooled loss are the same on all ranks; saving is a collective.
-        calm = not self._recovery.alarmed and math.isfinite(loss)
-        if step % policy.snapshot_every_steps == 0 and calm and self.acting:
-            edge.run("recovery", parts.points.snapshot)
+        due = step % policy.snapshot_every_steps == 0 or edge.is_due_again("snapshot")
+        if due and self.acting and agree(lambda: calm):
+            edge.run("snapshot", parts.points.snapshot, retried=True)
         edge.run("checkpoint", lambda: parts.points.store.finish(wait=False))
         self._messages.pass_on_notes()
         self._status.refresh()
         every = policy.checkpoint_every_steps
         if self._recovery.unsettled:
             every = min(every, policy.checkpoint_every_steps_unsettled)
-        if step % every == 0 and calm and step != parts.points.saved_step:
-            background = policy.checkpoint_in_background
-            edge.run("checkpoint", lambda: parts.points.save("on schedule", background=background))
+        again = edge.is_due_again("checkpoint")
+        due = (step % every == 0 or again) and step != parts.points.saved_step
+        if due and agree(lambda: calm):
+            # By itself: what fails in it must not keep one rank from the save that follows.
+            edge.run("checkpoint", lambda: parts.points.store.finish(wait=True))
+            background = policy.checkpoint_in_background and not again
+            why = "again, after one that failed" if again else "on schedule"
+            edge.run(
+                "checkpoint",
+                lambda: parts.points.save(why, background=background),
+                retried=True,
+            )

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trimtab.analysis.coverage import coverage_of
+from trimtab.chronicle.journal import read_journal
 from trimtab.guard.control.action_log import ActionLog
 from trimtab.guard.control.control import Control
 from trimtab.guard.control.gate import CallGate
@@ -23,6 +25,8 @@ from trimtab.guard.loop.training_loop import TrainingLoop
 from trimtab.guard.probes.cadence import Cadence
 from trimtab.guard.probes.suite import Probes
 from trimtab.guard.recording.fault_barrier import Edge
+from trimtab.guard.recording.fault_events import FaultEvents
+from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recovery.executor import Recovery
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.judgement import Judgement
@@ -48,7 +52,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.judge import Judge
     from trimtab.guard.data.streams import Order
     from trimtab.guard.distributed.process_group import Ranks
-    from trimtab.guard.recording.fault_barrier import Part
+    from trimtab.guard.loop.setup_checks import CallbackErrors
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.recording.run_lock import RunLock
     from trimtab.guard.state.training_state import Training
@@ -69,6 +73,8 @@ class Setup:
     lock: RunLock | None
     judge: Judge
     say: Callable[[str], None]
+    callback_errors: CallbackErrors
+    """What the user's functions raised."""
     count_tokens: Callable[[object], int]
     clip: float | None
     steps: int | None
@@ -79,6 +85,8 @@ class Setup:
     companion: Mapping[str, object] | None
     is_old: bool
     """Whether the run directory holds a run."""
+    start_over: bool = False
+    """Whether it begins at step 0 where that run cannot be gone on with."""
     notes: Sequence[str]
     """What the user should read of the start."""
 
@@ -91,6 +99,7 @@ class Assembled:
     engine: Engine
     recovery: Recovery
     edge: Edge
+    judged: JudgedSteps
     interrupts: Interrupts
     batches: StepBatches
     start: StartingRng
@@ -106,12 +115,12 @@ def assemble(setup: Setup) -> Assembled:
     """Return a guard's parts, with the run started or resumed."""
     s = setup
     interrupts = Interrupts(s.say, alone=s.ranks.count == 1)
-    parts, edge = _parts_of(s, stop_wanted=interrupts.is_wanted)
+    parts, edge, judged = _parts_of(s, stop_wanted=interrupts.is_wanted)
+    say = _with_standing(s.say, judged)
     for text in s.notes:
         parts.points.store.note(text)
     engine = Engine(parts)
-    recovery = Recovery(engine, say=s.say, final_step=s.steps)
-    edge.on_stand_down(recovery.stand_down)
+    recovery = Recovery(engine, say=say, final_step=s.steps, guarded=edge.run)
     start = StartingRng(
         begin(
             parts,
@@ -120,10 +129,13 @@ def assemble(setup: Setup) -> Assembled:
             say=s.say,
             loaded_step=s.loaded_step,
             companion=s.companion,
+            start_over=s.start_over,
         )
     )
+    _begin_coverage(s, parts, judged)
+    _hear_errors(s, parts, edge)
     state, store = parts.state, parts.points.store
-    messages = Messages(state, store=store, recovery=recovery, edge=edge, say=s.say)
+    messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)
     status = RunStatus(
         state,
         store=store,
@@ -131,7 +143,8 @@ def assemble(setup: Setup) -> Assembled:
         recorder=s.recorder,
         ranks=s.ranks,
         edge=edge,
-        judge=parts.judgement.judge,
+        judgement=parts.judgement,
+        judged=judged,
         steps=s.steps,
     )
     checked = s.check_resume > 0 and state.counters.step == 0
@@ -141,6 +154,7 @@ def assemble(setup: Setup) -> Assembled:
         edge=edge,
         messages=messages,
         status=status,
+        judged=judged,
         check=ReplayCheck(parts, s.check_resume, s.say) if checked else None,
         steps=s.steps,
     )
@@ -150,6 +164,7 @@ def assemble(setup: Setup) -> Assembled:
         parts,
         recovery=recovery,
         edge=edge,
+        judged=judged,
         after=after,
         pending=pending,
         messages=messages,
@@ -174,7 +189,7 @@ def assemble(setup: Setup) -> Assembled:
     gate = CallGate(
         has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=pending.settle
     )
-    log = ActionLog(state, recorder=s.recorder, recovery=recovery, edge=edge, say=s.say)
+    log = ActionLog(state, recorder=s.recorder, recovery=recovery, edge=edge, say=say)
     control = Control(
         parts,
         gate=gate,
@@ -190,6 +205,7 @@ def assemble(setup: Setup) -> Assembled:
         engine=engine,
         recovery=recovery,
         edge=edge,
+        judged=judged,
         interrupts=interrupts,
         batches=batches,
         start=start,
@@ -202,8 +218,67 @@ def assemble(setup: Setup) -> Assembled:
     )
 
 
-def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext, Edge]:
-    """Return the parts that measure, update, record and keep the state; and the fault barrier."""
+def _with_standing(say: Callable[[str], None], judged: JudgedSteps) -> Callable[[str], None]:
+    """Return a `say` whose lines tell what was not judged, and what is degraded."""
+
+    def said(line: str) -> None:
+        told = judged.coverage().text()
+        say(line if not told or told in line else f"{line} · {told}")
+
+    return said
+
+
+def _begin_coverage(s: Setup, parts: RunContext, judged: JudgedSteps) -> None:
+    """Take up what the run missed so far; rows that are lost are said and journalled."""
+    step, live = parts.state.counters.step, s.recorder.live
+    if not s.is_old or not s.ranks.chief:
+        judged.begin(base=step)
+        return
+    missed = list(coverage_of(read_journal(s.recorder.directory.journal)[0], step).gaps)
+    recorded = live.last_step_before(step)
+    if recorded is not None and recorded < step and s.loaded_step is None:
+        why = "rows lost when the process before ended"
+        missed.append((recorded + 1, step, why))
+        s.recorder.event(
+            "rearmed",
+            step=step,
+            where="rows",
+            since_step=recorded + 1,
+            steps_not_judged=step - recorded,
+            not_judged=[{"from": recorded + 1, "to": step, "why": why}],
+            why=why,
+        )
+    judged.begin(base=0, gaps=[(a, min(b, step), why) for a, b, why in missed if a <= step])
+    told = judged.coverage().text()
+    if told:
+        s.say(f"goes on from step {step}: {told}")
+
+
+def _hear_errors(s: Setup, parts: RunContext, edge: Edge) -> None:
+    """From here on no fault of the disk or of a user's function ends the run."""
+    s.recorder.hold_events(partial(edge.note, "journal"))
+    s.callback_errors.pass_to(edge.tell_callback)
+    parts.judgement.on_drop(
+        lambda name, error: edge.tell_callback(
+            f"the detector {name!r}", error, "it is left out from here on, the others judge on"
+        )
+    )
+
+
+def _doubt_of(step: int, healthy_step: int, judged: JudgedSteps, *, least_steps: int) -> str:
+    """Return why a state is not known to be healthy; empty where nothing speaks against it.
+
+    A gap counts until as many steps were judged after it as verify a remedy, and as it has itself:
+    damage that lasts shows in them.
+    """
+    for first, last, why in reversed(judged.missed_since(healthy_step + 1)):
+        if step - last < max(least_steps, last - first + 1):
+            return f"steps {first}-{last} were not judged ({why})"
+    return ""
+
+
+def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext, Edge, JudgedSteps]:
+    """Return the parts of a step and of the state, the fault barrier, and what was not judged."""
     clock, judgement = StepClock(), Judgement(s.judge)
     state = RunState(
         s.training,
@@ -214,10 +289,14 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         clock=clock,
     )
 
-    def journal_fault(error: str, part: Part) -> None:
-        s.recorder.event("fault", step=state.counters.step, error=error, where=part)
+    def step() -> int:
+        return state.counters.step
 
-    edge = Edge(journal=journal_fault)
+    judged = JudgedSteps(step, lambda: edge.degraded)
+    state.on_restore(judged.went_back)
+    events = FaultEvents(lambda: s.recorder, step=step, judged=judged)
+    edge = Edge(events, alone=s.ranks.count == 1, step=step)
+    s.recorder.on_lost = lambda error: edge.note("journal", error)
     parameters = trained_parameters(s.training)
     late = LateReads(on=reads_late(s.policy.reads, parameters))
     cadence = Cadence.of(
@@ -247,13 +326,8 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         parameters=parameters,
         is_late=lambda: late.on,
         stop_wanted=stop_wanted,
+        begin_step=edge.begin_step,
     )
-
-    def note_fault() -> bool:
-        pool.note_fault()
-        return s.ranks.count == 1  # else all ranks stand down together, at the next step
-
-    edge.on_first_fault(note_fault)
     rows = StepRecorder(
         state,
         recorder=s.recorder,
@@ -274,6 +348,9 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         clock=clock,
     )
+    points = RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks)
+    least_steps = s.policy.verify_steps
+    points.doubt_if(lambda healthy: _doubt_of(step(), healthy, judged, least_steps=least_steps))
     parts = RunContext(
         policy=s.policy,
         recorder=s.recorder,
@@ -281,7 +358,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         training=s.training,
         data=s.order,
         state=state,
-        points=RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks),
+        points=points,
         judgement=judgement,
         clock=clock,
         probes=probes,
@@ -293,4 +370,4 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         deferred=deferred,
         reads_late=late,
     )
-    return parts, edge
+    return parts, edge, judged

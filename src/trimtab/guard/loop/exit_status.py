@@ -7,13 +7,15 @@ step on, so that a killed process is recognized by what it left: `running`.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING, Literal
+
+from trimtab.durable import write_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from trimtab.analysis.coverage import Coverage
     from trimtab.kinds import RunVerdict
 
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
@@ -48,6 +50,7 @@ def write_verdict(
     saved_step: int,
     attempt: str,
     verdict: RunVerdict | None = None,
+    coverage: Coverage | None = None,
 ) -> None:
     """Write the verdict whole, in place of an older one.
 
@@ -61,6 +64,7 @@ def write_verdict(
         attempt: Number of the attempt under way.
         verdict: Verdict of the run where the caller judged it; None: `ended-badly` for a run that
             was given up, else `not-judged`.
+        coverage: Which steps were judged; None: that is not known.
 
     Raises:
         OSError: It cannot be written; an older one stays as it was.
@@ -75,12 +79,7 @@ def write_verdict(
         "steps": steps,
         "resume_step": max(saved_step, 0),
         "attempt": attempt,
+        "judged": None if coverage is None else coverage.to_json(),
+        "degraded": "" if coverage is None else coverage.degraded,
     }
-    partial = root / "verdict.json.partial"
-    try:
-        partial.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        partial.replace(root / "verdict.json")
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    write_whole(root / "verdict.json", (json.dumps(document, indent=1) + "\n").encode())

@@ -9,13 +9,14 @@ from trimtab.analysis.assemble import events_of, make_account
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
-    from trimtab.detectors.judge import Judge
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.loop.exit_status import State
     from trimtab.guard.recording.fault_barrier import Edge
+    from trimtab.guard.recording.judged_steps import JudgedSteps
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.state.checkpoint_store import Store
+    from trimtab.guard.state.judgement import Judgement
     from trimtab.guard.state.run_state import RunState
     from trimtab.kinds import RunVerdict
 
@@ -34,7 +35,8 @@ class RunStatus:
         recorder: Recorder,
         ranks: Ranks,
         edge: Edge,
-        judge: Judge,
+        judgement: Judgement,
+        judged: JudgedSteps,
         steps: int | None,
     ) -> None:
         """Write about one run.
@@ -46,7 +48,8 @@ class RunStatus:
             recorder: Gives the run directory and the attempt.
             ranks: The first one writes.
             edge: Keeps a fault of ours from stopping the run.
-            judge: The detectors of the run, which may be a user's.
+            judgement: The detectors of the run, which may be a user's.
+            judged: Knows which steps were not judged.
             steps: Of the whole run, where known.
         """
         self._state = state
@@ -55,23 +58,29 @@ class RunStatus:
         self._recorder = recorder
         self._ranks = ranks
         self._edge = edge
-        self._judge = judge
+        self._judgement = judgement
+        self._judged = judged
         self._steps = steps
         self._written_step = store.whole_step
+        self._written_degraded = ""
 
     def running(self) -> None:
         """Write that the process runs; what was killed leaves this behind."""
         self.write("running", "under way, or it was killed")
 
     def refresh(self) -> None:
-        """Write again where a restart would go on from another step than was written last."""
-        if self._store.whole_step != self._written_step:
-            self._written_step = self._store.whole_step
+        """Write again where it says something else than was written last, or was not written."""
+        degraded = self._judged.doubt
+        if (self._store.whole_step, degraded) != (
+            self._written_step,
+            self._written_degraded,
+        ) or self._edge.is_due_again("verdict"):
+            self._written_step, self._written_degraded = self._store.whole_step, degraded
             self.running()
 
     def confirm_done(self) -> None:
         """Keep an older verdict with its reason, unless it would start the run for ever."""
-        self._edge.run("journal", self._confirm_done)
+        self._edge.run("verdict", self._confirm_done)
 
     def _confirm_done(self) -> None:
         if asks_for_restart(self._recorder.directory.root):
@@ -84,10 +93,11 @@ class RunStatus:
             state: Of the process.
             reason: In words.
         """
-        self._edge.run("journal", lambda: self._write(state, reason))
+        now = state != "running"
+        self._edge.run("verdict", lambda: self._write(state, reason), retried=True, now=now)
 
     def _write(self, state: State, reason: str) -> None:
-        if self._ranks.chief:
+        if self._ranks.chief and not self._recorder.lost:
             write_verdict(
                 self._recorder.directory.root,
                 state=state,
@@ -97,6 +107,7 @@ class RunStatus:
                 saved_step=self._store.whole_step,
                 attempt=self._recorder.attempt,
                 verdict=self._verdict(state),
+                coverage=self._judged.coverage(),
             )
 
     def _verdict(self, state: State) -> RunVerdict:
@@ -108,9 +119,12 @@ class RunStatus:
         """
         if state == "given-up":
             return "ended-badly"
-        if self._edge.stood_down or self._recorder.live.num_rows < MIN_RECORDS:
+        if self._recorder.live.num_rows < MIN_RECORDS:
             return "not-judged"
+        verdict: RunVerdict = "incident" if self._recovery.alarmed else "healthy"
         if state == "done":
             root, record = self._recorder.directory.root, self._recorder.live.record()
-            return make_account(record, events=events_of(root), judge=self._judge).verdict
-        return "incident" if self._recovery.alarmed else "healthy"
+            judge = self._judgement.judge
+            verdict = make_account(record, events=events_of(root), judge=judge).verdict
+        blind = self._edge.is_blind or self._judged.coverage().gaps
+        return "not-judged" if blind and verdict == "healthy" else verdict

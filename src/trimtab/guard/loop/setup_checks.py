@@ -62,7 +62,29 @@ def check_objects(model: object, optimizer: object, scheduler: object, policy: o
         )
 
 
-def safe_say(say: Callable[[str], None]) -> Callable[[str], None]:
+class CallbackErrors:
+    """Errors of the user's functions, kept until there is somebody to tell them to."""
+
+    def __init__(self) -> None:
+        """Keep none."""
+        self._early: list[tuple[str, Exception, str]] = []
+        self._tell: Callable[[str, Exception, str], None] | None = None
+
+    def note(self, name: str, error: Exception, after: str) -> None:
+        """Take in what a function raised; `after`: what follows from it."""
+        if self._tell is not None:
+            self._tell(name, error, after)
+        elif not self._early:
+            self._early.append((name, error, after))
+
+    def pass_to(self, tell: Callable[[str, Exception, str], None]) -> None:
+        """From now on call `tell(name, error, what follows)`."""
+        early, self._early, self._tell = self._early, [], tell
+        for name, error, after in early:
+            tell(name, error, after)
+
+
+def safe_say(say: Callable[[str], None], errors: CallbackErrors) -> Callable[[str], None]:
     """Return a `say` that cannot stop a run.
 
     Control characters are written out, and a line on which `say` fails goes to standard error.
@@ -72,8 +94,9 @@ def safe_say(say: Callable[[str], None]) -> Callable[[str], None]:
         line = visible(line)
         try:
             say(line)
-        except Exception:  # noqa: BLE001 - the guard's edge: somebody else's display
+        except Exception as error:  # noqa: BLE001 - the guard's edge: somebody else's display
             to_stderr(line)
+            errors.note("say", error, "its lines go to standard error")
 
     return said
 
@@ -138,13 +161,14 @@ def count_tokens(batch: object) -> int:
     return 0
 
 
-def safe_counter(count: Callable[[Any], int]) -> Callable[[Any], int]:
+def safe_counter(count: Callable[[Any], int], errors: CallbackErrors) -> Callable[[Any], int]:
     """Return a counter that gives 0 for a batch that `count` fails on: counting stops no run."""
 
     def counted(batch: object) -> int:
         try:
             return int(count(batch))
-        except Exception:  # noqa: BLE001 - the guard's edge, for a part that only informs
+        except Exception as error:  # noqa: BLE001 - the guard's edge, for a part that only informs
+            errors.note("count_tokens", error, "such a batch counts as 0 tokens")
             return 0
 
     return counted

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.loop.signal_handler import Interrupts
     from trimtab.guard.recording.fault_barrier import Edge
+    from trimtab.guard.recording.judged_steps import JudgedSteps
     from trimtab.guard.recording.run_lock import RunLock
     from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
@@ -32,6 +33,7 @@ class Shutdown:
         *,
         recovery: Recovery,
         edge: Edge,
+        judged: JudgedSteps,
         after: AfterStep,
         pending: PendingStep,
         messages: Messages,
@@ -45,6 +47,7 @@ class Shutdown:
             parts: Of the run.
             recovery: Concludes what it is verifying.
             edge: Keeps a fault of ours from hiding how the run ended.
+            judged: Says which steps were not judged.
             after: Says whether all steps are done.
             pending: The step that is not read yet.
             messages: Tell the user.
@@ -55,6 +58,7 @@ class Shutdown:
         self._parts = parts
         self._recovery = recovery
         self._edge = edge
+        self._judged = judged
         self._after = after
         self._pending = pending
         self._messages = messages
@@ -81,6 +85,7 @@ class Shutdown:
         # Probes and recorder are closed after it: the last save still writes to the journal.
         self._edge.run("checkpoint", self._parts.points.store.close)
         self._messages.pass_on_notes()
+        self._write_what_waits()
         self._parts.probes.close()
         self._parts.recorder.close()
         if self._lock is not None:
@@ -101,18 +106,28 @@ class Shutdown:
             return
         whole = not self._interrupts.in_step and not self._recovery.busy
         # the pooled loss: all ranks must decide alike whether they save
-        calm = not self._recovery.alarmed and math.isfinite(parts.pool.whole.loss)
-        if whole and calm and step not in (0, points.saved_step):
+        calm = self._after.calm and math.isfinite(parts.pool.whole.loss)
+        if whole and step not in (0, points.saved_step) and parts.ranks.agree(lambda: calm):
             why = "end of the run" if reason != "interrupted" else reason
-            edge.run("checkpoint", lambda: points.save(why))
+            edge.run("checkpoint", lambda: points.save(why), retried=True, now=True)
         # Before the journal's end: the save in the background writes its own event.
         edge.run("checkpoint", lambda: points.store.finish(wait=True))
         edge.run("checkpoint", self._note_unsound)
         edge.run("recovery", self._recovery.finish)
+        edge.end_step()
+        self._write_what_waits()
+        self._give_up_rows()
+        coverage = self._judged.coverage()
+        judged = {} if coverage.whole else {"judged": coverage.to_json()}
         edge.run(
             "journal",
             lambda: parts.recorder.event(
-                "end", step=step, final_step=step, reason=reason, wasted_steps=state.wasted_steps
+                "end",
+                step=step,
+                final_step=step,
+                reason=reason,
+                wasted_steps=state.wasted_steps,
+                **judged,
             ),
         )
         edge.run("journal", lambda: self._tell_end(reason))
@@ -121,6 +136,19 @@ class Shutdown:
             how = "given-up" if reason == "given up" else "interrupted"
         self._status.write(how, self._recovery.given_up or reason)
         self.close()
+
+    def _write_what_waits(self) -> None:
+        """Bring to disk what it refused before; there is no later time."""
+        edge, recorder = self._edge, self._parts.recorder
+        edge.run("rows", recorder.write_rows, retried=True, now=True)
+        edge.run("journal", recorder.write_events, retried=True, now=True)
+
+    def _give_up_rows(self) -> None:
+        """Count the steps as not judged whose rows end with this process."""
+        step = self._parts.state.counters.step
+        why = self._edge.reason("rows")
+        for lost in sorted({s for s in self._parts.recorder.held_steps if s <= step}):
+            self._judged.miss(lost, f"rows lost: {why}")
 
     def end_of_loop(self) -> None:
         """End the run where its loop has nothing more to hand out."""
@@ -144,11 +172,15 @@ class Shutdown:
 
     def _tell_end(self, reason: str) -> None:
         step, saved = self._parts.state.counters.step, self._parts.points.store.whole_step
+        told = self._judged.coverage().text()
+        judged = f"; {told}" if told else ""
         if reason == "interrupted":
             on = (
                 f"goes on from step {saved}" if saved > 0 else "starts again: nothing was saved yet"
             )
-            self._messages.say(f"interrupted at step {step}; the same script {on}")
+            lost = self._parts.recorder.lost
+            on = f"cannot go on: {lost}" if lost else on
+            self._messages.say(f"interrupted at step {step}; the same script {on}{judged}")
             return
         done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
         trials = self._recovery.num_trials
@@ -157,8 +189,10 @@ class Shutdown:
             f"{_count(self._recovery.num_reported, 'incident')},"
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
-        root = self._parts.recorder.directory.root
-        self._messages.say(f"{done}, {counts}; trimtab report {root}")
+        recorder = self._parts.recorder
+        root = recorder.directory.root
+        lost = f"; not recorded to the end: {recorder.lost}" if recorder.lost else ""
+        self._messages.say(f"{done}, {counts}{judged}; trimtab report {root}{lost}")
 
 
 def _count(number: int, what: str) -> str:

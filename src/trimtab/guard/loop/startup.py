@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trimtab.chronicle.journal import read_journal
+from trimtab.chronicle.journal_check import check_journal
 from trimtab.detectors.judge import judge_record
-from trimtab.errors import TrimtabError
+from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.guard.recording.environment import layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
@@ -32,8 +33,13 @@ def begin(
     say: Callable[[str], None],
     loaded_step: int | None = None,
     companion: Mapping[str, object] | None = None,
+    start_over: bool = False,
 ) -> StateDict | None:
-    """Start or go on, and say so; return the random states to go on with, None for a new run."""
+    """Start or go on, and say so; return the random states to go on with, None for a new run.
+
+    Raises:
+        ReadError: The run that is there cannot be gone on with, and `start_over` is not given.
+    """
     state, recorder, store = parts.state, parts.recorder, parts.points.store
     settings = {
         "trimtab": __version__,
@@ -51,7 +57,12 @@ def begin(
         store.note(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
         )
-    resumed = _resume(parts, is_old=is_old, loaded_step=loaded_step, companion=companion)
+    if is_old:
+        _check_journal(parts)
+    resumed = _resume(
+        parts, is_old=is_old, loaded_step=loaded_step, companion=companion, start_over=start_over
+    )
+    store.clear_leftovers()
     # After the resume, which brings the decision on the number format.
     parts.precision.enforce()
     if is_old and parts.ranks.chief:
@@ -61,19 +72,16 @@ def begin(
         return resumed.rng
     if is_old:
         state.decisions.begin_major(_next_major(parts))
+    why = f"started over: {resumed.given_up}" if resumed.given_up else _why_from_zero(parts)
     state.begin_attempt(
         parent=None,
         parent_step=None,
-        why=_why_from_zero(parts) if is_old else "start",
+        why=why if is_old else "start",
         trial=False,
         settings=_sizes(parts),
     )
-    num_found = store.num_found()
-    if num_found:
-        text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
-        recorder.event("note", step=0, author="trimtab", text=text)
-        if parts.ranks.chief:
-            to_stderr(f"trimtab: {text}")
+    if is_old:
+        _tell_from_zero(parts, resumed)
     recorder.event(
         "start",
         step=0,
@@ -84,12 +92,51 @@ def begin(
     return None
 
 
+def _check_journal(parts: RunContext) -> None:
+    """Refuse to go on with a journal that lacks a decision; an empty one is told of elsewhere.
+
+    Raises:
+        ChronicleError: It lacks one, or cannot be read.
+    """
+    journal = parts.recorder.directory.journal
+    check = parts.ranks.agree(lambda: check_journal(journal) if journal.stat().st_size else None)
+    if check is not None and check.refuses:
+        raise ChronicleError(check.refuses)
+    for text in check.notes if check is not None else ():
+        parts.points.store.note(text)
+
+
+def _tell_from_zero(parts: RunContext, resumed: Resumed) -> None:
+    """Say why a run that is there begins at step 0 again; what was consented to is an action."""
+    recorder, store = parts.recorder, parts.points.store
+    num_found = store.num_found()
+    text = f"none of {num_found} checkpoints is whole and healthy: starting from step 0"
+    if resumed.given_up:
+        recorder.event(
+            "action",
+            step=0,
+            remedy="start-over",
+            values={"confirmed": True},
+            why=resumed.given_up,
+            kept_attempt=recorder.attempt,
+            standing=parts.state.standing(),
+        )
+        text = f"starting over from step 0 by start_over=True, given up: {resumed.given_up}"
+    elif not num_found:
+        text = "no checkpoint of this run is there to go on from: starting from step 0"
+    for line in (text, *resumed.notes):
+        recorder.event("note", step=0, author="trimtab", text=line)
+        if parts.ranks.chief:
+            to_stderr(f"trimtab: {line}")
+
+
 def _resume(
     parts: RunContext,
     *,
     is_old: bool,
     loaded_step: int | None,
     companion: Mapping[str, object] | None,
+    start_over: bool,
 ) -> Resumed:
     """Load what the run goes on from: another trainer's checkpoint, ours, or nothing."""
     resumption = Resumption(
@@ -100,7 +147,7 @@ def _resume(
         recorder=parts.recorder,
     )
     if loaded_step is None:
-        return resumption.resume() if is_old else Resumed()
+        return resumption.resume(start_over=start_over) if is_old else Resumed()
     return go_on_from(
         parts.state,
         loaded_step,

@@ -158,7 +158,7 @@ class TrainingLoop:
         self._started = True
         self._start.enforce()
         if self._parts.policy.mode == "act":
-            self._edge.run("recovery", self._parts.points.snapshot)
+            self._edge.run("snapshot", self._parts.points.snapshot, retried=True)
             self._messages.pass_on_notes()
         self._after.begin_check()
         if not self._after.done:
@@ -248,9 +248,11 @@ class TrainingLoop:
 
     def _settle_first(self) -> bool:
         """Settle before an update; return whether it takes the batches under way back."""
+        state = self._parts.state
+        before = state.num_restores
         acted = self._pending.settle()
         self._shutdown.stop_if_given_up()
-        if not (acted and self._recovery.busy):
+        if not (acted and (self._recovery.busy or state.num_restores > before)):
             return False
         self._batches.forget()
         self._parts.deferred.drop()
@@ -262,11 +264,13 @@ class TrainingLoop:
         self._parts.optimizer_step.zero_grad()
         # The norm is 0 as a probe has no backward pass; the vector that is gathered stays the same.
         whole = self._parts.pool.pool(float(loss), 0.0, fed.samples, fed.tokens)
-        self._after.stand_down_together()
+        self._after.hear_faults()
         if self.probing:
             self._edge.run(
                 "recovery", lambda: self._recovery.after_probe(fed.first, fed.last, whole.loss)
             )
+        self._after.end_case()
+        self._edge.run("journal", self._parts.recorder.write_events, retried=True)
         self._interrupts.step_ends(together=whole.stop)
 
     def _update(self, loss: float, fed: Fed) -> StepRow:

@@ -348,6 +348,14 @@ class LiveRecord:
         """Rows so far."""
         return self._num_rows
 
+    def last_step_before(self, step: int) -> int | None:
+        """Return the last recorded step at or before one, of any attempt; None without rows."""
+        if not self._num_rows:
+            return None
+        steps = np.asarray(self.record().step)
+        steps = steps[steps <= step]
+        return int(steps.max()) if len(steps) else None
+
     # -- it grows ---------------------------------------------------------------------------
 
     def fill(self) -> None:

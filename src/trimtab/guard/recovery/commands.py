@@ -158,9 +158,12 @@ class DropSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """Move the checkpoints after a step aside, and grade them by the first sign."""
+    """Move the checkpoints after a state aside, and grade them by the first sign.
 
-    after: int
+    A healthy one that is not after it is on disk first.
+    """
+
+    point: RestorePoint
     first_sign: int
     now: int
     why: str

@@ -126,10 +126,12 @@ class RolledBackByHand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultHeard:
-    """The guard itself failed: nothing is acted on from here."""
+    """The guard itself failed: nothing is acted on until it works again."""
 
     step: int
     attempt: str
+    can_go_back: bool = True
+    """Whether the state that a probe or trial began from can be put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ on a branch from the restore point, and are undone unless the branch is kept.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from trimtab.guard.recovery import commands as c
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recovery.state import Phase
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
@@ -42,6 +44,7 @@ class Recovery:
         *,
         say: Callable[[str], None],
         final_step: int | None,
+        guarded: Callable[[Part, Callable[[], object]], object],
     ) -> None:
         """Watch an engine.
 
@@ -49,6 +52,7 @@ class Recovery:
             engine: Does what is decided.
             say: Shows one line to the user.
             final_step: Last step of the whole run, where known; no trial goes past it.
+            guarded: Does work of a part whose fault is no fault of recovery.
         """
         self.engine = engine
         self.state = RecoveryState(
@@ -58,6 +62,7 @@ class Recovery:
         self.actions: list[dict[str, object]] = []
         """What was done, by hand or by decision, in order."""
         self._say = say
+        self._guarded = guarded
         self._snapshots: dict[int, Snapshot] = {}
         """Copies of the training state that the state of recovery refers to, by handle."""
         self._num_snapshots = 0
@@ -162,9 +167,27 @@ class Recovery:
         )
 
     def stand_down(self) -> None:
-        """Break off what is under way, for good; the state of training stays as it is."""
-        engine = self.engine
-        self._handle(ev.FaultHeard(step=engine.counters.step, attempt=engine.recorder.attempt))
+        """Break off what is under way, and go back to the state that it began from.
+
+        All ranks must call it where a probe or a trial is under way.
+        """
+        engine, before = self.engine, self.state
+        step, attempt = engine.counters.step, engine.recorder.attempt
+        try:
+            self._handle(ev.FaultHeard(step=step, attempt=attempt))
+        except Exception:
+            if before.case is None:
+                raise
+            self.state = before
+            self._handle(ev.FaultHeard(step=step, attempt=attempt, can_go_back=False))
+            engine.store.note(
+                "the state before the trial could not be put back: training goes on from that of"
+                " the trial, without its remedy"
+            )
+
+    def adopt(self, state: RecoveryState) -> None:
+        """Go on from the state of the first rank."""
+        self.state = replace(state, chief=self.state.chief)
 
     def begin_branch(self) -> None:
         """Begin anew after a rollback by hand: what was found before is not about it."""
@@ -230,15 +253,25 @@ class Recovery:
         while next_event is not None:
             # the state is replaced first: where a command fails, the fault that follows finds what
             # is under way
-            self.state, commands = update(self.state, (next_event,))
-            self._release_snapshots()
+            before = self.state
+            self.state, commands = update(before, (next_event,))
+            self._release_snapshots(before)
             next_event = None
             # questions come last, so an answer is handed back after all that precedes it is done
             for command in commands:
                 if isinstance(command, c.Question):
                     next_event = self._answer(command)
-                else:
+                    continue
+                try:
                     self._carry_out(command)
+                except Exception:
+                    if isinstance(command, c.JournalAction):
+                        # nothing is kept that is not on disk: the trial is under way still
+                        self.state = before
+                        self.actions.pop()
+                    raise
+            if next_event is None:  # an answer may name a snapshot that no state refers to yet
+                self._release_snapshots()
 
     def _carry_out(self, command: c.Command) -> None:
         """Do one thing."""
@@ -277,16 +310,17 @@ class Recovery:
             case c.DropSnapshots():
                 engine.ring.drop_after(command.after)
             case c.SetAside():
-                engine.store.set_aside_after(
-                    command.after,
+                engine.set_aside_after(
+                    self._snapshots[command.point.handle],
                     first_sign=command.first_sign,
                     now=command.now,
                     why=command.why,
                 )
             case c.TakeSnapshot():
-                engine.snapshot()
+                self._guarded("snapshot", engine.snapshot)
             case c.SaveCheckpoint():
-                engine.save_checkpoint(command.why)
+                why = command.why
+                self._guarded("checkpoint", lambda: engine.save_checkpoint(why))
             case c.CountRollback():
                 engine.decisions.rollbacks += 1
             case c.CountProbedBatch():
@@ -378,14 +412,17 @@ class Recovery:
 
     def _journal_action(self, command: c.JournalAction) -> None:
         recorder = self.engine.recorder
-        recorder.event(
-            "action",
-            step=command.step,
-            remedy=command.remedy,
-            values=command.values,
-            why=command.why,
-            kept_attempt=recorder.attempt,
-            standing=self.engine.standing(),
+        # On all ranks or on none: they go on together from what it says.
+        self.engine.ranks.together(
+            lambda: recorder.decide(
+                "action",
+                step=command.step,
+                remedy=command.remedy,
+                values=command.values,
+                why=command.why,
+                kept_attempt=recorder.attempt,
+                standing=self.engine.standing(),
+            )
         )
 
     def _note_action(self, command: c.NoteAction) -> None:
@@ -435,9 +472,13 @@ class Recovery:
             samples=int(snapshot.payload["counters"]["samples"]),
         )
 
-    def _release_snapshots(self) -> None:
-        """Let go of the snapshots that the state no longer refers to: each is a whole copy."""
+    def _release_snapshots(self, before: RecoveryState | None = None) -> None:
+        """Let go of the snapshots that the state no longer refers to: each is a whole copy.
+
+        Those of the state `before` are kept as long as commands may go back to them.
+        """
         if self._snapshots:
-            live = {point.handle for point in self.state.points}
+            held = (*self.state.points, *(() if before is None else before.points))
+            live = {point.handle for point in held}
             for handle in self._snapshots.keys() - live:
                 del self._snapshots[handle]

@@ -128,7 +128,7 @@ def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
         *raised,
         DropSnapshots(after=base.step),
         SetAside(
-            after=base.step,
+            point=base,
             first_sign=case.first_sign,
             now=step,
             why=f"{incident.kind}, first sign at step {case.first_sign}",
@@ -531,12 +531,20 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
 
 
 def break_off(state: RecoveryState, e: FaultHeard) -> Result:
-    """Leave a probe or trial as it is, for good: its remedy is undone, its state is kept."""
+    """End a probe or trial: its remedy is undone, and the state that it began from is put back.
+
+    Where that cannot be done, the state that the fault left goes on.
+    """
     case, phase = state.case, state.phase
-    state = replace(state, verification=None, phase="calm", case=None)
+    state = replace(state, phase="calm", case=None)
     if case is None:
         return state, ()
+    state = forget_findings(replace(state, verification=None))
+    why = f"the {phase} was broken off by a fault of trimtab's own"
+    if e.can_go_back:
+        base = case.base
+        opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
+        return state, (*_take_back(case), GoBackTo(base), opened)
     # a probe has recorded no row: what goes on continues the attempt that was gone back to
     parent = case.base.attempt if phase == "probe" else e.attempt
-    why = f"the {phase} was broken off by a fault of trimtab's own"
     return state, (*_take_back(case), BeginAttempt(parent, e.step, why, trial=False, more={}))

@@ -4,14 +4,15 @@
     state.json        what they share
     rank-00000.json   what is this rank's own: random states, position in the data
 
-The manifest's hashes are compared before a byte is interpreted. Torch's distributed checkpoint
-keeps its own index in a pickle (`.metadata`); it is read only from a folder whose manifest matches,
-written by this user's own run.
+The manifest's hashes are compared before a byte is interpreted, and a file that it does not list is
+refused. Torch's distributed checkpoint keeps its own index in a pickle (`.metadata`); torch never
+gets to unpickle it, see `tensor_index`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import warnings
@@ -19,15 +20,16 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from trimtab.checkpoints.manifest import commit, move_aside, verify
+from trimtab.checkpoints.manifest import commit, verify
+from trimtab.durable import make_folder, move
 from trimtab.errors import ActError, ReadError
 from trimtab.guard.state.serialization import join, split
+from trimtab.guard.state.tensor_index import IndexedReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,14 +73,12 @@ def save_state(
     partial = final.with_name(final.name + ".partial")
 
     def make_room() -> None:
-        if partial.exists():  # left by a process that died in mid-save
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
+        make_folder(final.parent)
+        _clear(partial)  # left by a process that died in mid-save, or by a disk that failed
+        partial.mkdir()
 
     def put_in_place() -> None:
-        if final.exists():
-            move_aside(final, aside)
-        commit(partial, final, step=step, attempt=attempt, doubt=doubt)
+        commit(partial, final, step=step, attempt=attempt, doubt=doubt, aside=aside)
 
     try:
         # Each of the three ends with a collective: no rank writes before the folder is there,
@@ -86,10 +86,21 @@ def save_state(
         ranks.on_chief(_or_act_error(final, make_room))
         ranks.together(_or_act_error(final, lambda: _write(shared, own, partial, ranks)))
         ranks.on_chief(_or_act_error(final, put_in_place))
-    except ActError:
+    except BaseException:
         if ranks.chief:
             shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def _clear(partial: Path) -> None:
+    """Have nothing lie under a name; what cannot be removed is renamed, and removed later."""
+    shutil.rmtree(partial, ignore_errors=True)
+    number = 1
+    while os.path.lexists(partial):
+        number += 1
+        rest = partial.with_name(f"{partial.stem}.removing" + (f".{number}" if number > 2 else ""))
+        if not os.path.lexists(rest):
+            move(partial, rest)
 
 
 def _or_act_error(final: Path, work: Callable[[], object]) -> Callable[[], None]:
@@ -148,7 +159,17 @@ def load_state(path: Path, training: Training, *, ranks: Ranks) -> StateDict:
     problem = ranks.agree(lambda: verify(path))
     if problem:
         raise ReadError(f"{path}: {problem}; resume from an older checkpoint")
-    return ranks.together(lambda: _load(path, training, ranks))
+    return ranks.together(lambda: _read(path, training, ranks))
+
+
+def _read(path: Path, training: Training, ranks: Ranks) -> StateDict:
+    try:
+        return _load(path, training, ranks)
+    except OSError as error:
+        raise ReadError(
+            f"{path}: cannot be read ({error}); mount the disk or restore its rights, then start"
+            " again"
+        ) from error
 
 
 def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
@@ -156,13 +177,11 @@ def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
     known_here = (path / f"{_own_name(ranks.index)}.json").exists()
     name = _own_name(ranks.index if known_here else 0)
     own_tree = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
-    reader = FileSystemReader(str(path / "tensors"))
+    reader = IndexedReader(path)
     tensors: dict[str, torch.Tensor] = {}
     model, parameters = training.bare_model.state_dict(), training.parameters
-    for key, known in reader.read_metadata().state_dict_metadata.items():
-        # Any other entry is bytes that torch would unpickle.
-        if not isinstance(known, TensorStorageMetadata):
-            raise ReadError(f"{path}: {key} is not a tensor; this is not a checkpoint of trimtab")
+    for key, known in reader.index.state_dict_metadata.items():
+        assert isinstance(known, TensorStorageMetadata)  # the reader has refused any other
         if not key.startswith("rank-") or key.startswith(name):
             tensors[key] = _room_for(key, known, model, parameters)
     try:

@@ -15,33 +15,39 @@ passes it over.
 
 from __future__ import annotations
 
+import contextlib
 import math
-import shutil
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.checkpoints.choice import ResumeChoice, choose, finished_at, trusted_attempts
 from trimtab.checkpoints.manifest import (
     CheckpointOnDisk,
     FilesSeen,
     Grade,
+    clear_leftovers,
     files_seen,
-    list_checkpoints,
+    inspect_folder,
     move_aside,
-    newest_healthy,
+    named_folders,
+    place_aside,
     read_checkpoint,
     regrade,
+    remove,
+    step_of,
     verify,
 )
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
-from trimtab.errors import ActError, ConfigError
+from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.state.async_save import Pending
 from trimtab.guard.state.checkpoint_io import load_state, save_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from trimtab.chronicle.journal import Event
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.detectors.contract import Finding
     from trimtab.guard.distributed.process_group import Ranks
@@ -52,8 +58,45 @@ __all__ = ["Store", "bring_records", "holds_run"]
 
 
 def holds_run(directory: RunDirectory) -> bool:
-    """Whether a run is in a directory: a journal, or checkpoints whose journal is gone."""
-    return directory.journal.exists() or bool(list_checkpoints(directory.checkpoints))
+    """Whether a run is in a directory: a journal, or checkpoints or samples whose journal is gone.
+
+    Raises:
+        ReadError: It cannot be looked at, so it is not known.
+    """
+    if _is_there(directory.journal) or named_folders(directory.checkpoints):
+        return True
+    return has_samples(directory)
+
+
+def has_samples(directory: RunDirectory) -> bool:
+    """Whether samples of a run are in a directory.
+
+    Raises:
+        ReadError: It cannot be looked at.
+    """
+    if not _is_there(directory.signals):
+        return False
+    try:
+        return any(p.suffix == ".jsonl" for p in directory.signals.iterdir())
+    except OSError as error:
+        raise ReadError(_cannot_look(directory.signals, error)) from error
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ReadError(_cannot_look(path, error)) from error
+    return True
+
+
+def _cannot_look(path: Path, error: OSError) -> str:
+    return (
+        f"{path}: cannot be looked at ({error.strerror}), so it is not known whether a run is there;"
+        " mount the disk or restore its rights, then start again"
+    )
 
 
 def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> list[str]:
@@ -61,17 +104,18 @@ def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> lis
 
     Raises:
         ConfigError: A copy of a run of that name is there, and nothing may be resumed.
+        ReadError: It is not known whether the run is lost.
         ActError: It cannot be brought back.
     """
-    if not copy_to or directory.journal.exists():
+    if not copy_to or _is_there(directory.journal):
         return []
     place = copy_of(directory, Path(copy_to)).root
-    if not resume and (place / directory.journal.name).exists():
-        raise ConfigError(
-            f"{place}: holds a copy of a run of that name; choose another directory or copy_to, or "
-            "resume=True to go on with it"
-        )
     try:
+        if not resume and (place / directory.journal.name).exists():
+            raise ConfigError(
+                f"{place}: holds a copy of a run of that name; choose another directory or copy_to,"
+                " or resume=True to go on with it"
+            )
         found = bring_back(directory, Path(copy_to))
     except OSError as error:
         raise ActError(
@@ -109,7 +153,8 @@ class Store:
         self._known: dict[Path, tuple[FilesSeen, CheckpointOnDisk | None]] = {}
         """What was read of each folder, and how its files stood then."""
         if ranks.chief:
-            self._listed()
+            with contextlib.suppress(ReadError):  # `choose` refuses, and says what to do
+                self._listed()
         self.mirror: Mirror | None = None
         """Keeps up the second place; None without one, and on all ranks but the first."""
         if copy_to is not None and ranks.chief:
@@ -124,6 +169,7 @@ class Store:
         why: str,
         background: bool = False,
         doubt: str = "",
+        attempt: str = "",
     ) -> None:
         """Write a checkpoint, whole or not at all, and say so; retention spares pinned ones.
 
@@ -134,12 +180,15 @@ class Store:
             why: For the journal.
             background: Return once the state is copied, and tell at a later `finish`.
             doubt: Why it is saved as suspect; empty: it is saved as healthy.
+            attempt: The attempt it belongs to; empty: the one under way.
 
         Raises:
             ActError: It, or the one before it, cannot be saved.
+            OwnerLost: Another process took the run.
         """
         self.finish(wait=True)
-        path, attempt = self._directory.checkpoint_of(step), self._recorder.attempt
+        self._ranks.on_chief(self._recorder.check_owner)
+        path, saver = self._directory.checkpoint_of(step), attempt or self._recorder.attempt
         if background and self._beside is None:
             self._beside = self._ranks.beside()
         # The writing thread has a group of its own: collectives of two threads on one group would
@@ -152,7 +201,7 @@ class Store:
                 own,
                 path,
                 step=step,
-                attempt=attempt,
+                attempt=saver,
                 aside=self._directory.aside,
                 ranks=ranks,
                 doubt=doubt,
@@ -191,16 +240,20 @@ class Store:
             why=f"{pending.why}: {pending.suspect}" if pending.suspect else pending.why,
             **({"actions_since": since} if since else {}),
         )
+        path = self._directory.checkpoint_of(pending.step)
+        # looked at once more, as a restart would
+        saved = read_checkpoint(path) if self._ranks.chief else None
+        if self._ranks.chief and saved is None:
+            # Nothing older is removed for it, and nothing is promised of it.
+            self.note(f"{path.name} was saved and cannot be read back: {verify(path)}")
+            return
         # `doubt` was found while the folder was being written, `suspect` was known before.
         if not (pending.doubt or pending.suspect):
             self.whole_step = pending.step
-        if not self._ranks.chief:
+        if saved is None or self._recorder.lost:
             return
-        path = self._directory.checkpoint_of(pending.step)
-        saved = read_checkpoint(path)  # looked at once more, as a restart would
-        if saved is not None:
-            self._know(saved)
-        if saved is not None and pending.doubt and not pending.suspect:
+        self._know(saved)
+        if pending.doubt and not pending.suspect:
             self._regrade(saved, "suspect", pending.doubt, now=pending.step)
         elif self.mirror is not None and not pending.suspect:
             self.mirror.copy(path)
@@ -232,21 +285,30 @@ class Store:
         """
         self.finish(wait=True)
         if self.mirror is not None:
-            self.mirror.copy_records()
+            if not self._recorder.lost:
+                self.mirror.copy_records()
             self.mirror.wait()
 
     def _thin_out(self, step: int) -> None:
-        """Remove old healthy checkpoints, and suspect ones older than all that are kept."""
-        listed = self._listed()
+        """Remove old healthy checkpoints, and suspect ones older than all that are kept.
+
+        Those of an earlier start at step 0 are nobody's newer ones: they neither count nor go.
+        """
+        listed = self._ours()
         healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
         kept = healthy[-self._keep :]
-        old = healthy[: -self._keep]
+        old = [c for c in healthy[: -self._keep] if c.step != step]
         if len(kept) == self._keep:
-            old += [c for c in listed if c.grade == "suspect" and c.step < kept[0].step]
+            suspect = [c for c in self._listed() if c.grade == "suspect"]
+            old += [c for c in suspect if c.step < kept[0].step]
         for checkpoint in old:
             if self.mirror is not None and self.mirror.needs(checkpoint.path.name):
                 continue  # next time
-            shutil.rmtree(checkpoint.path)
+            try:
+                remove(checkpoint.path)
+            except OSError as error:
+                self.note(f"{checkpoint.path.name} is too old to keep, and stays: {error}")
+                continue
             self._recorder.event(
                 "checkpoint",
                 step=step,
@@ -271,8 +333,22 @@ class Store:
         for finding in findings:
             self._doubt(finding)
 
+    def leaves_none(self, findings: Sequence[Finding]) -> bool:
+        """Whether no healthy checkpoint is on disk once `doubt` has heard of these.
+
+        False on several ranks: they do not look at the disk together here.
+        """
+        first = min(f.onset for f in findings)
+        if self._ranks.count > 1 or 0 <= self.whole_step < first:
+            return False
+        healthy = [c.step for c in self._ours() if c.grade == "healthy"]
+        return all(
+            any(f.onset <= step <= (math.inf if f.end is None else f.end) for f in findings)
+            for step in healthy
+        )
+
     def _doubt(self, finding: Finding) -> None:
-        if not self._ranks.chief:
+        if not self._ranks.chief or self._recorder.lost:
             return
         pending, last = self._pending, finding.end if finding.end is not None else math.inf
         why = f"{finding.kind} since step {finding.onset:g}, told at step {finding.step:g}"
@@ -280,7 +356,7 @@ class Store:
             pending.doubt = pending.doubt or why
         if self.whole_step < finding.onset:
             return
-        healthy = [c for c in self._listed() if c.grade == "healthy"]
+        healthy = [c for c in self._ours() if c.grade == "healthy"]
         doubtful = [c for c in healthy if finding.onset <= c.step <= last]
         before = [c for c in healthy if c.step < finding.onset]
         self.whole_step = max((c.step for c in healthy if c not in doubtful), default=-1)
@@ -304,50 +380,62 @@ class Store:
 
     # -- found again ------------------------------------------------------------------------
 
-    def newest(self) -> CheckpointOnDisk | None:
-        """Return the newest whole and healthy checkpoint; None where there is none.
+    def choose(self) -> ResumeChoice:
+        """Return what a restart goes on from, and what stands against it.
 
         A later copy in the second place is brought back and counts.
+
+        Raises:
+            ChronicleError: The journal cannot be read.
         """
         self.finish(wait=True)
         # The first rank looks for all: each by itself could find another one the newest.
-        found = self._ranks.agree(self._newest)
-        self.whole_step = -1 if found is None else found.step
+        found = self._ranks.agree(self._choose)
+        self.whole_step = -1 if found.checkpoint is None else found.checkpoint.step
         return found
 
-    def _newest(self) -> CheckpointOnDisk | None:
-        here = newest_healthy(self._directory.checkpoints)
-        if self.mirror is None:
-            return here
-        after = -1 if here is None else here.step
-        copy = newest_trusted(self.mirror.place, self._graded(), after=after)
-        if copy is None:
-            return here
-        path = self._directory.checkpoint_of(copy.step)
-        if path.exists():  # damaged, or it would have been found
-            move_aside(path, self._directory.aside)
-        path = copy_checkpoint(copy.path, self._directory.checkpoints)
-        self._notes.append(f"{path.name} was not whole here and is brought back from {copy.path}")
-        return replace(copy, path=path)
+    def _choose(self) -> ResumeChoice:
+        events = self._events()
+        try:
+            found = choose(self._directory.checkpoints, events)
+        except ReadError as error:
+            return ResumeChoice(unreadable=str(error))
+        if self.mirror is None or found.unreadable:
+            return found
+        after = -1 if found.checkpoint is None else found.checkpoint.step
+        here = {c.path.name: str(c.grade) for c in self._listed()}
+        trusted = trusted_attempts(events, here)
+        try:
+            copy = newest_trusted(self.mirror.place, trusted, after=after)
+            if copy is None:
+                return found
+            path = self._directory.checkpoint_of(copy.step)
+            # What is there cannot be gone on from: `choose` has read it, and found it damaged.
+            if path.exists():
+                move_aside(path, self._directory.aside)
+            path = copy_checkpoint(copy.path, self._directory.checkpoints)
+        except (OSError, ReadError, ValueError) as error:
+            self.note(f"the second place cannot be read: {error}")
+            return found
+        self.note(f"{path.name} was not whole here and is brought back from {copy.path}")
+        return ResumeChoice(checkpoint=replace(copy, path=path))
 
-    def _graded(self) -> dict[str, tuple[str, str]]:
-        """Return the newest record of each checkpoint: its grade, and the attempt that saved it.
+    def finished_at(self) -> int | None:
+        """Return the step at which the run in the directory ended; None where it is not done."""
+        return self._ranks.agree(lambda: finished_at(self._events()))
 
-        The journal is read first; a grade in the folder itself, perhaps set by hand, overrides it.
-        """
-        graded: dict[str, tuple[str, str]] = {}
-        for event in read_journal(self._directory.journal)[0]:
-            if event.event == "checkpoint":
-                name, grade = (
-                    PurePath(str(event.data.get("path"))).name,
-                    str(event.data.get("grade")),
-                )
-                saver = event.attempt if grade == "healthy" else graded.get(name, ("", ""))[1]
-                graded[name] = (grade, saver)
-        doubted = {
-            c.path.name: (str(c.grade), c.attempt) for c in self._listed() if c.grade != "healthy"
-        }
-        return graded | doubted
+    def lacks_journal(self) -> bool:
+        """Whether samples lie in the directory of which no journal tells."""
+        return self._ranks.agree(lambda: not self._events() and has_samples(self._directory))
+
+    def _events(self) -> tuple[Event, ...]:
+        journal = self._directory.journal
+        return read_journal(journal)[0] if _is_there(journal) else ()
+
+    def clear_leftovers(self) -> None:
+        """Remove what a killed process left half saved, or half removed."""
+        if self._ranks.chief:
+            clear_leftovers(self._directory.checkpoints)
 
     def newest_before(self, step: int) -> CheckpointOnDisk | None:
         """Return the newest whole and healthy checkpoint at or before `step`; None without one."""
@@ -355,7 +443,7 @@ class Store:
         return self._ranks.agree(lambda: self._newest_before(step))
 
     def _newest_before(self, step: int) -> CheckpointOnDisk | None:
-        for checkpoint in reversed(self._listed()):
+        for checkpoint in reversed(self._ours()):
             if checkpoint.step <= step and checkpoint.grade == "healthy":
                 if verify(checkpoint.path):
                     continue
@@ -366,15 +454,12 @@ class Store:
         """Return the step of the oldest healthy checkpoint, hashes not compared; or None."""
         self.finish(wait=True)
         return self._ranks.agree(
-            lambda: next((c.step for c in self._listed() if c.grade == "healthy"), None)
+            lambda: next((c.step for c in self._ours() if c.grade == "healthy"), None)
         )
 
     def num_found(self) -> int:
         """Return how many checkpoint folders there are, whole or not."""
-        folder = self._directory.checkpoints
-        return self._ranks.agree(
-            lambda: sum(1 for p in folder.glob("step-*")) if folder.is_dir() else 0
-        )
+        return self._ranks.agree(lambda: len(named_folders(self._directory.checkpoints) or ()))
 
     def load(self, checkpoint: CheckpointOnDisk, training: Training) -> StateDict:
         """Return the state that a checkpoint holds, this rank's shards of it.
@@ -396,6 +481,7 @@ class Store:
         self.finish(wait=True)
 
         def work() -> None:
+            self._recorder.check_owner()
             try:
                 self._set_aside_after(step, first_sign=first_sign, now=now, why=why)
             except OSError as error:
@@ -407,16 +493,22 @@ class Store:
         self._ranks.on_chief(work)
 
     def _set_aside_after(self, step: int, *, first_sign: float, now: int, why: str) -> None:
-        last: CheckpointOnDisk | None = None
-        for checkpoint in self._listed():
-            if checkpoint.step <= step:
-                last = checkpoint
+        before = [c for c in self._ours() if c.step <= step]
+        if before and not before[-1].pinned:
+            self._pin(before[-1])
+        listed = {c.path: c for c in self._listed()}
+        # The newest first, and told before it is moved: wherever a kill comes, what is left is an
+        # older part of the same run, and the journal expects nothing that is not there.
+        for path in reversed(named_folders(self._directory.checkpoints) or ()):
+            number, checkpoint = step_of(path.name) or 0, listed.get(path)
+            if number <= step or (checkpoint is not None and not self._is_ours(checkpoint)):
                 continue
-            grade: Grade = "poisoned" if checkpoint.step >= first_sign else "suspect"
-            regrade(checkpoint, grade, why)
+            grade: Grade = "poisoned" if number >= first_sign else "suspect"
+            if checkpoint is not None:
+                regrade(checkpoint, grade, why)
             if self.mirror is not None:
-                self.mirror.grade(checkpoint.path.name, grade, why)
-            target = move_aside(checkpoint.path, self._directory.aside)
+                self.mirror.grade(path.name, grade, why)
+            target = place_aside(path, self._directory.aside)
             self._recorder.event(
                 "checkpoint",
                 step=now,
@@ -424,10 +516,9 @@ class Store:
                 grade=grade,
                 why=why,
             )
-        healthy = [c.step for c in self._listed() if c.grade == "healthy"]
+            move_aside(path, self._directory.aside)
+        healthy = [c.step for c in self._ours() if c.grade == "healthy"]
         self.whole_step = max(healthy, default=-1)
-        if last is not None and not last.pinned:
-            self._pin(last)
 
     def decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
         """Return the decisions that the journal's last action left standing, where it is newer.
@@ -438,10 +529,8 @@ class Store:
         return self._ranks.agree(lambda: self._decided_since(checkpoint))
 
     def _decided_since(self, checkpoint: CheckpointOnDisk | None) -> StateDict | None:
-        if not self._directory.journal.exists():
-            return None
         standing: StateDict | None = None
-        for event in read_journal(self._directory.journal)[0]:
+        for event in self._events():
             d = event.data
             if event.event == "action" and isinstance(d.get("standing"), dict):
                 standing = d["standing"]
@@ -461,16 +550,28 @@ class Store:
         A folder is read again only where its files are not those that were read: a step knows its
         checkpoints without opening a file, and people may grade or remove one at any time.
         """
-        folder, before = self._directory.checkpoints, self._known
-        self._known = {}
-        for path in folder.iterdir() if folder.is_dir() else ():
+        before, self._known = self._known, {}
+        there: list[CheckpointOnDisk] = []
+        for path in named_folders(self._directory.checkpoints) or ():
             seen = files_seen(path)
             known = before.get(path)
             if known is None or known[0] != seen:
-                known = (seen, read_checkpoint(path))
+                found = inspect_folder(path, hashes=False)
+                if found.condition == "unreadable":
+                    continue  # it may be read the next time
+                known = (seen, found.checkpoint)
             self._known[path] = known
-        there = (c for _, c in self._known.values() if c is not None)
+            if known[1] is not None:
+                there.append(known[1])
         return tuple(sorted(there, key=lambda c: c.step))
+
+    def _ours(self) -> tuple[CheckpointOnDisk, ...]:
+        """Return those of the lineage under way, oldest first; all before an attempt has begun."""
+        return tuple(c for c in self._listed() if self._is_ours(c))
+
+    def _is_ours(self, checkpoint: CheckpointOnDisk) -> bool:
+        lineage = self._recorder.attempt.partition(".")[0]
+        return not lineage or checkpoint.lineage == lineage
 
     def _know(self, checkpoint: CheckpointOnDisk) -> None:
         self._known[checkpoint.path] = (files_seen(checkpoint.path), checkpoint)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-    from trimtab.detectors.contract import Finding
+    from trimtab.detectors.contract import AnyDetector, Finding
     from trimtab.detectors.judge import Judge, JudgeState
     from trimtab.guard.state.training_state import StateDict
 
@@ -19,8 +19,19 @@ class Judgement:
 
     def __init__(self, judge: Judge) -> None:
         """Start a judge that has seen no row."""
-        self.judge = judge
+        self._judge = judge
         self._state = judge.start()
+        self._dropped: dict[str, str] = {}
+        self._on_drop: Callable[[str, Exception], None] = lambda _name, _error: None
+
+    @property
+    def judge(self) -> Judge:
+        """The detectors, without those that were dropped."""
+        return self._judge.without(self._dropped)
+
+    def on_drop(self, told: Callable[[str, Exception], None]) -> None:
+        """Call `told(name, error)` when a detector that is not built in raised and is left out."""
+        self._on_drop = told
 
     @property
     def state(self) -> JudgeState:
@@ -35,12 +46,23 @@ class Judgement:
             step: Its step.
             values: Its signals.
         """
-        self._state, findings = self.judge.update(self._state, row, float(step), values)
+        dropped: list[tuple[AnyDetector, Exception]] = []
+        self._state, findings = self._judge.update(
+            self._state,
+            row,
+            float(step),
+            values,
+            spare=lambda detector, error: dropped.append((detector, error)),
+            skip=self._dropped,
+        )
+        for detector, error in dropped:
+            self._dropped[detector.name] = str(error)
+            self._on_drop(detector.name, error)
         return findings
 
     def to_json(self) -> StateDict:
         """Return the state as JSON values."""
-        return self._state.to_json(self.judge)
+        return self._state.to_json(self._judge)
 
     def from_json(self, saved: StateDict) -> JudgeState:
         """Return a state as it was saved.
@@ -48,7 +70,7 @@ class Judgement:
         Raises:
             ReadError: It is of other detectors, or damaged.
         """
-        return self.judge.state_from_json(saved)
+        return self._judge.state_from_json(saved)
 
     def restore(self, state: JudgeState) -> None:
         """Go back to an earlier state."""
@@ -56,4 +78,4 @@ class Judgement:
 
     def start_over(self) -> None:
         """Begin as before the first row."""
-        self._state = self.judge.start()
+        self._state = self._judge.start()

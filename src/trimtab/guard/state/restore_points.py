@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,10 @@ from trimtab.guard.state.checkpoint_store import Store
 from trimtab.guard.state.training_state import SnapshotRing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from trimtab.checkpoints.manifest import CheckpointOnDisk
+    from trimtab.detectors.contract import Finding
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.run_state import RunState
@@ -44,8 +48,17 @@ class RestorePoints:
         self.ring = SnapshotRing(policy.snapshots_kept)
         self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
         self._state = state
+        self._ranks = ranks
         self._saved_step = -1
         state.on_restore(self._went_back)
+        self._find_doubt: Callable[[int], str] = lambda _step: ""
+
+    def doubt_if(self, find: Callable[[int], str]) -> None:
+        """Have `find(step)` say why the state is suspect, if what was judged since that step says.
+
+        The step is that of the last healthy checkpoint; the answer of the first rank counts.
+        """
+        self._find_doubt = find
 
     @property
     def saved_step(self) -> int:
@@ -54,9 +67,37 @@ class RestorePoints:
 
     # -- taken ------------------------------------------------------------------------------
 
-    def snapshot(self) -> Snapshot:
-        """Copy the whole state into memory, and keep it in the ring where it is finite."""
+    def capture(self) -> Snapshot:
+        """Copy the whole state into memory; where it does not fit, older snapshots make room.
+
+        A collective.
+
+        Raises:
+            MemoryError: It does not fit without them either.
+        """
         snapshot = self._state.capture()
+        if snapshot is not None:
+            return snapshot
+        kept = self.ring.make_room()
+        snapshot = self._state.capture()
+        if snapshot is None:
+            raise MemoryError(
+                f"no room for a snapshot of step {self._state.counters.step};"
+                " recovery goes back to checkpoints on disk, or to older snapshots"
+            )
+        self.store.note(
+            f"out of memory in a snapshot: from here on {kept} are kept; give the process more"
+            " host memory, or set snapshots_kept lower"
+        )
+        return snapshot
+
+    def snapshot(self) -> Snapshot:
+        """Copy the whole state into memory, and keep it in the ring where it is finite.
+
+        Raises:
+            MemoryError: As for `capture`.
+        """
+        snapshot = self.capture()
         # A collective, so on all ranks: a ring that differs between ranks could not be restored.
         what = self._state.unsound()
         if not what:
@@ -87,6 +128,10 @@ class RestorePoints:
                 f"{what} is not finite: the checkpoint of step {step} is suspect, a "
                 "restart passes it over"
             )
+        elif not doubt:
+            doubt = self._ranks.agree(lambda: self._find_doubt(self.store.whole_step))
+            if doubt:
+                self.store.note(f"the checkpoint of step {step} is suspect: {doubt}")
         # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
         own = {name: payload.pop(name) for name in _OF_RANK}
@@ -99,6 +144,52 @@ class RestorePoints:
 
     def _went_back(self, step: int) -> None:
         self._saved_step = min(self._saved_step, step)
+
+    def set_aside_after(self, point: Snapshot, *, first_sign: float, now: int, why: str) -> None:
+        """Move the checkpoints after a state aside, which is about to be gone back to.
+
+        First a healthy state that is not after it is on disk: where none is, this one is saved. A
+        kill at any later moment then finds something to go on from. All ranks must call it.
+
+        Args:
+            point: The state that is gone back to.
+            first_sign: Step of the first sign of trouble; what lies from there on is poisoned.
+            now: Where the run is.
+            why: For the journal.
+
+        Raises:
+            ActError: The disk refuses; the checkpoints are where they were.
+        """
+        if self.store.newest_before(point.step) is None:
+            late = point.step >= first_sign
+            told = f"not before the first sign of trouble at step {first_sign:g}"
+            self._save_earlier(point, doubt=told if late else "")
+        self.store.set_aside_after(point.step, first_sign=first_sign, now=now, why=why)
+
+    def doubt(self, findings: Sequence[Finding]) -> None:
+        """Call the checkpoints suspect that were saved under a condition found only now.
+
+        Where that leaves no healthy one on disk, a snapshot from before it is saved first: a kill
+        finds something to go on from. As `Store.doubt` otherwise.
+        """
+        onsets = [f.onset for f in findings if math.isfinite(f.onset)]
+        if onsets and self.store.leaves_none(findings):
+            point = self.ring.before(math.ceil(min(onsets)) - 1)
+            if point is not None:
+                self._save_earlier(point)
+        self.store.doubt(findings)
+
+    def _save_earlier(self, point: Snapshot, *, doubt: str = "") -> None:
+        payload = self._state.saved_snapshot(point)
+        own = {name: payload.pop(name) for name in _OF_RANK}
+        self.store.save(
+            payload,
+            own,
+            step=point.step,
+            why="to go back to",
+            doubt=doubt,
+            attempt=point.attempt,
+        )
 
     # -- found again ------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from trimtab.guard.state.optimizer_settings import enforce
 from trimtab.guard.state.training_state import capture_rng, restore_rng
 
 if TYPE_CHECKING:
+    from trimtab.checkpoints.choice import ResumeChoice
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.judgement import Judgement
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from trimtab.guard.state.training_state import StateDict
 
 __all__ = ["Resumed", "Resumption"]
+
+_CONSENT = "Guard(start_over=True) begins at step 0 again and leaves what is there in its place"
 
 
 @dataclass
@@ -33,6 +36,8 @@ class Resumed:
     """What the run went on from."""
     notes: list[str] = field(default_factory=list)
     """What the user should read; written once the attempt that begins has its number."""
+    given_up: str = ""
+    """What a start at step 0 gives up by the user's consent; empty where it gives up nothing."""
 
 
 class Resumption:
@@ -62,22 +67,38 @@ class Resumption:
         self._ranks = ranks
         self._recorder = recorder
 
-    def resume(self) -> Resumed:
+    def resume(self, *, start_over: bool = False) -> Resumed:
         """Load the newest whole and healthy checkpoint, where there is one.
 
         On another number of ranks than it was saved on, the shards are dealt out anew, the position
         in the data is kept, and ranks that were not there keep the random states they start with:
         the run goes on, but not bit for bit, and a note says so.
 
+        Args:
+            start_over: Begin at step 0 where the run cannot be gone on with, instead of refusing.
+
         Raises:
             ActError: It does not fit this run's objects; the message names the difference.
+            ReadError: It cannot be gone on with, and a start at step 0 would give up what is there.
+            ChronicleError: The journal cannot be read.
         """
         found, store = Resumed(), self._points.store
-        checkpoint = store.newest()
+        choice = store.choose()
+        refusal = self._refusal(choice)
+        if refusal and not start_over:
+            raise ReadError(refusal)
+        found.given_up = refusal
+        checkpoint = None if refusal else choice.checkpoint
         decided = store.decided_since(checkpoint)
         if checkpoint is None:
+            found.notes += store.take_notes()
             self.take_over(decided, found.notes)
             return found
+        if choice.passed_over:
+            found.notes.append(
+                f"passed over: {'; '.join(choice.passed_over)}; the run goes on from the older"
+                f" {checkpoint.path.name}"
+            )
         fresh = capture_rng()
         saved = store.load(checkpoint, self._state.training)
         if saved["rng"] is None:
@@ -96,6 +117,39 @@ class Resumption:
         found.rng, found.attempt = saved["rng"], checkpoint.attempt
         found.checkpoint = checkpoint.path.name
         return found
+
+    def _refusal(self, choice: ResumeChoice) -> str:
+        """Return why the run may not go on as it is; empty where it may."""
+        folder = self._recorder.directory.checkpoints
+        if choice.unreadable:
+            return (
+                f"{choice.unreadable}; mount the disk or restore its rights, then start again; where"
+                f" it will not come back, move it out of {folder} to go on from an older checkpoint,"
+                f" or {_CONSENT}"
+            )
+        if choice.checkpoint is not None:
+            return ""
+        if choice.lost:
+            return (
+                f"{folder}: no checkpoint of this run can be gone on from, and step 0 is not begun"
+                f" unasked: {'; '.join(choice.lost)}; mount the disk or bring the folder back, then"
+                f" start again, or {_CONSENT}"
+            )
+        journal, store = self._recorder.directory.journal, self._points.store
+        if store.lacks_journal():
+            return (
+                f"{journal} is gone, though {self._recorder.directory.signals} holds samples of a"
+                f" run: bring it back, then start again, or {_CONSENT}"
+            )
+        finished, num_found = store.finished_at(), store.num_found()
+        if finished is not None and num_found:
+            return (
+                f"{self._recorder.directory.root}: the run is done, {finished} steps, and none of"
+                f" its {num_found} checkpoints is healthy, so there is nothing to go on from and"
+                f" nothing is trained again; to go on from one, write healthy into its health.json,"
+                f" or {_CONSENT}"
+            )
+        return ""
 
     def _differences(self, saved: StateDict) -> list[str]:
         notes, data = self._points.store.take_notes(), self._state.data

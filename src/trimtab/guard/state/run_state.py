@@ -16,7 +16,12 @@ from trimtab.guard.probes.finite import unsound
 from trimtab.guard.state.decisions import Counters, Decisions
 from trimtab.guard.state.optimizer_settings import enforce
 from trimtab.guard.state.serialization import clone
-from trimtab.guard.state.training_state import Snapshot, capture_rng, restore_rng
+from trimtab.guard.state.training_state import (
+    Snapshot,
+    capture_rng,
+    is_out_of_memory,
+    restore_rng,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,6 +70,8 @@ class RunState:
         self._poisoned_step: int | None = None
         self._position_then: int | None = None
         self._on_restore: list[Callable[[int], None]] = []
+        self.num_restores = 0
+        """How often a state was put back."""
 
     @property
     def counters(self) -> Counters:
@@ -138,6 +145,19 @@ class RunState:
     def saved_payload(self, *, copy: bool) -> StateDict:
         """Return what a checkpoint holds; `copy`: not the live tensors but copies of them."""
         payload = self._ranks.together(lambda: clone(self.payload()) if copy else self.payload())
+        return self._with_decisions(payload)
+
+    def saved_snapshot(self, snapshot: Snapshot) -> StateDict:
+        """Return what a checkpoint of an earlier state holds; the decisions are those of now."""
+        kept = ("training", "rng", "data", "judge", "counters", "position")
+        now = self._judgement.state
+        self._judgement.restore(snapshot.payload["judge"])
+        try:
+            return self._with_decisions({name: snapshot.payload[name] for name in kept})
+        finally:
+            self._judgement.restore(now)
+
+    def _with_decisions(self, payload: StateDict) -> StateDict:
         payload["judge"] = self._judgement.to_json()
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
@@ -152,11 +172,22 @@ class RunState:
         position = 0 if state["data"] is None else int(state["position"])
         return Snapshot(step, attempt, position, state)
 
-    def capture(self) -> Snapshot:
-        """Copy the whole state into memory."""
+    def capture(self) -> Snapshot | None:
+        """Copy the whole state into memory; None where it does not fit on a rank. All must call."""
         # Copies all tensors to host memory: the host waits for the device here.
-        payload = self._ranks.together(lambda: clone(self.payload()))
+        payload = self._ranks.together(self._copied)
+        if self._ranks.gather([float(payload is None)]).any() or payload is None:
+            return None
         return Snapshot(self._counters.step, self._recorder.attempt, payload["position"], payload)
+
+    def _copied(self) -> StateDict | None:
+        try:
+            copied: StateDict = clone(self.payload())
+        except Exception as error:
+            if is_out_of_memory(error):
+                return None
+            raise
+        return copied
 
     def unsound(self) -> str:
         """Return what of the state is not finite on any rank, empty where all is; all must call."""
@@ -189,6 +220,7 @@ class RunState:
         if self.data is not None:
             self.data.load_state_dict(payload["data"])
         self._judgement.restore(payload["judge"])
+        self.num_restores += 1
         self._counters = Counters(**payload["counters"])
         # The snapshot brings its own rates and settings; decisions outlive it and override them.
         enforce(self)
@@ -257,12 +289,15 @@ class RunState:
         d = self._decisions
         number = f"{d.major}.{d.minor}"
         d.minor += 1
-        self._recorder.start_attempt(
-            number,
-            step=self._counters.step,
-            parent=parent,
-            parent_step=parent_step,
-            why=why,
-            trial=trial,
-            **more,
+        # Where the first rank cannot write it down, no rank goes on as if it were.
+        self._ranks.together(
+            lambda: self._recorder.start_attempt(
+                number,
+                step=self._counters.step,
+                parent=parent,
+                parent_step=parent_step,
+                why=why,
+                trial=trial,
+                **more,
+            )
         )

@@ -30,6 +30,7 @@ __all__ = [
     "Stateful",
     "Training",
     "capture_rng",
+    "is_out_of_memory",
     "restore_rng",
 ]
 
@@ -39,6 +40,10 @@ StateDict = dict[str, Any]
 
 _PLAIN = (bool, int, float, str, tuple, list, type(None))
 """Types of an optimizer's settings that can be compared."""
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What torch says of it."""
 
 
 class Stateful(Protocol):
@@ -286,6 +291,14 @@ def restore_rng(state: StateDict) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether something failed because memory, of the host or of a device, is used up."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # torch's allocator for the host raises a plain RuntimeError
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _NO_MEMORY)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The state after the update of `step`."""
@@ -320,6 +333,16 @@ class SnapshotRing:
         gaps = [older[i + 1].step - older[i - 1].step for i in range(1, len(older) - 1)]
         victim = 1 + gaps.index(min(gaps)) if gaps else 0
         del self._items[victim]
+
+    def make_room(self) -> int:
+        """Forget the older half, and keep no more than one beside the rest from now on.
+
+        Returns:
+            How many snapshots are kept from now on.
+        """
+        self._items = self._items[(len(self._items) + 1) // 2 :]
+        self._keep = len(self._items) + 1
+        return self._keep
 
     def before(self, step: int) -> Snapshot | None:
         """Return the newest snapshot taken at or before `step`; None if there is none."""

@@ -132,7 +132,7 @@ class Engine:
 
     def capture(self) -> Snapshot:
         """Copy the whole state into memory."""
-        return self._parts.state.capture()
+        return self._parts.points.capture()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot; what the guard decided stays.
@@ -141,6 +141,14 @@ class Engine:
             ActError: It does not fit what is trained now.
         """
         self._parts.state.restore(snapshot)
+
+    def set_aside_after(self, point: Snapshot, *, first_sign: int, now: int, why: str) -> None:
+        """Move the checkpoints after a state aside; a healthy one to go back to is on disk first.
+
+        Raises:
+            ActError: The disk refuses.
+        """
+        self._parts.points.set_aside_after(point, first_sign=first_sign, now=now, why=why)
 
     def restore_point(self, step: int) -> Snapshot | None:
         """Return the newest state at or before `step`, from memory or else from disk."""

@@ -43,6 +43,7 @@ class StepPool:
         parameters: Sequence[torch.Tensor],
         is_late: Callable[[], bool],
         stop_wanted: Callable[[], bool],
+        begin_step: Callable[[], int],
     ) -> None:
         """Begin before the first step.
 
@@ -54,6 +55,7 @@ class StepPool:
             parameters: Say on which device the step is.
             is_late: Whether values are read a step late.
             stop_wanted: Whether this rank was asked to stop.
+            begin_step: Gives the parts of the guard that are degraded here, once a step.
         """
         self._ranks = ranks
         self._data = data
@@ -62,7 +64,7 @@ class StepPool:
         self._parameters = parameters
         self._is_late = is_late
         self._stop_wanted = stop_wanted
-        self._faulted = False
+        self._faults_here = begin_step
         self._noted: dict[str, float] = {}
         self._batch_seen: dict[str, float] = {}
         self._num_seen = 0
@@ -109,10 +111,6 @@ class StepPool:
         """Return this rank's further signals, and forget them."""
         noted, self._noted = self._noted, {}
         return noted
-
-    def note_fault(self) -> None:
-        """Take note of a fault of the guard on this rank; the others read it with the next step."""
-        self._faulted = True
 
     # -- all ranks together -----------------------------------------------------------------
 
@@ -198,7 +196,7 @@ class StepPool:
             self._batch_seen.get("batch_compression", math.nan),
             self._batch_seen.get("batch_entropy", math.nan),
             took,
-            float(self._faulted),
+            float(self._faults_here()),
             float(self._stop_wanted()),
             float(zlib.crc32(names.encode())) if self._noted else 0.0,
         )

@@ -137,14 +137,9 @@ class StepRecorder:
         values["tokens_seen"] = float(c.tokens)
 
     def add_probes(self, row: StepRow) -> None:
-        """Add what the probes saw of the step just done.
-
-        Raises:
-            ActError: The rate that was asked for did not stay in force through the step, or what
-                recovery rests on cannot be measured.
-        """
+        """Add what the probes saw of the step just done."""
         whole = self._pool.whole
-        if row.seen is None and whole.faulted:
+        if row.seen is None and whole.faults:
             self._probes.call_off()  # another rank may not come to the collective
         self._probes.note_loss(whole.loss)
         found = self._probes.take() if row.seen is None else row.seen
@@ -158,16 +153,23 @@ class StepRecorder:
             row.values["batch_compression"] = whole.batch_compression
         if whole.batch_entropy is not None:
             row.values["batch_entropy"] = whole.batch_entropy
+        row.layers = found.layers
+
+    def check_rate(self) -> None:
+        """Refuse to rest on a rate that something else sets.
+
+        Raises:
+            ActError: The rate that was asked for did not stay in force through the step.
+        """
         if self._update.lr_undone is not None:
             asked, got = self._update.lr_undone
             raise ActError(
                 f"step {self._state.counters.step}: learning rate {asked:g} was asked for and the "
                 f"optimizer holds {got:g} after its step; something else sets it"
             )
-        row.layers = found.layers
 
     def record(self, row: StepRow) -> None:
-        """Append the row to the signals, with the time since the last one."""
+        """Take the row into the record, with the time since the last one."""
         values, whole = row.values, self._pool.whole
         values["step_time_s"] = self._clock.end_row()
         if whole.step_time_s is not None:

@@ -110,6 +110,7 @@ def guard_loop(
         raise ConfigError(f"guard_loop(epochs={epochs!r}, steps={steps!r}): give one of the two")
     _check_prepared(optimizer, loader)
     batches = accumulate or int(accelerator.gradient_accumulation_steps)
+    # Rounded up: Accelerate steps at the end of an epoch, however few batches are left.
     per_epoch = -(-_num_batches(loader) // batches)
     total = steps if steps is not None else (epochs or 0) * per_epoch
     by_metric = isinstance(getattr(scheduler, "scheduler", scheduler), ReduceLROnPlateau)

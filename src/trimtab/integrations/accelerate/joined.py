@@ -32,7 +32,7 @@ __all__ = [
 
 
 class LossScaler(Protocol):
-    """The part of torch's `GradScaler` that tells of skipped updates."""
+    """The part of torch's `GradScaler` that shows skipped updates."""
 
     def get_scale(self) -> float:
         """Return the scale of the next step."""
@@ -57,6 +57,7 @@ def inner_optimizer(optimizer: object) -> torch.optim.Optimizer:
     Raises:
         ConfigError: There is none, as under DeepSpeed.
     """
+    # Accelerate's wrapper is a torch Optimizer by class, so it is told by its attribute.
     while not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "gradient_state"):
         inner = getattr(optimizer, "optimizer", None)
         if inner is None:
@@ -95,6 +96,7 @@ class AcceleratedSchedule:
 
     def step(self) -> None:
         """Advance the schedule, unless the update was skipped."""
+        # A GradScaler does not say that it skipped; its scale falls only then.
         skipped = self._scaler is not None and self._scaler.get_scale() < self._scale
         # Accelerate's users read `optimizer.step_was_skipped`, which returns this attribute.
         self._optimizer._is_overflow = skipped
@@ -163,6 +165,7 @@ class Hooks:
     def remove(self) -> None:
         """Give the accelerator its own methods back."""
         for name in ("backward", "clip_grad_norm_"):
+            # The hooks are attributes of the instance: without them its class's methods are used.
             vars(self._accelerator).pop(name, None)
 
     def backward(self, loss: torch.Tensor, **kwargs: object) -> None:
@@ -183,6 +186,7 @@ class Hooks:
         Clipping part of the parameters, or by another norm, is left to Accelerate.
         """
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        # A probe makes no gradients, so there is nothing to clip.
         if self._port.probing:
             return torch.zeros((), dtype=torch.float64)
         if norm_type != 2 or not self._port.covers(given):

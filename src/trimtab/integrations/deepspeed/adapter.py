@@ -89,6 +89,7 @@ class DeepSpeedGuard(Guard):
         stand_in = EngineOptimizer(
             engine, Ranks(), sharded=isinstance(engine.optimizer, ZeROOptimizer)
         )
+        # The guard reads weights next; under ZeRO 3 those must be partitions, not gathered copies.
         stand_in.zero_grad()
         scheduler = engine.lr_scheduler
         policy = settings.get("policy") or Policy()
@@ -136,6 +137,7 @@ class DeepSpeedGuard(Guard):
 
     def step(self, *args: object, **more: object) -> None:
         """Run the engine's step as a step of the guard; call it after every batch, as before."""
+        # The engine counts micro-batches by its calls, so it is called for those in between, too.
         if self.step_is_due:
             super().step()
         elif not self.probing:
@@ -166,6 +168,7 @@ class _EngineStep:
             self._set_clip(limit)
         bare = not self._stand_in.has_masters
         norm = port.measure_norm() if bare else math.nan
+        # With masters the engine itself leaves out an update that is not finite.
         hold = bare and port.acting and not math.isfinite(norm)
         with (
             port.rates_in_force(self._stand_in.param_groups),

@@ -53,6 +53,7 @@ class TagFiles:
         name = f"global_step{self._engine.global_steps}" if tag is None else str(tag)
         if args:  # save_latest by position
             save_latest, args = bool(args[0]), args[1:]
+        # `latest` is what a plain restart loads: it stays at the last state saved while calm.
         done = self._save(save_dir, name, client_state or {}, save_latest and calm, *args, **more)
         self._graded.settle()
         folder = Path(save_dir) / name
@@ -99,6 +100,7 @@ def healthy_tag(save_dir: str | Path) -> str | None:
         if known is not None and known.grade == "healthy":
             graded.append((known.step, folder))
     for _, folder in sorted(graded, reverse=True):
+        # Empty: no file is damaged. The newest first, since each check reads every byte.
         if not verify_stamped(folder):
             return folder.name
     return None

@@ -66,6 +66,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._mesh = _mesh(engine.device, ranks) if sharded and ranks.count > 1 else None
         self.has_masters = engine.optimizer is not self._real
         """Whether what is updated are not the module's own parameters."""
+        # Only stage 3 partitions the 16-bit weights as well.
         parts = getattr(engine.optimizer, "fp32_partitioned_groups_flat", None)  # stage 3
         groups = self._real.param_groups
         if parts is None:
@@ -135,6 +136,7 @@ class EngineOptimizer(torch.optim.Optimizer):
                     assert isinstance(value, torch.Tensor)
                     if target is None or value.shape != target.shape:
                         raise ValueError(f"partition {i}: {name} has another size here")
+                    # In place, here and below: the engine holds views of this memory.
                     target.copy_(value)
             if held:
                 self._put_back(self._real.state[p], held, p)
@@ -175,6 +177,7 @@ class EngineOptimizer(torch.optim.Optimizer):
         """Return a partition as a part of the whole; anything else as it is."""
         if not isinstance(value, torch.Tensor) or value.shape != like.shape or self._mesh is None:
             return value
+        # The check is a collective for each tensor, and partitions are equal by construction.
         return DTensor.from_local(value.detach(), self._mesh, [Shard(0)], run_check=False)
 
 

@@ -75,6 +75,7 @@ class FabricGuard(Guard):
                 " optimizer"
             )
         self.fabric = fabric
+        # The guard reads the plain loader, whose position it can restore; batches are moved below.
         single = cast("DataLoader[object]", getattr(data, "_dataloader", data))
         super().__init__(
             # Fabric's wrapper moves batches and casts outputs; gradients and names are within it.

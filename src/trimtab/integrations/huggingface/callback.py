@@ -109,6 +109,7 @@ class WatchCallback(TrainerCallback):
                 "two WatchCallbacks (GuardCallback is its older name) watch this training, and one"
                 " is enough; remove one of them"
             )
+        # A weak reference: the state must not keep a callback alive that the user has dropped.
         setattr(state, _WATCHED_BY, weakref.ref(self))
         if not self._watch.edge.run("journal", lambda: self._open(args, state)):
             self.close()
@@ -123,15 +124,12 @@ class WatchCallback(TrainerCallback):
     ) -> None:
         """Record and judge what was logged; end the run if that is called for."""
         watch = self._watch
+        # Evaluations and the summary at the end are logged by the same event, without a loss.
         if not watch.is_open or logs is None or "loss" not in logs:
             return
         values = _values(logs)
-        found: list[Finding] = []
         step = int(state.global_step)
-        if not watch.edge.run("record", lambda: watch.record(step, values)):
-            return
-        watch.edge.run("judge", lambda: found.extend(watch.judge(step, values)))
-        for finding in found:
+        for finding in watch.take_in(step, values):
             watch.edge.run("journal", lambda f=finding: self._report(f, step))  # type: ignore[misc]
         watch.edge.run("checkpoint", lambda: self._hold(args))
         if watch.may_stop:
@@ -194,6 +192,7 @@ class WatchCallback(TrainerCallback):
             return
         self._reported.add(finding.key)
         record = watch.read()
+        # The record is read back from disk, as a later `inspect` will see it.
         incidents = group_findings(record, watch.findings.values())
         incident = next((i for i in reversed(incidents) if i.severity != "info"), None)
         if incident is None:
@@ -216,6 +215,7 @@ class WatchCallback(TrainerCallback):
         trouble = watch.trouble(scaled=bool(args.fp16))
         if not trouble:
             return
+        # Not saved: the state is the one that is in trouble.
         control.should_training_stop, control.should_save = True, False
         watch.stop(step, trouble)
         if not watch.writes:

@@ -129,6 +129,7 @@ def choose_checkpoint(output_dir: str | Path, run: Path) -> Path | None:
     """
     own = newest_healthy(RunDirectory(run).checkpoints)
     for step, path in sorted(_folders(output_dir), reverse=True):
+        # The guard's own state is at least as new, and resumes bit for bit.
         if own is not None and own.step >= step:
             return None
         known = read_stamp(path)

@@ -36,7 +36,7 @@ class FedTrainer(Protocol):
 
     @property
     def group_done(self) -> int:
-        """Of these, how many were trained on."""
+        """Batches of the step under way that were trained on."""
 
 
 class Feed:

@@ -141,6 +141,8 @@ class GuardMixin(_TrainerBase):
         figures = super().set_initial_training_values(args, dataloader)
         self._num_epochs, _, examples, samples, batch, length, steps = figures
         counted = None if length is None else EpochLength(length, self)
+        # The Trainer's loop over epochs has no end of its own: a rollback may need further passes,
+        # and `max_steps` ends the run.
         return sys.maxsize, sys.maxsize, examples, samples, batch, counted, steps
 
     def get_batch_samples(
@@ -154,7 +156,7 @@ class GuardMixin(_TrainerBase):
         return samples, num_items
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Do the Trainer's, and note the loss in the guard."""
+        """Run the Trainer's step of one batch and note its loss in the guard."""
         port = self.port
         if port is not None and self.group_done == 0:
             self._step_before = port.step_number
@@ -164,6 +166,7 @@ class GuardMixin(_TrainerBase):
             return loss
         # The Trainer divides by the batches of a step; the guard expects each batch's own mean.
         port.note_loss(loss * self.group_size if self.group_size > 1 else loss)
+        # The Trainer adds up what it logs, and a probe's loss is none of a step.
         return torch.zeros_like(loss) if port.probing else loss
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -465,6 +468,7 @@ class _Relay(TrainerCallback):
         **_: object,
     ) -> None:
         handler = self._trainer.callback_handler
+        # Callbacks may have been added since the Trainer was made.
         handler.callbacks.append(handler.callbacks.pop(handler.callbacks.index(self)))
         try:
             self._trainer.begin_guard()

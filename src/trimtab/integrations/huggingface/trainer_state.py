@@ -87,12 +87,14 @@ class TrainerProgress:
         ):
             for name, value in values.items():
                 setattr(owner, name, value)
+        # Saved as the sum of the whole run; the Trainer divides it by the steps of this call only.
         trainer._total_loss_scalar -= self._loss_before
         for mode, kept in saved.get("metrics", {}).items():
             metrics = getattr(trainer, "_metrics")[mode]  # noqa: B009 - of TRL's trainers only
             metrics.clear()
             metrics.update(kept)
         if saved["running_loss"] is not None:
+            # A tensor on the device, which the Trainer adds to without a sync.
             trainer._tr_loss = torch.full_like(trainer._tr_loss, saved["running_loss"])
         for callback in trainer.callback_handler.callbacks:
             for name, value in saved["callbacks"].get(type(callback).__name__, {}).items():
@@ -105,6 +107,7 @@ class TrainerProgress:
             if isinstance(callback, ExportableState):
                 attributes = callback.state().get("attributes", {})
                 try:
+                    # Only plain data: states are saved without pickles.
                     json.dumps(attributes)
                 except (TypeError, ValueError):
                     continue

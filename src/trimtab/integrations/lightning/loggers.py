@@ -29,7 +29,7 @@ class Numbers(Thinned):
         self._counts: dict[str, int] = {}
 
     def event(self, event: Event) -> None:
-        """Count it; of incidents only their beginning."""
+        """Count an event; an incident is counted when it opens."""
         name = _COUNTED.get(event.event, "")
         if event.event == "incident" and event.data.get("state") == "open":
             name = "incidents"

@@ -182,6 +182,7 @@ class EpochCounters:
         step, batch = _steps(state), _batches(state)
         for level in ("total", "current"):
             step[level]["completed"] = step[level]["ready"] - 1
+            # The guard reads this within the optimizer's step, which Lightning counts afterwards.
             batch[level]["processed"] = batch[level]["completed"] = batch[level]["ready"] - 1
         state["epoch_loop.state_dict"] = {"_batches_that_stepped": step["total"]["ready"] - 1}
         return state
@@ -202,6 +203,7 @@ class EpochCounters:
                 getattr(owner, last).load_state_dict(_copy(value))
         progress, fetcher = self._loop.epoch_loop.batch_progress, self._loop._data_fetcher
         if fetcher is not None:
+            # The fetcher keeps a count of its own, and would end the epoch at the old place.
             fetcher.fetched, fetcher.done = progress.current.ready, progress.is_last_batch
 
     def begin(self) -> bool:
@@ -285,6 +287,7 @@ class LightningScaler:
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
         """Unscale the gradients once a step."""
+        # torch raises where gradients are unscaled twice before an update.
         if not self._unscaled:
             self._scaler.unscale_(optimizer)
             self._unscaled = True

@@ -174,11 +174,7 @@ class LightningWatch(Callback):
             values["grad_norm"] = float(getattr(norm, "full_tensor", lambda: norm)())
         if trainer.optimizers and trainer.optimizers[0].param_groups:
             values["lr"] = float(trainer.optimizers[0].param_groups[0]["lr"])
-        if not watch.edge.run("record", lambda: watch.record(step, values)):
-            return
-        found: list[Finding] = []
-        watch.edge.run("judge", lambda: found.extend(watch.judge(step, values)))
-        for finding in found:
+        for finding in watch.take_in(step, values):
             watch.edge.run("journal", lambda f=finding: self._report(f, step))  # type: ignore[misc]
         if watch.may_stop:
             watch.edge.run("recovery", lambda: self._stop(trainer, step))

@@ -117,6 +117,7 @@ def _one_optimizer(optimizer: MegatronOptimizer) -> FP32Optimizer:
     """
     chain = getattr(optimizer, "chained_optimizers", [optimizer])
     kinds = [type(o).__name__ for o in chain]
+    # Others hold master weights and shards, which a rollback would have to copy as well.
     if kinds != ["FP32Optimizer"]:
         raise ConfigError(
             f"optimizer is {' and '.join(kinds)}: MegatronGuard was tested with one FP32Optimizer"
@@ -173,6 +174,6 @@ class CoreScheduler:
         return state
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Restore it."""
+        """Restore the scheduler's state."""
         self.scheduler.num_steps = 0  # its own loading adds the saved count to the one it has
         self.scheduler.load_state_dict(state)

@@ -128,6 +128,7 @@ class MegatronWatch:
             watch.edge.run("record", lambda: self._record(iteration, row))
             if watch.may_stop:
                 watch.edge.run("recovery", lambda: self._stop(iteration))
+        # All ranks end in the same step, or those that go on would wait in a collective.
         self.stopped = self._ranks.agree(lambda: watch.stopped)
         return bool(self.stopped)
 
@@ -141,6 +142,7 @@ class MegatronWatch:
 
     def _mean(self, values: Sequence[float | None]) -> dict[str, float]:
         """Return the mean over the ranks that know a value; a name that none knows is missing."""
+        # Known or not is sent along: NaN is a value here, and cannot stand for an unknown one.
         mine = [float(v is not None) for v in values] + [
             0.0 if v is None else float(v) for v in values
         ]
@@ -157,10 +159,10 @@ class MegatronWatch:
         if not self._started:
             self._started = True
             watch.start(step - 1)
-        watch.record(step, values)
-        for finding in watch.judge(step, values):
+        for finding in watch.take_in(step, values):
             if watch.note(finding, step=step) and finding.severity != "info":
                 self._say(f"step {step:>6,}  {finding.text}")
+        # At the first row, so that a run that is killed later has a verdict that says so.
         if not watch.stopped and watch.row == 1:
             self._verdict("running", "under way, or it was killed")
 
@@ -224,7 +226,9 @@ def restart_arguments(
         return ["--load", str(checkpoints)]
     record = read_run_directory(Path(run))
     flags = [f for f in _planned(record, found, framework) if f]
+    # Any name below the folder: `located` loads from the parent of a checkpoint.
     text = located(" ".join(flags), str(Path(checkpoints) / "iter"))
+    # `$(seq a b)` is for a shell; a list of arguments goes past it.
     return shlex.split(_SEQUENCE.sub(_spell, text))
 
 

@@ -131,7 +131,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
         return bool(super().should_continue_training())
 
     def forward_backward_step(self, **given: object) -> torch.Tensor:
-        """Do the Trainer's, and note the loss in the guard."""
+        """Run the Trainer's pass and note its loss in the guard."""
         loss: torch.Tensor = super().forward_backward_step(**given)
         if self.guard is not None:
             # It is this rank's share of the mean; the guard expects a mean of its own.
@@ -146,6 +146,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
             return
         before, own = port.step_number, dist_utils.clip_grad_norm_
         self._advanced = False
+        # torchtitan's step calls it by its module, so it is replaced there for one step.
         dist_utils.clip_grad_norm_ = partial(self._clip, own)
         try:
             super().train_step(data_iterator)
@@ -206,6 +207,7 @@ class TitanGuardMixin(_TrainerBase):  # type: ignore[misc]
         """Return the step of torchtitan's checkpoint if the run resumes from it."""
         if not self.step:
             return None
+        # Agreed upon: on a shared disk one rank may see the new journal before another looks.
         is_old = Ranks().agree(RunDirectory(self._run).journal.exists)
         return self.step if self.config.checkpoint.load_step >= 0 or not is_old else None
 
@@ -302,7 +304,7 @@ class TitanGuardedTrainer(TitanGuardMixin, Trainer):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(Trainer.Config):  # type: ignore[misc]
-        """torchtitan's, and how it is guarded."""
+        """torchtitan's config, with the settings of the guard."""
 
         guard: GuardConfig = field(default_factory=GuardConfig)
 

@@ -164,6 +164,7 @@ class TitanFiles:
         if not discarded:
             return
         self._steps = [s for s in self._steps if s not in discarded]
+        # On every rank, before the first moves anything: a save may still be writing there.
         self._checkpointer.maybe_wait_for_saving()
         if not self._port.is_chief:
             return

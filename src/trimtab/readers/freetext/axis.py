@@ -45,6 +45,7 @@ def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
         others: Shapes of other lines.
     """
     epoch = _best_epoch(rows)
+    # Before names: `Batch 4/203700` has a name that would otherwise win with the wrong number.
     found = _epoch_slash_batch(rows)
     if found is not None:
         return found
@@ -123,12 +124,14 @@ def _step_or_inner(
     num_falls = int(np.count_nonzero(falls))
     if epoch is not None and num_falls:
         turns = np.diff(epoch[1].values) > 0
+        # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
             return _inside_epoch(field, column, epoch, rows)
     if field.kind == "lead":
         rising = np.count_nonzero(change > 0) >= _MIN_SHARE * len(change)
         ok = rising and num_falls <= 2
     else:
+        # A number without a name must hardly ever fall; a step by name may, at each restart.
         limit = max(3.0, _MAX_FALLS * rows.num) if doubt else max(3.0, 0.25 * rows.num)
         ok = num_falls <= limit
     if not ok:
@@ -147,6 +150,7 @@ def _inside_epoch(
         totals = np.maximum(total.values, 1.0)
     else:
         totals = np.full(rows.num, max(size, 1.0))
+    # Below 1, so that the last batch of an epoch stays in front of the first of the next.
     share = np.clip(column.values / (totals + 1.0), 0.0, 1.0 - 1e-6)
     place = _untied(epoch[1].values + share)
     how = f"by {epoch[0]!r} and the share of it done, since {field.key!r} begins again in each"
@@ -157,6 +161,7 @@ def _untied(place: NDArray[np.float64]) -> NDArray[np.float64]:
     """Part rows at one place, in their order: a progress bar drawn again at the same count."""
     starts = np.flatnonzero(np.concatenate([[True], np.diff(place) != 0]))
     sizes = np.diff(np.append(starts, len(place)))
+    # Far below any batch's share, and enough for rows to rise.
     return place + 1e-9 * (np.arange(len(place)) - np.repeat(starts, sizes))
 
 
@@ -229,6 +234,7 @@ def _carried(rows: TextRows, others: Sequence[Shape]) -> RowAxis | None:
         field = side.fields[kind, name]
         for place, distance in _nearby(rows.lines, side.lines, column.values):
             change = np.diff(place)
+            # A step that stands still over many losses belongs to something else on that line.
             if np.count_nonzero(change > 0) < 0.75 * len(change):
                 continue
             how = f"by the step {name!r} on a line nearby"
@@ -265,4 +271,5 @@ def _nearby(
         result.append((values[before], float(np.median(lines - at[before]))))
     if len(at) and after[-1] < len(at):
         result.append((values[after], float(np.median(at[after] - lines))))
+    # The nearer side first: records print their step always before the loss, or always behind.
     return sorted(result, key=lambda item: item[1])

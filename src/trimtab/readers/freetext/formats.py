@@ -18,6 +18,7 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         name="fairseq",
         looks_for="fairseq or metaseq lines (`train_inner | ... num_updates=100`)",
         pattern=rb"train_inner[^\n]{1,400}?num_updates",
+        # `update` is the epoch with its fraction; nll_loss is `loss` without label smoothing.
         keys={"update": None, "nll loss": Meaning("signal", "loss", 4), "wall": None},
     ),
     TextReader(
@@ -29,6 +30,7 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         name="deepspeed-chat",
         looks_for="DeepSpeed-Chat lines (`epoch: 0|step: 1|ppo_ep: 1|act_loss: ...`)",
         pattern=rb"\|ppo_ep:\s*\d+\|act_loss:",
+        # The actor is the model that is kept; the critic's loss lies on another scale.
         keys={"act loss": _LOSS, "cri loss": None, "unsuper loss": None},
     ),
     TextReader(
@@ -85,12 +87,14 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
             rb"(?i)\n[^\n{]*?\b(?:step|iteration|iter)s?\W{1,3}\d[^\n{]{0,80}"
             rb"\{\s*['\"][^\n]{0,400}?loss['\"]:"
         ),
+        # Above `hf-stdout` (0.9), which would read the dict and lose the step in front of it.
         sureness=0.905,
     ),
     TextReader(
         name="deepspeed",
         looks_for="DeepSpeed lines (`step=10, skipped=0, lr=[...], mom=[...]`)",
         pattern=rb"\bstep=\d+, skipped=\d+, lr=\[",
+        # DeepSpeed's own lines have no loss: the trainer that calls it prints one, and goes first.
         sureness=0.5,
     ),
 )

@@ -36,6 +36,8 @@ _COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
 NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
 """A number with a point; behind it anything may follow."""
+# Not behind a letter or point: the 2 of `conv2` and the 5 of `v1.5` are parts of names. Blanks are
+# bounded, since padding would be searched again from each of its places.
 _TOKEN = r"[ \t]{{0,60}}(?<![A-Za-z0-9_.])({clock}|[-+]?(?:{number}|{special}))"
 TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_PLAIN, special=_SPECIAL))
 """A number, or a time of day as one token, with the blanks in front."""
@@ -139,14 +141,17 @@ class _LineParse:
         self.first_bar = next(bars, len(literals))
 
     def fields(self) -> tuple[Field, ...]:
+        # Only in front of the first number: a rank further on is a value like any other.
         rank = _RANK_TAG.search(self.literals[0])
         if rank is not None:
             self.result.append(Field("rank", "rank", rank[1], -1))
         for i, token in enumerate(self.numbers):
             left = self._left(i)
             self._follow_path(self.literals[i])
+            # A time of day is one token, so that its hours are not taken for a step.
             if _CLOCK_TOKEN.match(token):
                 continue
+            # Open MPI tags lines with [job,rank]<stdout>: the second number is the rank.
             if i == 1 and _MPI_RANK.match(self.literals[2]):
                 self._add(Field("rank", "rank", "rank", 1))
                 continue
@@ -184,6 +189,7 @@ class _LineParse:
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
 
     def _add(self, field: Field) -> None:
+        # The first of a key: `loss: 2.5 (2.7)` and tables of means repeat it behind.
         if any(f.key == field.key and f.kind == field.kind for f in self.result):
             return
         self.result.append(field)
@@ -219,10 +225,12 @@ class _LineParse:
         unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
         suffix = unit[1] if unit is not None else ""
         attached = not self.literals[i + 1].startswith(" ")
+        # `epoch 12%` is how much of it is done.
         if found.kind in ("step", "epoch") and self.literals[i + 1].lstrip(" ").startswith("%"):
             return None
         factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
         name = found.name
+        # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
         if name == "loss" and "train" not in full and self._in_held_out(i):
             name = "val_loss"
         shown = full if name == found.name else f"held-out {full}"
@@ -240,6 +248,7 @@ class _LineParse:
             around = meaning(self.path[-1])
             if around is not None and around.name in ("grad_norm", "lr"):
                 return around, normalise(self.path[-1])
+        # `train 2.5` is a loss, `train 3` may be a count.
         if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
             found = bare_split(key)
         if found is None:
@@ -250,6 +259,7 @@ class _LineParse:
 
     def _in_held_out(self, i: int) -> bool:
         """Whether the line says that it is about validation, before this number."""
+        # Each piece once per line, however many losses the line has.
         for text in self.literals[self.num_searched : i + 1]:
             words = (w.replace("_", " ") for w in _WORD_VALUE.findall(text))
             self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
@@ -284,6 +294,7 @@ class _LineParse:
 
     def _unnamed(self, left: str, i: int) -> Field | None:
         """Keep a whole number that may count the records."""
+        # Longer ones are time stamps, seeds and ids.
         if not self.numbers[i].replace(",", "").isdecimal() or len(self.numbers[i]) > 12:
             return None
         following = self.literals[i + 1]
@@ -298,6 +309,7 @@ class _LineParse:
                 key = PROGRESS_BAR
             return Field("counter", key, "counter", i, 1.0, 3)
         seen = any(f.name in ("loss", "val_loss") for f in self.result)
+        # What counts a record is printed in front of its loss.
         if seen or self.num_leads >= _MAX_LEADS or left.rstrip()[-1:] == "/":
             return None
         self.num_leads += 1
@@ -341,5 +353,6 @@ def _factor(found: Meaning, key: str, suffix: str) -> float:
     factor = UNIT_FACTORS.get(suffix, 1.0)
     if found.name == "step_time_s":
         return unit_scale(key) * factor if factor != 1.0 or suffix else unit_scale(key)
+    # `12K` of a loss or a norm is no thousandfold: the letter is a unit of another kind there.
     counts = found.kind == "step" or found.name in ("tokens_seen", "samples_seen")
     return factor if counts and factor >= 1e3 and suffix != "h" else 1.0

@@ -250,7 +250,9 @@ def meaning(key: str) -> Meaning | None:
     words = text.split()
     if not words or len(text) > 60:
         return None
+    # Leading words are dropped, not trailing ones: names qualify in front (`completed step`).
     for start in range(min(len(words), 5)):
+        # `best loss` is not the loss of this step, whatever stands in front of it.
         if start and words[start - 1] in _NO_MEASUREMENT:
             break
         found = _exact(" ".join(words[start:]))
@@ -258,6 +260,7 @@ def meaning(key: str) -> Meaning | None:
             continue
         if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
             break
+        # `cls loss` is known by its last word only: the others say whether it is a part.
         if start and found.name == "loss":
             return _guessed_loss(text)
         if start and words[-1] in _VAGUE and len(words) - start == 1:
@@ -282,6 +285,7 @@ def meaning(key: str) -> Meaning | None:
 def _exact(text: str) -> Meaning | None:
     text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
+        # From there on the names are short or count batches of an epoch.
         doubt = 0 if STEP_KEYS.index(text) < STEP_KEYS.index("up.") else 1
         return Meaning("step", text, doubt)
     if text in _EPOCH_KEYS:
@@ -310,6 +314,7 @@ def _guessed_loss(text: str) -> Meaning | None:
         known = mean or plain or words[-1] in losses
         if not known or not (_SIDE | _PARTS).isdisjoint(words):
             return Meaning("signal", "loss", 5)
+        # A loss of this record goes before a running mean, one that says train before all others.
         return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
     if _L_WORD.fullmatch(text):
         return Meaning("signal", "loss", _STAGE - 1)

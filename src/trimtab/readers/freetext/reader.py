@@ -28,6 +28,7 @@ _ANY_LOSS = (
     rb" :=\t]{1,9}\d*\.\d"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
+# Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
 _NOISY_LINES = 100
@@ -57,6 +58,7 @@ class TextReader:
             return self.sureness if re.search(self.pattern, sample.windows) else 0.0
         if re.search(_ANY_LOSS, sample.windows) or re.search(_ANY_HEADER, sample.windows):
             return 0.22
+        # Just above MIN_CONFIDENCE: any reader that knows the format goes before it.
         return 0.22 if sample.contains(_ANY_LOSS) else 0.0
 
     def read(self, path: Path) -> RunRecord:
@@ -86,6 +88,7 @@ class TextReader:
 def _pieces(lines: Iterable[str]) -> Iterator[str]:
     """Yield what a terminal showed one after the other where backspaces redraw a line."""
     for line in lines:
+        # "\b" is the backspace here, not a word boundary: the string is not raw.
         yield from re.split("\b+", line) if "\b" in line else (line,)
 
 
@@ -104,4 +107,5 @@ def _noise(warnings: Mapping[str, int], num_rows: int) -> list[str]:
 def _has_decimal_commas(text: str) -> bool:
     """Whether fractions are written with a comma."""
     commas = len(_DECIMAL_COMMA.findall(text))
+    # Lists and thousands have commas anywhere; where fractions have them, points are rare.
     return commas >= 3 and commas > 2 * len(_DECIMAL_POINT.findall(text))

@@ -96,6 +96,7 @@ class _Draft:
         builder = RecordBuilder(source, format_name, axis=self.position.axis)
         _add_all(builder, *self._merged())
         builder.keys.update(self.keys)
+        # A trainer known by name needs no note on how it was read, unless a key was guessed.
         if not known_format or self.doubt > 2:
             builder.notes.append(self._how())
         builder.notes.extend(self.notes)
@@ -129,6 +130,7 @@ class _Draft:
             return steps, self.signals
         added.sort(key=lambda item: item[0])
         order = np.searchsorted(lines, [a[0] for a in added], side="left")
+        # Each row put in moves those behind it by one.
         at = order + np.arange(len(added))
         num = len(steps) + len(added)
         main = np.ones(num, dtype=np.bool_)
@@ -194,7 +196,9 @@ class _Draft:
             following = place[row + 1] if row + 1 < len(place) else np.inf
             step = float(own[i]) if own is not None and np.isfinite(own[i]) else float(last)
             ahead = following if following > last else np.inf
+            # A step outside those of the rows around it counts something else.
             if step >= last and step <= ahead and np.isfinite(step):
+                # Behind the training row of the same step, which is printed on the next line.
                 line = int(side.lines[i]) + (step == following)
                 result.append((line, step, name, float(column.values[i])))
             elif row >= 0:
@@ -218,6 +222,7 @@ class _Draft:
             for shift in range(-_REACH, _REACH + 1):
                 row = np.clip(where + shift, 0, num - 1)
                 target = np.where((target < 0) & (place[row] == own), row, target)
+        # Without a step, values are laid in by place only where there is about one for each row.
         elif len(values) > 1.5 * num or len(values) < 0.5 * num or where[0] < 0:
             behind = where + 1
             if len(values) > 1.5 * num or len(values) < 0.5 * num or behind[-1] >= num:
@@ -320,6 +325,7 @@ def _refusal(draft: _Draft) -> str:
     loss = draft.rows.columns["signal", draft.key]
     if num < _MIN_ROWS:
         return f"only {counted(num, 'line')} with a training loss"
+    # Any prose may name a loss a few times; without a step there must be more of it.
     if axis == "row" and num < _MIN_ROWS_BY_PLACE:
         return f"only {counted(num, 'line')} with a training loss and none with a step"
     if num < _MIN_REPEATS * draft.rows.num_skeletons and (

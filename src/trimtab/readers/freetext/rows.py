@@ -96,6 +96,7 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
 
     def merit(key: str) -> tuple[int, bool, bool, int]:
         stepless = 2 * with_step[key] < counts[key]
+        # `_is_flat` gathers columns, so it is asked only where there is a choice.
         return doubts[key], stepless, len(frequent) > 1 and _is_flat(shapes, key), -counts[key]
 
     best = min(frequent, key=merit)
@@ -116,6 +117,7 @@ def one_rank(rows: TextRows, loss: Column) -> TextRows:
         known = column.present
         ranks = np.unique(column.values[known])
         ranks = ranks[np.isfinite(ranks)]
+        # As many numbers as rows are counts of rows, not ranks.
         if len(ranks) < 2 or len(ranks) > rows.num / 2:
             continue
         here = next((r for r in ranks.tolist() if _computes(loss, column, r)), float(ranks[0]))
@@ -140,4 +142,5 @@ def _labels(rows: TextRows) -> list[tuple[Field, Column]]:
 
 def _computes(loss: Column, rank: Column, number: float) -> bool:
     values = loss.values[loss.present & (rank.values == number)]
+    # With pipeline parallelism only the last stage has the loss; the others print -1 or 0.
     return len(values) > 0 and not (np.all(values == -1.0) or np.all(values == 0.0))

@@ -29,7 +29,10 @@ from trimtab.readers.freetext.keys import Meaning, is_held_out
 __all__ = ["Shape", "Shapes"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+# tqdm's bar: its fill is noise, and its length differs from terminal to terminal.
 _BAR = re.compile(r"\|[^|\w]*\|(?=\s*[\d?])")
+# Box drawing of rich tables, full-width punctuation of Chinese logs, the minus sign, hard blanks,
+# and the blocks that bars are drawn with.
 _GLYPHS = str.maketrans(
     {"│": "|", "┃": "|", "║": "|", "\uff1a": ":", "\u2212": "-", "\xa0": " ", "\u202f": " "}
     | {"\uff0c": ",", "\uff1b": ";", "\uff08": "(", "\uff09": ")", "\u3002": "."}
@@ -51,6 +54,8 @@ _HEADER_PATIENCE = 2_000
 
 _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
+_MAX_COMPILED = 400
+"""Most parts of a line for which one is compiled: that takes a millisecond for each ten."""
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
 _MAX_WARNINGS = 1_000
@@ -88,7 +93,7 @@ class _Plan:
         """Make `fast`: an expression for just these lines, twice as fast as taking them apart."""
         # only for numbers in the order of the line, with text between all of them
         wanted = [place for place, _ in self.places if place >= 0]
-        if wanted != sorted(wanted) or not all(skeleton[1:-1]):
+        if wanted != sorted(wanted) or not all(skeleton[1:-1]) or len(skeleton) > _MAX_COMPILED:
             return
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
@@ -144,12 +149,14 @@ class Shapes:
             # a line this long is a dump of data, and costly to split
             if len(line) > _MAX_LINE_LENGTH:
                 continue
+            # Columns padded to a terminal's width; only long lines are worth the search.
             if len(line) > _LONG_LINE_LENGTH:
                 line = _GAP.sub("    ", line)
             if self._below is not None:
                 line = self._under_heading(line)
             if self._header is not None and self._see_row(line, number):
                 continue
+            # `split` with one group: text and numbers alternate, the text at even places.
             parts = split(line)
             if len(parts) == 1:
                 self._see_words(line)
@@ -165,6 +172,7 @@ class Shapes:
             if plan is not None:
                 _put(plan, [parts[p] for p, _ in plan.places if p >= 0], number, self._number)
                 plan.num_slow += 1
+                # Again at each multiple: two wordings may take turns.
                 if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
@@ -179,6 +187,7 @@ class Shapes:
         Say whether.
         """
         last = [s for s in self.shapes.values() if s.lines and s.lines[-1] == self.num_lines]
+        # A shape that occurs before is a whole line, however short.
         if not last or len(last[0].lines) > 1:
             return False
         shape = last[0]
@@ -235,6 +244,7 @@ class Shapes:
         heading = _HEADING.fullmatch(line) if len(line) <= _MAX_HEADING_LENGTH else None
         if heading is not None and is_held_out(heading[2]):
             self._below = len(heading[1])
+        # Two cheap searches: without a loss among its names no table is of use here.
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
         if header is not None:
             self._header, self._since_header = header, 0

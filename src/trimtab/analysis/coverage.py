@@ -1,0 +1,138 @@
+"""Which steps of a guarded run were judged, and which were not: every claim of health rests on it.
+
+A guard journals a `fault` where one of its parts fails, and `rearmed`, with the steps that were not
+judged meanwhile, where the part works again. What was killed in between, or ended so, shows a
+fault that nothing follows.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trimtab.chronicle.journal import Event
+from trimtab.text import plain
+
+__all__ = ["Coverage", "Gap", "coverage_of", "joined"]
+
+Gap = tuple[int, int, str]
+"""First step, last step, why they were not judged."""
+
+_JUDGING = ("record", "rows", "judge")
+"""Parts without which a step is not judged, or what it was judged on is lost."""
+_MOST_SAID = 3
+"""Ranges that a sentence names; the rest is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coverage:
+    """What of a run was judged."""
+
+    steps: int
+    """Steps of its final lineage."""
+    gaps: tuple[Gap, ...] = ()
+    """Ranges of steps that were not judged, in order."""
+    degraded: str = ""
+    """What is degraded, since when and why; empty where nothing is."""
+
+    @property
+    def judged_steps(self) -> int:
+        """Steps that were judged."""
+        return max(self.steps - sum(last - first + 1 for first, last, _ in self.gaps), 0)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all steps were judged, and the next one will be."""
+        return not (self.gaps or self.degraded)
+
+    def text(self) -> str:
+        """Return it as a clause; empty where all steps were judged and nothing is degraded."""
+        parts: list[str] = []
+        if self.gaps:
+            said = ", ".join(
+                f"{first}-{last} ({plain(why)})" if last > first else f"{first} ({plain(why)})"
+                for first, last, why in self.gaps[:_MOST_SAID]
+            )
+            more = len(self.gaps) - _MOST_SAID
+            said += f" and {more} more" if more > 0 else ""
+            parts.append(f"judged {self.judged_steps} of {self.steps} steps; not judged: {said}")
+        if self.degraded:
+            parts.append(f"degraded: {plain(self.degraded)}")
+        return "; ".join(parts)
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `verdict.json` and `inspect --json` hold as `judged`."""
+        return {
+            "steps": self.judged_steps,
+            "of": self.steps,
+            "not_judged": [
+                {"from": first, "to": last, "why": why} for first, last, why in self.gaps
+            ],
+        }
+
+
+def joined(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Return ranges in order, those of one reason that touch or overlap as one."""
+    found: list[Gap] = []
+    for first, last, why in sorted(gaps):
+        if found and found[-1][2] == why and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]), why)
+        elif found and first <= found[-1][1]:  # named already, for another reason
+            if last > found[-1][1]:
+                found.append((found[-1][1] + 1, last, why))
+        else:
+            found.append((first, last, why))
+    return tuple(found)
+
+
+def coverage_of(events: Sequence[Event], last_step: int) -> Coverage:
+    """Return what of a guarded run was judged, by its journal.
+
+    Args:
+        events: Its journal.
+        last_step: Last step of its final lineage that is recorded.
+    """
+    gaps: list[Gap] = []
+    open_faults: dict[str, tuple[int, str]] = {}
+    latest = 0
+    for event in events:
+        d, where = event.data, str(event.data.get("where"))
+        if event.event == "fault" and where in _JUDGING:
+            why = str(d.get("why") or d.get("error") or "a fault of trimtab's own")
+            open_faults.setdefault(where, (event.step, why))
+        elif event.event == "rearmed":
+            open_faults.pop(where, None)
+            gaps += _ranges(d.get("not_judged"))
+        elif event.event == "resume":
+            gaps += _never_over(open_faults, latest)
+            open_faults = {}
+        elif event.event == "attempt" and isinstance(d.get("parent_step"), int):
+            # what was done after that step is done again
+            parent_step = int(d["parent_step"])
+            gaps = [(a, min(b, parent_step), why) for a, b, why in gaps if a <= parent_step]
+        elif event.event == "end" and isinstance(d.get("judged"), Mapping):
+            gaps = _ranges(d["judged"].get("not_judged"))
+        latest = max(latest, event.step)
+    gaps += _never_over(open_faults, last_step)
+    degraded = "; ".join(
+        f"{part} since step {step} ({why})" for part, (step, why) in open_faults.items()
+    )
+    return Coverage(steps=last_step, gaps=joined(gaps), degraded=degraded)
+
+
+def _never_over(open_faults: Mapping[str, tuple[int, str]], last_step: int) -> list[Gap]:
+    """Return what was not judged under faults that nothing ended; lost rows have no record."""
+    return [
+        (step, last_step, why)
+        for part, (step, why) in open_faults.items()
+        if part != "rows" and step <= last_step
+    ]
+
+
+def _ranges(told: object) -> list[Gap]:
+    """Return ranges as journalled; what no guard writes is left out."""
+    found: list[Gap] = []
+    for entry in told if isinstance(told, list) else ():
+        if isinstance(entry, Mapping):
+            first, last = entry.get("from"), entry.get("to")
+            if isinstance(first, int) and isinstance(last, int):
+                found.append((first, last, str(entry.get("why", ""))))
+    return found
