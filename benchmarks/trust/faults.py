@@ -259,7 +259,7 @@ class _Watched:
             seen.tried.add((event, int(data["step"])))
             append(self, event, **data)
 
-        Judge.update = counted  # type: ignore[method-assign,assignment]
+        Judge.update = counted  # type: ignore[method-assign]
         Judge.update_rows = counted_many  # type: ignore[method-assign]
         Journal.append = tried  # type: ignore[method-assign]
 
