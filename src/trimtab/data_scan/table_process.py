@@ -17,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-import trimtab
 from trimtab.errors import ReadError
 
 __all__ = ["TableBlock", "TableLimits", "limits_of", "read_blocks"]
@@ -70,7 +69,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.owner = os.getpid()
-        package = str(Path(trimtab.__file__).parents[1])
+        package = str(Path(__file__).parents[2])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
         self._process = subprocess.Popen(
             # -P: no module is taken from the working directory, which may hold the data.
