@@ -104,12 +104,14 @@ accept: $(READY)  ## every scenario of the acceptance table without and with the
 	$(call say,Acceptance: scenarios with planted faults$(,) sound runs and benign spikes.)
 	@$(PY) -m benchmarks accept --jobs $(JOBS) $(if $(SEEDS),--seeds '$(SEEDS)')
 
-fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; the readers, guided by coverage (RUNS=N); then runs killed at random moments (KILLS=N)
+fuzz: $(READY)  ## the property tests again, with fresh seeds and more examples; the readers, guided by coverage (RUNS=N); every other parser (RUNS=N of each, resumed by the next call); then runs killed at random moments (KILLS=N)
 	$(call say,Fuzz: property tests with random seeds; a failure prints how to repeat it.)
 	@$(PY) -m pytest -m hypothesis --hypothesis-profile=fuzz || { rc=$$?; [ $$rc = 5 ] && echo 'no property tests yet' || exit $$rc; }
 	$(call say,Fuzz: the readers$(,) guided by coverage; an input that breaks one is written here.)
 	@$(PY) -c 'import atheris' 2>/dev/null || $(PIP) 'atheris>=3.0'
 	@$(PY) tools/fuzz.py --runs $(RUNS)
+	$(call say,Fuzz: data$(,) configs$(,) checkpoints$(,) journals$(,) pages and preflight in limited processes; it goes on where it ended.)
+	@$(PY) -m benchmarks fuzz all --num $(RUNS) --jobs $(JOBS) --out runs/fuzz.json
 	$(call say,Fuzz: $(KILLS) kills of guarded runs$(,) at random moments and in mid-write; they must end as if unbroken.)
 	@KILLS=$(KILLS) KILLS_SEED=$$RANDOM $(PY) -m pytest -m slow tests/guard/test_kills.py -rP
 

@@ -165,7 +165,7 @@ def damage_json(text: str, rng: random.Random, others: Sequence[bytes] = ()) -> 
         row = rng.randrange(len(lines)) if lines else 0
         try:
             tree = json.loads(text if whole else lines[row])
-        except ValueError:
+        except (ValueError, RecursionError):  # an earlier damage left it so
             break
         made = _written(_changed(tree, rng), rng)
         if whole:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.data_scan.data import CLEAN, scan_one, tokens, write_jsonl
-from trimtab.data_scan import read_text, scan
+from trimtab.data_scan import ScanSettings, read_text, scan
 from trimtab.data_scan.state import load_state, save_state
 from trimtab.errors import ReadError
 
@@ -122,7 +122,7 @@ def test_a_damaged_state_is_refused(tmp_path: Path, spoil: str) -> None:
     data = write_jsonl(tmp_path / "d.jsonl", CLEAN[:5])
     path = tmp_path / "state.npz"
     stat = data.stat()
-    of = ["ScanSettings", [[str(data), stat.st_size, stat.st_mtime_ns]]]
+    of = [repr(ScanSettings()), [[str(data), stat.st_size, stat.st_mtime_ns]]]
     save_state(path, {"schema": 2, "accounts": [{}], "of": of})
     raw = path.read_bytes()
     if spoil == "bomb":

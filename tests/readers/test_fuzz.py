@@ -75,3 +75,17 @@ def test_an_error_cuts_names_that_are_none(tmp_path: Path) -> None:
     ((_, error),) = read_each(path)
     assert isinstance(error, ReadError)
     assert len(str(error)) < 500
+
+
+@pytest.mark.parametrize("name", ["step", "loss"])
+@pytest.mark.parametrize("value", [f'"{"9" * 16_000}"', f"[{'1, ' * 5000}1]", "9" * 4000 + "0.5x"])
+def test_an_error_of_a_run_directory_cuts_values_that_are_none(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    (tmp_path / "signals").mkdir()
+    other = "loss" if name == "step" else "step"
+    line = f'{{"{name}": {value}, "{other}": 1}}\n'
+    good = '{"step": 0, "loss": 2.0}\n'
+    (tmp_path / "signals" / "0.0.jsonl").write_text(good + line + good)
+    for _, outcome in read_each(tmp_path):
+        assert not isinstance(outcome, ReadError) or len(str(outcome)) < 500

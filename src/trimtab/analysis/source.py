@@ -183,7 +183,7 @@ def _bad_end(directory: RunDirectory) -> str:
     """Return why a guarded process gave its run up, in words; empty where it did not."""
     try:
         told = json.loads(directory.verdict.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return ""
     if not isinstance(told, dict) or told.get("state") != "given-up":
         return ""

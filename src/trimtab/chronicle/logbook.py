@@ -80,7 +80,7 @@ def _one_per_incident(events: Iterable[Event]) -> list[Event]:
         if event.event != "incident" or not known:
             shown.append(event)
             continue
-        key = (plain(event.data.get("kind")), float(onset or 0.0))
+        key = (plain(event.data.get("kind")), onset or 0.0)
         at = opened.get(key)
         before = shown[at] if at is not None else None
         explains = event.data.get("state") == "explained"
@@ -242,7 +242,7 @@ def event_lines(event: Event) -> Iterator[str]:
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
     elif event.event == "dismiss":
-        onset = f"the {_md(words(d.get('kind')))} of {number(d.get('onset'))}"
+        onset = f"the {_md(words(d.get('kind')))} of {_md(number(d.get('onset')))}"
         said = f"no longer dismissed: {onset}" if d.get("undo") else f"dismissed: {onset}"
         yield f"{at} {said}" + _because(d.get("why"))
     elif event.event == "note":
@@ -257,7 +257,7 @@ def _incident(at: str, d: Mapping[str, object]) -> Iterator[str]:
     severity = f"{_md(d['severity'])}: " if d.get("severity") else ""
     yield f"{at} {severity}{headline}"
     if d.get("precursor") is not None:
-        yield f"  - first sign at {number(d['precursor'])}"
+        yield f"  - first sign at {_md(number(d['precursor']))}"
     for cause in _several(d.get("causes")):
         if isinstance(cause, Mapping):
             confidence = cause.get("confidence")

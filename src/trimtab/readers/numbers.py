@@ -94,4 +94,5 @@ def parse_step(value: object) -> float | None:
 
 
 def _bad(value: object) -> float:
-    raise BadNumberError(repr(value))
+    shown = repr(value)
+    raise BadNumberError(shown if len(shown) <= 120 else f"{shown[:60]}...")

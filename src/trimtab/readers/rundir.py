@@ -167,7 +167,7 @@ def _read_samples(file: Path, builder: RecordBuilder) -> int:
         step = data.pop("step", None)
         if not isinstance(step, int | float):
             raise ReadError(
-                f"{file}:{number}: step is {step!r}, expected a number; correct the line"
+                f"{file}:{number}: step is {repr(step)[:60]}, expected a number; correct the line"
             )
         place = _finite(step)
         if place is None:
