@@ -121,6 +121,7 @@ class Sample:
                     chunk = stream.read1(_CHUNK_SIZE_BYTES)
                     if not chunk:
                         break
+                    # Ever rarer, since searches run over all parts.
                     if i & (i - 1) == 0:  # 1, 2, 4, 8 ... MiB
                         parts.append(chunk[:_WINDOW_SIZE_BYTES])
             except CUT_STREAM:
@@ -148,6 +149,7 @@ class Sample:
                 while chunk := stream.read1(_CHUNK_SIZE_BYTES):
                     if expression.search(tail + chunk) is not None:
                         return True
+                    # A match may lie across two chunks.
                     tail = chunk[-4096:]
             except CUT_STREAM:
                 return False
@@ -174,6 +176,7 @@ def take_sample(path: Path) -> Sample:
         parts: list[bytes] = []
         size = 0
         try:
+            # One byte more than the sample shows whether that was the whole file.
             while size <= SAMPLE_SIZE_BYTES and (
                 part := stream.read1(SAMPLE_SIZE_BYTES + 1 - size)
             ):
@@ -230,6 +233,7 @@ class _Disk(io.FileIO):
 
 
 def _open_at_once(path: str, flags: int) -> int:
+    # A pipe that was put in the place of the file since it was checked would block the open.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -340,6 +344,7 @@ class TextLines:
             except CUT_STREAM:
                 self.cut = True
             finally:
+                # Closing the wrapper would close the stream, which its owner closes.
                 text.detach()
             self.torn = not line.endswith("\n")
 
@@ -359,6 +364,7 @@ class TextLines:
             try:
                 while chunk := text.read(_CHUNK_SIZE_BYTES):
                     block = (rest + chunk).split("\n")
+                    # The last piece may be half a line.
                     rest = block.pop()
                     yield block
             finally:
