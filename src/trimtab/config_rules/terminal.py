@@ -58,6 +58,7 @@ def render_config(
         width: Columns of the terminal.
     """
     rows: list[RenderableType] = [_headline(settings, params), Text("")]
+    # What was not read is shown always: silence about it would look like a sound config.
     shown = [f for f in findings if everything or f.severity != "info" or f.rule == "READ"]
     rows.append(render_findings(shown, width))
     quiet = [f for f in findings if f not in shown]

@@ -18,6 +18,7 @@ __all__ = ["CAUSES", "CAUSE_BY_ID", "UNKNOWN", "CauseEntry"]
 UNKNOWN = "unknown"
 
 
+# A slow step or a full disk has none of these causes, however common they are otherwise.
 _NOT_LOSS = EvidenceRule(
     "another-kind", e.other_kind(*e.STATE_KINDS), -5.0, "the loss and the gradients show nothing"
 )
@@ -51,6 +52,7 @@ CAUSES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
             EvidenceRule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
+            # e^4 = 55: an experiment outweighs any single sign in the log.
             EvidenceRule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
             EvidenceRule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
             EvidenceRule(
@@ -60,6 +62,7 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "it was sound until the learning rate in force rose {f.lr_jump:.3g} x",
             ),
             EvidenceRule("short", e.short_and_over, -0.8, say.SHORT),
+            # The rate was the same there, and the run went well.
             EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
             EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
             EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
@@ -177,6 +180,7 @@ CAUSES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule(
                 "fp16-run",
+                # The prior is over runs of all formats; in fp16 this cause is likelier.
                 lambda f: e.yes(f.has_loss_scale),
                 1.0,
                 "the run is fp16, and this log does not separate its range from its dynamics",
@@ -306,6 +310,7 @@ CAUSES: tuple[CauseEntry, ...] = (
                 1.7,
                 "{f.nonfinite_first} not finite although the row before was as usual",
             ),
+            # Deterministic software fails again: what differs between equal runs is the machine.
             EvidenceRule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
             EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"

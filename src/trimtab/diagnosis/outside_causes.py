@@ -12,6 +12,7 @@ __all__ = ["OUTSIDE"]
 
 
 def _only_for(*kinds: str) -> EvidenceRule:
+    # e^-6 is 1/400: a prior of 0.02 falls below the 1 % under which a cause is not listed.
     return EvidenceRule(
         "another-kind", e.other_kind(*kinds), -6.0, "it explains no incident of this kind"
     )

@@ -11,6 +11,8 @@ PLAIN: tuple[CauseEntry, ...] = (
         id="never-finite",
         title="never finite: number format, initialization, first batch or a kernel",
         modes=("F06", "F18", "F30"),
+        # Rare, so that other incidents lose nothing to it: the sign lifts it by e^12 = 160,000,
+        # above every other cause.
         prior=0.002,
         rules=(
             EvidenceRule(

@@ -110,6 +110,7 @@ def _workspace(out: Path) -> Path:
         ):
             raise ConfigError(f"{folder}: holds files that are no demo; choose another --out")
     try:
+        # Of a demo that was broken off: `_made_by_demo` has been asked above.
         if work.exists():
             shutil.rmtree(work)
         work.mkdir(parents=True)
@@ -155,6 +156,7 @@ def _run_one(
     console.rule(f"{scenario.name}: {scenario.title}", align="left")
     twin = healthy_twin(scenario)
     healthy = get_scenario("healthy")
+    # Scenarios with the same settings share one twin, a third of each one's runs.
     key = healthy if training_settings(twin) == training_settings(healthy) else twin
     if key not in twins:
         twins[key] = run_unguarded(key, seed, text, on_step=_progress("healthy   "))

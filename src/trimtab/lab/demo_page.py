@@ -140,6 +140,7 @@ def _distance(run: LabResult) -> str:
         return "in divergence"
     share = abs(run.ratio - 1)
     if share < 5e-5:
+        # 0.005 % is half of the last digit with which the table shows a ratio.
         return "level with"
     return f"{share:.{1 if share >= 0.0095 else 2}%} {'above' if run.ratio > 1 else 'below'}"
 
@@ -267,10 +268,12 @@ def _near(o: ScenarioOutcome) -> tuple[float, float]:
     """Return the steps around the fault and everything that the guard did about it at first."""
     low, high = step_range(o.account.record)
     deeds = timeline_bars(o.account.events)
+    # Later cases may lie far from the first, and the picture would shrink to the whole run.
     first_case = next((i + 1 for i, d in enumerate(deeds) if d.kind == "checked"), len(deeds))
     steps = [v for d in deeds[:first_case] for v in (d.first, d.last)]
     if o.scenario.fault_step is not None:
         steps += [float(o.scenario.fault_step), o.scenario.fault_step + 20.0]
+    # Nothing went wrong and nothing was done: the end is what can be compared.
     if not steps:
         return high - 0.2 * (high - low), high
     margin = 0.2 * (max(steps) - min(steps))

@@ -189,6 +189,7 @@ def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _slope(widths: Sequence[int], values: Sequence[float]) -> float:
+    # Zero has no logarithm: a layer that does not move has no slope, and passes.
     if not all(0 < v < math.inf for v in values):
         return math.nan
     return float(np.polyfit(np.log(widths), np.log(values), 1)[0])
@@ -198,6 +199,7 @@ def _judge(
     slope: Mapping[str, float], change: Mapping[str, tuple[float, ...]]
 ) -> list[ConfigFinding]:
     wild = [n for n, values in change.items() if not all(map(math.isfinite, values))]
+    # Only upwards: a change that shrinks with the width is safe, if slow. NaN passes no comparison.
     steep = {n: s for n, s in slope.items() if s > LIMIT}
     if not steep and not wild:
         return []

@@ -78,6 +78,7 @@ def judge_groups(anatomy: Anatomy, optimizer: torch.optim.Optimizer) -> Iterator
     matrices = [
         p for p in anatomy.of("matrix", "residual output", "head") if p.parameter.requires_grad
     ]
+    # The most common value, since no absolute one is right for every run.
     usual = Counter(decay[p.name] for p in matrices if p.name in decay).most_common(1)
     odd = [p for p in matrices if p.name in decay and usual and decay[p.name] != usual[0][0]]
     if odd:
@@ -117,6 +118,7 @@ def _judge_membership(
             values={"tensors": twice, "tied": [list(n) for n in anatomy.tied]},
             instead="each parameter once; group tied weights by id(), not by name",
         )
+    # A wrapper, a cast or sharding exchanges parameters: the old ones are updated for nothing.
     foreign = len(held) - len(decay)
     if foreign > 0:
         yield found(
@@ -160,6 +162,7 @@ def state_types(optimizer: torch.optim.Optimizer) -> dict[str, str]:
 
 def _note(state: Mapping[str, object], types: dict[str, set[str]]) -> None:
     for name, value in state.items():
+        # Single numbers are counts of steps, which are fp32 in any optimizer.
         if isinstance(value, Tensor) and local(value).numel() > 1:
             types.setdefault(name, set()).add(
                 _FLOATS.get(str(value.dtype), str(value.dtype).removeprefix("torch."))

@@ -147,6 +147,7 @@ def _train(
         first = value if step == 1 else first
         if on_step is not None:
             on_step(step, value)
+        # Before the update, which would only spread it.
         if not math.isfinite(value):
             return first, (step, value)
         optimizer.zero_grad(set_to_none=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 __all__ = ["DIALECTS", "REMEDY_FLAGS", "TEST_FLAGS", "TRAPS"]
 
 DIALECTS: tuple[tuple[str, str], ...] = (
+    # Longer names first: "megatron" and "deepspeed" are both part of this one.
     ("megatron-deepspeed", "megatron-deepspeed"),
     ("megatron", "megatron"),
     ("nemo", "nemo"),
@@ -22,6 +23,7 @@ DIALECTS: tuple[tuple[str, str], ...] = (
     ("metaseq", "metaseq"),
     ("fairseq", "metaseq"),
     ("torchtitan", "torchtitan"),
+    # A framework of its own, with other names: OLMo's flags would fail there.
     ("olmo-core", ""),
     ("olmo", "olmo"),
     ("nanogpt", "nanogpt"),
@@ -33,6 +35,7 @@ empty: none known."""
 _MEGATRON: Mapping[str, str] = {
     "roll-back": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",
     "roll-back-further": "--load CHECKPOINTS --ckpt-step {to_step:.0f}",
+    # Without the override the checkpoint's rate stays in force, or the launch is refused.
     "lower-lr": "--override-opt_param-scheduler --lr {lr:.4g}",
     "restore-lr": "--override-opt_param-scheduler --lr {lr:.4g}",
     "skip-data": "--iterations-to-skip $(seq {first_step:.0f} {last_step:.0f})",
@@ -46,6 +49,7 @@ _MEGATRON: Mapping[str, str] = {
 }
 _DEEPSPEED_FORK: Mapping[str, str] = {
     **_MEGATRON,
+    # The fork has no option for a step: it loads what `latest` names.
     "roll-back": "--load CHECKPOINTS",
     "roll-back-further": "--load CHECKPOINTS",
     "lower-lr": "--override-lr-scheduler --lr {lr:.4g}",

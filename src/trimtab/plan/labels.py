@@ -81,9 +81,11 @@ def label_change(before: StepWindow, after: StepWindow) -> ChangeLabel:
         "grad norm": (_median(before.norms), _median(after.norms)),
         "alarms": (float(before.alarms), float(after.alarms)),
     }
+    # Fewer say nothing about a spread.
     if min(len(before.losses), len(after.losses)) < 8:
         none: dict[str, Label] = dict.fromkeys(METRICS, "unclear")
         return ChangeLabel(overall="unclear", metrics=none, figures=figures)
+    # Finite losses alone would make a run that ended in NaN look calm.
     broke = len(after.losses) - len(b), len(before.losses) - len(a)
     metrics: dict[str, Label] = {
         "loss": _of_loss(a, b) if broke[0] == broke[1] else _sign(broke[0] - broke[1]),
@@ -94,6 +96,7 @@ def label_change(before: StepWindow, after: StepWindow) -> ChangeLabel:
     said = list(metrics.values())
     worse, better = said.count("worse"), said.count("better")
     overall: Label = "unclear"
+    # Worse goes first: a change that helps in one thing and harms the loss is not kept.
     if metrics["loss"] == "worse" or worse >= 2:
         overall = "worse"
     elif metrics["loss"] == "better" or (not worse and better >= 2):
@@ -106,6 +109,7 @@ def _of_loss(a: Sequence[float], b: Sequence[float]) -> Label:
         return "unclear"
     error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
     difference = _mean(b) - _mean(a)
+    # Both: with many steps a difference of no use is significant.
     if abs(difference) <= max(3 * error, _LOSS_SHARE * abs(_mean(a))):
         return "unclear"
     return _sign(difference)

@@ -125,6 +125,7 @@ class Sample:
                     chunk = stream.read1(_CHUNK_SIZE_BYTES)
                     if not chunk:
                         break
+                    # Ever rarer, since searches run over all parts.
                     if i & (i - 1) == 0:  # 1, 2, 4, 8 ... MiB
                         parts.append(chunk[:_WINDOW_SIZE_BYTES])
             except CUT_STREAM:
@@ -153,6 +154,7 @@ class Sample:
                 while left > 0 and (chunk := stream.read1(_CHUNK_SIZE_BYTES)):
                     if expression.search(tail + chunk) is not None:
                         return True
+                    # A match may lie across two chunks.
                     tail = chunk[-4096:]
                     left -= len(chunk)
                     if time.monotonic() > end:
@@ -182,6 +184,7 @@ def take_sample(path: Path) -> Sample:
         parts: list[bytes] = []
         size = 0
         try:
+            # One byte more than the sample shows whether that was the whole file.
             while size <= SAMPLE_SIZE_BYTES and (
                 part := stream.read1(SAMPLE_SIZE_BYTES + 1 - size)
             ):
@@ -238,6 +241,7 @@ class _Disk(io.FileIO):
 
 
 def _open_at_once(path: str, flags: int) -> int:
+    # A pipe that was put in the place of the file since it was checked would block the open.
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -353,6 +357,7 @@ class TextLines:
             except CUT_STREAM:
                 self.cut = True
             finally:
+                # Closing the wrapper would close the stream, which its owner closes.
                 text.detach()
 
     def _rest_of(self, text: io.TextIOWrapper) -> str:
@@ -381,6 +386,7 @@ class TextLines:
             try:
                 while chunk := text.read(_CHUNK_SIZE_BYTES):
                     block = (rest + chunk).split("\n")
+                    # The last piece may be half a line.
                     rest = block.pop()
                     if block and (in_long or len(block[0]) > MAX_LINE_CHARS):
                         self.num_long += not in_long

@@ -46,6 +46,7 @@ class LongForm:
         name = next((by_name[k] for k in _NAME_KEYS if k in by_name), None)
         value = next((by_name[k] for k in _VALUE_KEYS if k in by_name), None)
         step = next((by_name[k] for k in _STEP_KEYS if k in by_name), None)
+        # A wide table may have a column `name` or `value`; one that is called loss decides.
         if name is None or value is None or any(signal_of_tag(k) == "loss" for k in by_name):
             return None
         context = next((by_name[k] for k in _CONTEXT_KEYS if k in by_name), None)
@@ -60,6 +61,7 @@ class LongForm:
             name = f"val/{name}"
         mine = self.series.setdefault(name, [])
         try:
+            # Without a step each series counts its own values.
             step = parse_step(row.get(self.step_key)) if self.step_key else float(len(mine))
         except BadNumberError:
             return
@@ -88,6 +90,7 @@ def series_of(part: object) -> StepValues | None:
     if len(pairs) < _MIN_PAIRS or widths not in ({2}, {3}):
         return None
     result: list[tuple[float, object]] = []
+    # The last two of two or three: TensorBoard's triples begin with the time.
     for *_, step, value in pairs:
         if not isinstance(step, int | float) or not isinstance(value, int | float | str | None):
             return None
@@ -102,6 +105,7 @@ def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
         return
     main = max(wanted, key=lambda k: (signal_of_tag(k) == "loss", might_be_loss(k), len(wanted[k])))
     rows: list[tuple[float, dict[str, object]]] = [(s, {main: v}) for s, v in wanted.pop(main)]
+    # The highest step so far: steps fall at a restart, and a search by halves needs them in order.
     reached = list(accumulate((step for step, _ in rows), max))
     waiting: dict[tuple[str, float], deque[object]] = {}
     for name, values in wanted.items():
@@ -109,6 +113,7 @@ def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
             waiting.setdefault((name, step), deque()).append(value)
     for step, row in rows:
         for name in wanted:
+            # A queue: after a restart a step has a second value, for its second row.
             queue = waiting.get((name, step))
             if queue:
                 row[name] = queue.popleft()

@@ -191,6 +191,7 @@ def _extend(
 
 
 def _union(steps: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    # Series logged together share their steps: comparing arrays costs less than sorting them again.
     longest = max(steps, key=len)
     others = [s for s in steps if len(s) and not np.array_equal(s, longest)]
     return np.unique(np.concatenate([longest, *others])) if others else longest

@@ -22,6 +22,7 @@ def batch_shares(run: Facts) -> RuleVerdict | None:
     found = run.setting("batch_samples")
     if batch is None or micro is None or found is None or found.origin != "stated":
         return None
+    # Others drop or pad what is left over.
     strict = _is_of(run, _DIVIDING)
     parts = {"micro-batch": micro}
     if strict and "deepspeed" in run.settings.framework and (steps := run.positive("grad_accum")):
@@ -56,6 +57,7 @@ def stages(run: Facts) -> RuleVerdict | None:
     layers, count = run.positive("layers"), run.positive("pipeline_parallel")
     if layers is None or count is None or layers % count == 0 or not _is_of(run, _STAGED):
         return None
+    # The config states how uneven stages are filled.
     if any(UNEVEN in note for note in run.settings.note):
         return None
     return RuleVerdict(
@@ -77,6 +79,7 @@ def positions(run: Facts) -> RuleVerdict | None:
     kind = run.text("position")
     relative = any(part in kind for part in ("rope", "rotary", "alibi", "none", "relative"))
     name = run.settings.framework.lower()
+    # Megatron-LM checks the lengths whatever the kind of positions.
     refused = name in ("megatron", "megatron-deepspeed") or (name == "nemo" and not relative)
     if not refused and "learned" not in kind:
         return None

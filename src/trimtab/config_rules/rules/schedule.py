@@ -104,6 +104,7 @@ def danger_zone(run: Facts) -> RuleVerdict | None:
             f"the first {zone:.0f} steps (3 × warm-up) are where runs diverge, and only"
             f" {zone / save:.2g} checkpoints fall there",
             {"zone_steps": zone, "save_steps": save},
+            # Sixteen saves within the zone: four times the number from which the rule is quiet.
             {"save_steps": max(1, round(zone / 16))},
         )
     return None

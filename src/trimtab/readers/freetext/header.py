@@ -38,6 +38,7 @@ class Header:
     def row(self, line: str) -> tuple[tuple[Field, ...], list[float]] | None:
         """Return the fields with a value and the values, None where the line is no row."""
         cells = _cells(line, self.delimiter)
+        # Wide numbers leave one blank between columns that the header sets apart by more.
         if len(cells) != self.num_cells and self.delimiter == "  ":
             cells = line.split()
         if len(cells) > self.num_cells and self.delimiter.isspace() and "%" in line:
@@ -55,6 +56,7 @@ class Header:
                 values.append(to_number(match[1]) * field.factor)
             elif cells[field.index].lower() not in _ABSENT:
                 return None
+        # Text below a table may have as many words as the header has names.
         has_loss = any(f.name in ("loss", "val_loss") for f in fields)
         return (tuple(fields), values) if has_loss else None
 
@@ -63,6 +65,7 @@ def read_header(line: str, extra: Mapping[str, Meaning | None]) -> Header | None
     """Return the header that a line is, None for another line."""
     if len(line) > 2_000:
         return None
+    # The surest first: every line can be split by single blanks.
     for delimiter in ("|", "\t", ",", "  ", " "):
         cells = _cells(line, delimiter)
         if not _MIN_CELLS <= len(cells) <= _MAX_CELLS:
@@ -71,6 +74,7 @@ def read_header(line: str, extra: Mapping[str, Meaning | None]) -> Header | None
             fields = _fields(cells, extra)
             if any(f.name in ("loss", "val_loss") for f in fields):
                 return Header(delimiter, len(cells), fields)
+        # A line with bars or tabs is laid out by them, and by nothing else.
         if delimiter in "|\t":
             return None
     return None
