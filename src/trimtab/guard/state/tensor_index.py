@@ -115,7 +115,8 @@ def _problem(index: object, hashes: Mapping[str, str]) -> str:
     """Return what an index holds that ours never do; empty where it holds nothing of the kind."""
     if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
         return "it holds no Metadata"
-    for key, known in index.state_dict_metadata.items():
+    entries: dict[object, object] = dict(index.state_dict_metadata)
+    for key, known in entries.items():
         # any other entry is bytes that torch would unpickle
         if not isinstance(key, str) or not isinstance(known, TensorStorageMetadata):
             return f"{key!r:.60} is not a tensor"
