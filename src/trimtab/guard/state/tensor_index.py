@@ -115,8 +115,8 @@ def _problem(index: object, hashes: Mapping[str, str]) -> str:
     """Return what an index holds that ours never do; empty where it holds nothing of the kind."""
     if not isinstance(index, Metadata) or not isinstance(index.state_dict_metadata, dict):
         return "it holds no Metadata"
-    entries: dict[object, object] = dict(index.state_dict_metadata)
-    for key, known in entries.items():
+    entries: list[tuple[object, object]] = list(index.state_dict_metadata.items())
+    for key, known in entries:
         # any other entry is bytes that torch would unpickle
         if not isinstance(key, str) or not isinstance(known, TensorStorageMetadata):
             return f"{key!r:.60} is not a tensor"
