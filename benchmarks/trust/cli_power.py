@@ -69,7 +69,7 @@ def _power(arguments: argparse.Namespace) -> int:
         print_json({"schema": 1, "states": [dataclasses.asdict(j) for j in judged]})
     else:
         print(power.power_table(judged))
-    return 0 if all(j.verdict == "kept" for j in judged) else 1
+    return 0 if all(map(power.holds, judged)) else 1
 
 
 def _durability(arguments: argparse.Namespace) -> int:

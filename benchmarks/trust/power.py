@@ -36,7 +36,7 @@ from trimtab.plan.policy import Policy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-__all__ = ["Judged", "Recording", "cut_power", "power_table", "promised", "record"]
+__all__ = ["Judged", "Recording", "cut_power", "holds", "power_table", "promised", "record"]
 
 _LONGEST_S = 300.0
 """A run that takes longer to go on and end hangs."""
@@ -380,6 +380,12 @@ def _child(recording: Recording, cut: Cut, tree: Tree, writes: int) -> None:
         answer = ("lost", [f"did not go on: {text[:300]}"])
     os.write(writes, json.dumps(answer).encode())
     os._exit(0)
+
+
+def holds(judged: Judged) -> bool:
+    """Whether nothing was lost; where the run directory is gone too, a refusal is as promised."""
+    may_refuse = any(r.loses_disk for r in RUNS if r.name == judged.run)
+    return judged.verdict == "kept" or (may_refuse and judged.verdict == "refused")
 
 
 def power_table(judged: Sequence[Judged], runs: Sequence[Run] = RUNS) -> str:

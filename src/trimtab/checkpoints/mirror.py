@@ -25,7 +25,7 @@ from trimtab.checkpoints.manifest import (
     verify,
 )
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.durable import make_folder, move, sync_file, sync_folder
+from trimtab.durable import make_folder, move, sync_file, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -194,11 +194,13 @@ def _copy_records(run: RunDirectory, place: RunDirectory) -> None:
         raise ValueError("holds another run of that name; copy to another folder")
     for path in _records(run):
         target = place.root / path.relative_to(run.root)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         if path.suffix == ".jsonl":
             _copy_tail(path, target)
+            sync_file(target)
+            sync_folder(target.parent)
         else:
-            shutil.copyfile(path, target)
+            write_whole(target, path.read_bytes())
 
 
 def _copy_tail(path: Path, target: Path) -> None:

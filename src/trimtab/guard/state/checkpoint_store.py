@@ -69,7 +69,7 @@ def holds_run(directory: RunDirectory) -> bool:
 
 
 def has_samples(directory: RunDirectory) -> bool:
-    """Whether samples of a run are in a directory.
+    """Whether samples of a run are in a directory; a file is there before its first row.
 
     Raises:
         ReadError: It cannot be looked at.
@@ -77,7 +77,8 @@ def has_samples(directory: RunDirectory) -> bool:
     if not _is_there(directory.signals):
         return False
     try:
-        return any(p.suffix == ".jsonl" for p in directory.signals.iterdir())
+        files = (p for p in directory.signals.iterdir() if p.suffix == ".jsonl")
+        return any(p.stat().st_size for p in files)
     except OSError as error:
         raise ReadError(_cannot_look(directory.signals, error)) from error
 
