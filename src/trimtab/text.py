@@ -41,7 +41,12 @@ _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value read from a file is a finite number; a bool is none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond every float
+        return False
 
 
 def finite_json(value: object, depth: int = 0) -> object:

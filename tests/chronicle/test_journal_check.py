@@ -330,3 +330,21 @@ def test_no_damage_hides_a_decision(story: Path, data: st.DataObject) -> None:
 def test_any_bytes_are_a_journal_or_one_sentence(story: Path, raw: bytes) -> None:
     check = check_lines(story, raw, head=(), unclear="")
     assert check.num_lines >= check.num_events
+
+
+def test_a_last_line_of_which_a_power_cut_left_the_second_half_is_torn(path: Path) -> None:
+    journal = Journal(path)
+    journal.append("note", attempt="1.0", step=90, text="never returned")
+    journal.close()
+    raw = path.read_bytes()
+    start = raw.rindex(b"\n", 0, -1) + 1
+    path.write_bytes(raw[:start] + bytes(60) + raw[start + 60 :])
+    check = check_journal(path)
+    assert (check.refuses, check.torn) == ("", 1)
+    head_path(path).unlink()
+    assert "zero bytes" in check_journal(path).refuses  # nothing says whether a decision was there
+
+
+def test_an_emptied_journal_whose_head_names_a_decision_is_refused(path: Path) -> None:
+    path.write_bytes(b"")
+    assert "the end of the file is lost" in check_journal(path).refuses

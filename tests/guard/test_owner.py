@@ -1,6 +1,7 @@
 """A run whose journal lost a decision is refused; a guard that lost its run writes nothing more."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tests.chronicle.test_journal_check import flip, lines_of, lost, number_of, 
 from tests.guard.tiny import events_of, guard_of, make, train_guarded, train_plain
 from trimtab.chronicle.journal import Journal, append_once
 from trimtab.cli import main
-from trimtab.errors import ChronicleError
+from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -57,11 +58,32 @@ def test_a_damaged_skip_is_never_fed_again_in_silence(
 
 def test_cut_off_after_any_line_a_run_keeps_its_skips_or_is_refused(tmp_path: Path) -> None:
     run = skipped_run(tmp_path)
-    journal = run / "journal.jsonl"
-    lines = lines_of(journal)
-    at = number_of(journal, "action", last=True)
-    journal.write_bytes(b"".join(lines[:at]))
-    with pytest.raises(ChronicleError, match="the end of the file is lost"):
+    lines = lines_of(run / "journal.jsonl")
+    at = number_of(run / "journal.jsonl", "action", last=True)
+    for kept in range(len(lines)):
+        copy = tmp_path / f"cut-{kept}" / "run"
+        shutil.copytree(run, copy)
+        (copy / "journal.jsonl").write_bytes(b"".join(lines[:kept]))
+        if kept > at:
+            assert resumed(copy, copy.parent) == ((3, 6),)
+            continue
+        with pytest.raises(ChronicleError, match="the end of the file is lost"):
+            resumed(copy, copy.parent)
+
+
+def test_a_journal_that_was_deleted_after_a_skip_refuses_the_start(tmp_path: Path) -> None:
+    run = skipped_run(tmp_path)
+    (run / "journal.jsonl").unlink()
+    for _ in range(2):  # the first try must not make a journal that the second one trusts
+        with pytest.raises(TrimtabError, match=r"journal"):
+            resumed(run, tmp_path)
+
+
+def test_settings_that_cannot_be_read_at_the_start_are_one_sentence(tmp_path: Path) -> None:
+    run = skipped_run(tmp_path)
+    (run / "run.toml").unlink()
+    (run / "run.toml").mkdir()
+    with pytest.raises(ChronicleError, match=r"run\.toml: cannot be read"):
         resumed(run, tmp_path)
 
 
@@ -75,7 +97,7 @@ def test_a_guard_that_lost_its_run_trains_on_and_writes_nothing_more(
     guard = guard_of(s, run, steps=30, policy=policy, say=said.append, mode="act")
     losses = train_guarded(s, guard, until=14)
     (run / ".lock").unlink()
-    (run / ".lock").write_text(json.dumps({"pid": 1, "host": "node-b", "token": "x"}))
+    (run / ".lock").write_text(json.dumps({"pid": 1, "host": "node-b", "owner": "x"}))
     losses += train_guarded(s, guard, until=25)
     after_loss = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     losses += train_guarded(s, guard)
@@ -109,7 +131,7 @@ def test_the_journal_names_the_process_that_took_the_run(tmp_path: Path) -> None
     guard = guard_of(make(), run, steps=20)
     owner = events_of(run, "owner")[0]
     assert owner.data["pid"] == os.getpid()
-    assert owner.data["token"] == json.loads((run / ".lock").read_text())["token"]
+    assert owner.data["owner"] == json.loads((run / ".lock").read_text())["owner"]
     guard.close()
 
 

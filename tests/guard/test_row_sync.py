@@ -48,9 +48,11 @@ def test_rows_are_synced_by_number_before_events_and_at_the_end(
     recorder = opened(tmp_path, every_steps=4, every_s=1e6)
     for step in range(1, 7):
         recorder.sample(step, {"loss": 1.0}, {})
+        recorder.write_rows()
     recorder.event("note", step=6, author="a", text="b")
     recorder.event("note", step=6, author="a", text="nothing is waiting")
     recorder.sample(7, {"loss": 1.0}, {})
+    recorder.write_rows()
     recorder.close()
     assert rows_at_syncs(tmp_path, synced) == [4, 6, 7]
 
@@ -60,6 +62,7 @@ def test_rows_are_synced_by_age(tmp_path: Path, synced: list[tuple[str, int]]) -
     recorder = opened(tmp_path, every_steps=1000, every_s=5.0, clock=lambda: now[0])
     for step in range(1, 8):
         recorder.sample(step, {"loss": 1.0}, {})
+        recorder.write_rows()
         now[0] += 2.0
     assert rows_at_syncs(tmp_path, synced) == [4]
     recorder.close()

@@ -132,15 +132,12 @@ def check_lines(
         unclear: What the head cannot tell; empty: it is there and whole.
     """
     lines = _lines(raw)
-    walk = _Walk()
+    events = [line.event for line in lines if line.event is not None]
+    end_lost = tuple(_end_lost(head, {(e.writer, e.seq) for e in events}))
+    walk = _Walk(end_known=bool(head) and not unclear and not end_lost)
     for at in range(len(lines)):
         walk.take(lines, at)
-    events = [line.event for line in lines if line.event is not None]
-    problems = [
-        *walk.problems,
-        *_two_trainers(lines),
-        *_end_lost(head, {(e.writer, e.seq) for e in events}),
-    ]
+    problems = [*walk.problems, *_two_trainers(lines), *end_lost]
     accepted = {
         key
         for event in events
@@ -189,8 +186,10 @@ def _lost_seal(event: Event) -> bool:
 class _Walk:
     """Follows the numbers of each writer, and what each line says of the one before."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, end_known: bool) -> None:
         self.problems: list[JournalProblem] = []
+        self._end_known = end_known
+        """Whether the last decision that the head names is there: no other came after it."""
         self.num_torn = 0
         self._last: dict[str, int] = {}
         self._sealed = False
@@ -277,15 +276,17 @@ class _Walk:
             JournalProblem(
                 kind="damaged",
                 line=line.number,
-                text=_what_is_wrong(line.raw) + (f"; it was a {was}" if was else ""),
+                text=_what_is_wrong(line.raw) + (f"; it was the event {was!r}" if was else ""),
                 refuses=not harmless,
                 legible=_legible(line.raw),
             )
         )
 
     def _is_torn(self, line: _Line, follower: _Line | None) -> bool:
-        if not line.ends:
-            return True  # the head tells where a decision stood here
+        if not line.ends or (follower is None and self._end_known and b"\0" in line.raw):
+            # The append never returned: a power cut can leave the second half of a line, zeros
+            # before it. The head tells where a decision stood here.
+            return True
         unsealed = not self._sealed and _breaks_off(line.raw)
         if follower is not None and follower.after:
             return follower.after == checksum(line.raw) and (follower.torn or unsealed)

@@ -21,6 +21,7 @@ from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
     action_words,
+    is_number,
     number,
     plain,
     reworded,
@@ -261,7 +262,7 @@ def _incident(at: str, d: Mapping[str, object]) -> Iterator[str]:
     for cause in _several(d.get("causes")):
         if isinstance(cause, Mapping):
             confidence = cause.get("confidence")
-            share = f" ({confidence:.2f})" if isinstance(confidence, int | float) else ""
+            share = f" ({confidence:.2f})" if is_number(confidence) else ""
             yield f"  - perhaps {_md(words(cause.get('cause', 'unknown')))}{share}" + _because(
                 "; ".join(reworded(e) for e in _several(cause.get("evidence")))
             )

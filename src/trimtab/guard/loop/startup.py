@@ -6,7 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from trimtab.chronicle.journal import read_journal
-from trimtab.chronicle.journal_check import check_journal
+from trimtab.chronicle.journal_check import JournalCheck, check_journal
+from trimtab.chronicle.journal_head import head_path
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.guard.recording.environment import layout, reproducibility
@@ -99,7 +100,13 @@ def _check_journal(parts: RunContext) -> None:
         ChronicleError: It lacks one, or cannot be read.
     """
     journal = parts.recorder.directory.journal
-    check = parts.ranks.agree(lambda: check_journal(journal) if journal.stat().st_size else None)
+
+    def look() -> JournalCheck | None:
+        # The head names the decisions of a journal that was removed or emptied.
+        there = journal.stat().st_size or head_path(journal).exists()
+        return check_journal(journal) if there else None
+
+    check = parts.ranks.agree(look)
     if check is not None and check.refuses:
         raise ChronicleError(check.refuses)
     for text in check.notes if check is not None else ():

@@ -404,28 +404,30 @@ class Recorder:
         """Write `run.toml` at the first launch; a later launch leaves it as it is.
 
         Raises:
-            ChronicleError: It cannot be written.
+            ChronicleError: It cannot be written or read.
         """
         path = self.directory.settings
         if self.journal is None or self.lost:
             return
-        if not path.exists():
-            lines = [
-                f"{key} = {_toml(masked(value, name=key))}"
-                for key, value in settings.items()
-                if value is not None
-            ]
+        lines = [
+            f"{key} = {_toml(masked(value, name=key))}"
+            for key, value in settings.items()
+            if value is not None
+        ]
+        try:
             try:
-                write_whole(path, ("\n".join(lines) + "\n").encode())
-            except OSError as error:
-                raise ChronicleError(
-                    f"{path}: cannot be written ({error.strerror}); free space or choose another"
-                    " run directory"
-                ) from error
-        self._settings_text = path.read_bytes()
-        lines = self._settings_text.decode(errors="replace").splitlines()
-        self._settings_known = {line.partition(" = ")[0] for line in lines}
-        self.live.read_facts(path)
+                self._settings_text = path.read_bytes()
+            except FileNotFoundError:
+                self._settings_text = ("\n".join(lines) + "\n").encode()
+                write_whole(path, self._settings_text)
+            known = self._settings_text.decode(errors="replace").splitlines()
+            self._settings_known = {line.partition(" = ")[0] for line in known}
+            self.live.read_facts(path)
+        except OSError as error:
+            raise ChronicleError(
+                f"{path}: cannot be read or written ({error.strerror}); free space, look at the"
+                " disk, or choose another run directory"
+            ) from error
 
     def add_setting(self, key: str, value: object) -> None:
         """Add a setting to `run.toml` that is known only later; one of that name stays."""
