@@ -153,6 +153,10 @@ def test_checkpoints_whose_journal_is_gone_are_gone_on_from(tmp_path: Path) -> N
     (run / "journal.jsonl").unlink()
     with pytest.raises(ConfigError, match="holds a run already"):
         guard_of(make(), run, steps=20, resume=False)
+    with pytest.raises(ChronicleError, match="journal check"):  # its head names decisions
+        guard_of(make(), run, steps=20)
+    (run / "journal.jsonl").unlink()
+    (run / "journal.head").unlink()
     resumed = guard_of(make(), run, steps=20, say=said.append)
     assert resumed.step_number == 10
     assert any("journal is gone" in line for line in said)
