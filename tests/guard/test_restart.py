@@ -20,7 +20,7 @@ from tests.guard.inner import inner
 from tests.guard.tiny import events_of, guard_of, make, train_guarded
 from trimtab.checkpoints import manifest
 from trimtab.checkpoints.manifest import list_checkpoints, set_grade, verify
-from trimtab.errors import ReadError, TrimtabError
+from trimtab.errors import ChronicleError, ReadError, TrimtabError
 from trimtab.guard.state import checkpoint_io
 from trimtab.plan.policy import Policy
 
@@ -183,6 +183,9 @@ def test_a_journal_that_cannot_be_read_refuses_the_start(
 def test_a_journal_that_is_gone_beside_its_samples_refuses_step_0(broken_run: Run) -> None:
     run = broken_run(until=5)
     (run / "journal.jsonl").unlink()
+    with pytest.raises(ChronicleError, match=r"journal\.jsonl: is gone or empty"):
+        start(run)
+    (run / "journal.head").unlink()
     with pytest.raises(ReadError, match=r"journal\.jsonl is gone, though .*signals holds samples"):
         start(run)
     with pytest.raises(ReadError, match="is gone"):

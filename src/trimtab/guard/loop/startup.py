@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.journal_check import JournalCheck, check_journal
-from trimtab.chronicle.journal_head import head_path
+from trimtab.chronicle.journal_head import head_path, read_head
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.guard.recording.environment import layout, reproducibility
@@ -59,7 +59,7 @@ def begin(
             "the run's journal is gone: what was decided since the newest checkpoint is not known"
         )
     if is_old:
-        _check_journal(parts)
+        _check_journal(parts, start_over=start_over)
     resumed = _resume(
         parts, is_old=is_old, loaded_step=loaded_step, companion=companion, start_over=start_over
     )
@@ -93,8 +93,10 @@ def begin(
     return None
 
 
-def _check_journal(parts: RunContext) -> None:
-    """Refuse to go on with a journal that lacks a decision; an empty one is told of elsewhere.
+def _check_journal(parts: RunContext, *, start_over: bool) -> None:
+    """Refuse to go on with a journal that lacks a decision.
+
+    Of an empty one only the head tells that decisions are lost; a run that starts over needs none.
 
     Raises:
         ChronicleError: It lacks one, or cannot be read.
@@ -102,10 +104,18 @@ def _check_journal(parts: RunContext) -> None:
     journal = parts.recorder.directory.journal
 
     def look() -> JournalCheck | None:
-        # The head names the decisions of a journal that was removed or emptied.
-        there = journal.stat().st_size or head_path(journal).exists()
-        return check_journal(journal) if there else None
+        return check_journal(journal) if journal.stat().st_size else None
 
+    def is_emptied() -> bool:
+        return not journal.stat().st_size and bool(read_head(journal)[0])
+
+    if not start_over and parts.ranks.agree(is_emptied):
+        root = journal.parent
+        raise ChronicleError(
+            f"{journal}: is gone or empty, and {head_path(journal).name} says that decisions stood"
+            f" in it; bring it back from a copy (trimtab journal check {root} --repair looks in the"
+            " second place), or give start_over=True to begin at step 0"
+        )
     check = parts.ranks.agree(look)
     if check is not None and check.refuses:
         raise ChronicleError(check.refuses)
