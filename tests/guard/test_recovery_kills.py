@@ -68,12 +68,12 @@ def _arm(guard: Guard, place: str, number: int) -> None:
         return found
 
     def kept(event: str, **more: Any) -> None:
-        record(event, **more)
+        decide(event, **more)
         if event == "action" and place == "kept":
             _send(number)
 
-    record = guard._recorder.event
-    guard._recorder.event = kept  # type: ignore[method-assign]
+    decide = guard._recorder.decide
+    guard._recorder.decide = kept  # type: ignore[method-assign]
     where: Any = checkpoint_store  # a module whose function is replaced
     where.move_aside = moved
 

@@ -361,9 +361,9 @@ def _verify_file(folder: Path, name: str, known: Any, *, hashes: bool) -> str:
     """Return why a file is not the one that is known; raises OSError where the disk refuses."""
     file = folder / name
     if ".." in Path(name).parts or Path(name).is_absolute():
-        return f"manifest names a file outside the checkpoint: {name}"
+        return f"manifest names a file outside the checkpoint: {name[:80]!r}"
     if not isinstance(known, dict) or not isinstance(known.get("size_bytes"), int):
-        return f"manifest.json does not give the size of {name}"
+        return f"manifest.json does not give the size of {name[:80]!r}"
     try:
         status = file.lstat()
     except OSError as error:
@@ -371,7 +371,7 @@ def _verify_file(folder: Path, name: str, known: Any, *, hashes: bool) -> str:
             raise
         return f"{name[:80]} is missing"
     if not stat.S_ISREG(status.st_mode):
-        return f"{name} is missing"
+        return f"{name[:80]} is no file"
     if status.st_size != known["size_bytes"]:
         return f"{name} has {status.st_size} bytes, expected {known['size_bytes']}"
     if hashes and _sha256(file) != known.get("sha256"):

@@ -7,7 +7,7 @@ from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.links import linked_files, links_markdown
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.cli.output import print_json, tell, write_file
+from trimtab.cli.output import print_json, tell, tell_error, write_file
 from trimtab.errors import ReadError
 from trimtab.readers import read_run
 
@@ -62,10 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
         return 0
+    unread = ""
     try:
         record = read_run(directory.root)
-    except ReadError:
-        record = None  # stopped before its first sample
+    except ReadError as error:
+        record = None
+        if _has_samples(directory):
+            unread = f"{error}; the logbook is written without what the samples show"
     folder = directory.root if arguments.out is None else arguments.out.parent
     files = linked_files(directory.root, arguments.link)
     text = render_logbook(events, record, files=links_markdown(files, folder))
@@ -73,4 +76,14 @@ def run(arguments: argparse.Namespace) -> int:
         tell(text)
     else:
         write_file(arguments.out, text)
-    return 0
+    if unread:
+        tell_error(unread)
+    return 1 if unread else 0
+
+
+def _has_samples(directory: RunDirectory) -> bool:
+    """Whether samples lie there, or nobody can tell; a run may have stopped before its first."""
+    try:
+        return any(p.stat().st_size for p in directory.signals.glob("*.jsonl"))
+    except OSError:
+        return True

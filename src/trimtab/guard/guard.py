@@ -140,55 +140,56 @@ class Guard:
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         judge = make_judge(detectors, thresholds)
         order, ranks = open_order(data), Ranks()
-        brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
-        is_old = ranks.agree(partial(holds_run, directory))
-        if is_old and not resume:
-            raise ConfigError(
-                f"{run}: holds a run already; choose another directory, or resume=True to go on"
-                " with it"
-            )
-        steps = steps if steps is not None else order.steps_per_epoch(accumulate)
-        errors = setup_checks.CallbackErrors()
-        shown = setup_checks.safe_say(say or to_stderr, errors) if ranks.chief else _say_nothing
-        counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
-        lock = ranks.on_chief(lambda: RunLock(directory.root))
-        try:
-            row_sync = RowSync(
-                every_steps=policy.sync_rows_every_steps, every_s=policy.sync_rows_every_s
-            )
-            recorder = ranks.together(
-                lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
-            )
-            setup_checks.resume_skip_list(order, ranks, directory.skip_list)
-            training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
-            made = assemble(
-                Setup(
-                    training=training,
-                    order=order,
-                    policy=policy,
-                    ranks=ranks,
-                    recorder=recorder,
-                    lock=lock,
-                    judge=judge,
-                    say=shown,
-                    count_tokens=counter,
-                    callback_errors=errors,
-                    clip=clip,
-                    steps=steps,
-                    accumulate=accumulate,
-                    check_resume=check_resume,
-                    output_layer=output_layer,
-                    loaded_step=loaded_step,
-                    companion=companion,
-                    is_old=is_old,
-                    start_over=start_over,
-                    notes=brought,
+        with setup_checks.disk_errors_named(directory.root, policy.copy_to):
+            brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
+            is_old = ranks.agree(partial(holds_run, directory))
+            if is_old and not resume:
+                raise ConfigError(
+                    f"{run}: holds a run already; choose another directory, or resume=True to go on"
+                    " with it"
                 )
-            )
-        except BaseException:
-            if lock is not None:
-                lock.release()
-            raise
+            steps = steps if steps is not None else order.steps_per_epoch(accumulate)
+            errors = setup_checks.CallbackErrors()
+            shown = setup_checks.safe_say(say or to_stderr, errors) if ranks.chief else _say_nothing
+            counter = setup_checks.safe_counter(count_tokens or setup_checks.count_tokens, errors)
+            lock = ranks.on_chief(lambda: RunLock(directory.root))
+            try:
+                row_sync = RowSync(
+                    every_steps=policy.sync_rows_every_steps, every_s=policy.sync_rows_every_s
+                )
+                recorder = ranks.together(
+                    lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
+                )
+                setup_checks.resume_skip_list(order, ranks, directory.skip_list)
+                training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
+                made = assemble(
+                    Setup(
+                        training=training,
+                        order=order,
+                        policy=policy,
+                        ranks=ranks,
+                        recorder=recorder,
+                        lock=lock,
+                        judge=judge,
+                        say=shown,
+                        count_tokens=counter,
+                        callback_errors=errors,
+                        clip=clip,
+                        steps=steps,
+                        accumulate=accumulate,
+                        check_resume=check_resume,
+                        output_layer=output_layer,
+                        loaded_step=loaded_step,
+                        companion=companion,
+                        is_old=is_old,
+                        start_over=start_over,
+                        notes=brought,
+                    )
+                )
+            except BaseException:
+                if lock is not None:
+                    lock.release()
+                raise
         self.policy = policy
         self.control = made.control
         self._order = order

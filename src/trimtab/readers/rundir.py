@@ -49,8 +49,18 @@ def read_run_directory(path: Path) -> RunRecord:
     """Read the samples of all attempts, in the order in which the journal opens them.
 
     Raises:
-        ReadError: There are no samples, or a sample line is broken.
+        ReadError: There are no samples, a sample line is broken, or the disk refuses a file.
     """
+    try:
+        return _read(path)
+    except OSError as error:
+        raise ReadError(
+            f"{error.filename or path}: cannot be read ({error.strerror}); look at the disk, then"
+            " try again"
+        ) from error
+
+
+def _read(path: Path) -> RunRecord:
     builder = RecordBuilder(str(path), "trimtab")
     builder.facts.update(read_facts(path / "run.toml", builder.notes))
     branches = list(_branches(path, builder.notes))
@@ -208,9 +218,9 @@ def read_facts(settings: Path, notes: list[str]) -> dict[str, float]:
         settings: The file; without one there are no settings.
         notes: Takes what is to be said of a file that cannot be read.
     """
-    if not settings.is_file():
-        return {}
     try:
+        if not settings.is_file():
+            return {}
         data = read_toml_text(settings.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         notes.append(f"run.toml cannot be read ({error}); its settings are left out")

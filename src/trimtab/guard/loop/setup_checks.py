@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from trimtab.errors import ConfigError
+from trimtab.errors import ChronicleError, ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.plan.policy import Policy
@@ -17,7 +18,7 @@ from trimtab.plan.skiplist import read_skip_list
 from trimtab.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from trimtab.guard.data.streams import Order
@@ -172,6 +173,27 @@ def safe_counter(count: Callable[[Any], int], errors: CallbackErrors) -> Callabl
             return 0
 
     return counted
+
+
+@contextlib.contextmanager
+def disk_errors_named(root: Path, copy_to: str) -> Iterator[None]:
+    """Say in one sentence which file of a run the disk refuses at the start.
+
+    A file elsewhere is the user's, whose error stays as it is.
+
+    Raises:
+        ChronicleError: The disk refuses a file of the run directory or of the second place.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = str(error.filename or "")
+        if not name.startswith((str(root), copy_to or str(root))):
+            raise
+        raise ChronicleError(
+            f"{name}: cannot be read or written ({error.strerror}); look at the disk, then start"
+            " the same script again"
+        ) from error
 
 
 def resume_skip_list(order: Order, ranks: Ranks, place: Path) -> None:
