@@ -308,7 +308,7 @@ def _check_schema(schema: object, name: str) -> None:
         raise _DamagedError(f"{name} has no schema that trimtab ever wrote ({schema!r:.40})")
     if schema > _SCHEMA:
         raise _NewerError(
-            f"{name} is of schema {schema}, this version of trimtab reads up to {_SCHEMA}"
+            f"{name} is of schema {schema!r:.40}, this version of trimtab reads up to {_SCHEMA}"
         )
 
 

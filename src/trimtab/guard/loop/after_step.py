@@ -61,6 +61,8 @@ class AfterStep:
         self._unheard: tuple[Finding, ...] = ()
         """Findings that recovery has not heard of."""
         self._check = check
+        self._ungraded: list[Finding] = []
+        """Findings of which the checkpoints on disk have not heard."""
         self._steps = steps
 
     @property
@@ -152,7 +154,10 @@ class AfterStep:
         )
 
     def _grade_checkpoints(self, found: list[Finding]) -> None:
-        self._parts.points.doubt([f for f in found if puts_in_doubt(f)])
+        # Kept until it is done: a disk that does not answer now must not leave them called healthy.
+        self._ungraded += [f for f in found if puts_in_doubt(f)]
+        self._parts.points.doubt(self._ungraded)
+        self._ungraded = []
 
     def _tell_of_skip(self, row: StepRow) -> None:
         self._recovery.after_update(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.analysis.account import MIN_RECORDS
 from trimtab.analysis.assemble import events_of, make_account
+from trimtab.errors import TrimtabError
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
 
 if TYPE_CHECKING:
@@ -125,6 +126,11 @@ class RunStatus:
         if state == "done":
             root, record = self._recorder.directory.root, self._recorder.live.record()
             judge = self._judgement.judge
-            verdict = make_account(record, events=events_of(root), judge=judge).verdict
+            try:
+                verdict = make_account(record, events=events_of(root), judge=judge).verdict
+            except (OSError, TrimtabError) as error:
+                # The file must say how the run ended, also where the journal cannot be read now.
+                self._edge.note("verdict", error)
+                verdict = "incident" if verdict == "incident" else "not-judged"
         blind = self._edge.is_blind or self._judged.coverage().gaps
         return "not-judged" if blind and verdict == "healthy" else verdict
