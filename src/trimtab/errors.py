@@ -48,7 +48,7 @@ class ChronicleError(TrimtabError):
     """The journal cannot be written, or a file is not a journal."""
 
 
-class OwnerLost(ChronicleError):  # noqa: N818 - a state to be handled, not a mistake
+class OwnerLost(TrimtabError):  # noqa: N818 - a state to be handled, not a mistake
     """Another process took this run directory: nothing more may be written into it."""
 
 
