@@ -53,8 +53,12 @@ def test_move_renames_between_folders(tmp_path: Path) -> None:
 def test_sync_folder_does_without_where_a_folder_cannot_be_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_descriptor: int) -> None:
+    tried: list[int] = []
+
+    def refuse(descriptor: int) -> None:
+        tried.append(descriptor)
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "fsync", refuse)
     sync_folder(tmp_path)
+    assert len(tried) == 1
