@@ -1,7 +1,11 @@
 """Which of the lines that a job printed last is the fault, and what it means."""
 
+import re
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 from trimtab.crash.lines import (
@@ -17,6 +21,7 @@ from trimtab.crash.lines import (
     nan_progress,
     progress,
     rank_of,
+    shape_of,
     torchrun_rank,
 )
 from trimtab.crash.table import (
@@ -33,8 +38,11 @@ __all__ = ["CrashReport", "classify"]
 MAX_LINES: Final = 4000
 """Lines read, from the end."""
 
-_HITS_PER_PATTERN: Final = 60
-"""Matches kept of one row: the first ones, since the first rank that failed counts."""
+_LINES_PER_SHAPE: Final = 40
+"""Lines looked at of those that differ in their numbers only, the first ones: a log is records."""
+
+_MAX_TEXT: Final = 256 * 1024
+"""Characters searched in all, from the end."""
 
 _SURVIVED_RECORDS: Final = 2
 """Records of training after an error from which on the run went on in spite of it."""
@@ -47,6 +55,8 @@ _MINOR_LINES: Final = 12
 
 _CONTEXT: Final = 40
 """Lines around the fault that may name its rank and its host."""
+
+_WORD = re.compile(r"[a-z]+")
 
 _WRAPPERS: Final = frozenset(
     {"ChildFailedError", "SignalException", "CalledProcessError", "SystemExit", "RayTaskError"}
@@ -108,7 +118,9 @@ class _Hit:
         return LEVELS.index(self.level), self.index
 
 
-def classify(lines: Sequence[str]) -> CrashReport | None:
+def classify(
+    lines: Sequence[str], *, patterns: Sequence[CrashPattern] | None = None
+) -> CrashReport | None:
     """Say what ended the run that printed these lines last; None where nothing tells.
 
     The fault is the first line, among those nearest to a fault by the table's levels (a named
@@ -119,6 +131,7 @@ def classify(lines: Sequence[str]) -> CrashReport | None:
     Args:
         lines: The last lines of a log, in its order, with or without line ends. Of more than
             4,000 the last ones are read; of a longer line the first and the last characters.
+        patterns: Rows to use instead of the table's, the more special first.
 
     Returns:
         The report, or None: a run that ended well, or for a reason that no row knows.
@@ -133,7 +146,8 @@ def classify(lines: Sequence[str]) -> CrashReport | None:
     """
     skipped = max(len(lines) - MAX_LINES, 0)
     texts = [clean(line) for line in lines[skipped:]]
-    hits = _alive(texts, list(_hits(texts)))
+    rows = crash_patterns() if patterns is None else patterns
+    hits = _alive(texts, list(_hits(texts, rows)))
     broken = _broken_numbers(texts)
     if broken is not None:
         hits.append(broken)
@@ -143,45 +157,76 @@ def classify(lines: Sequence[str]) -> CrashReport | None:
     return _report(best, texts, skipped)
 
 
-def _hits(texts: list[str]) -> Iterator[_Hit]:
+def _hits(texts: list[str], rows: Sequence[CrashPattern]) -> Iterator[_Hit]:
     """Yield at most one match a line: the first row that fits it, else any exception."""
-    low = [text.lower() for text in texts]
-    whole = "\n".join(low)
-    taken = {i for i, text in enumerate(texts) if is_record_object(text)}
-    for pattern in crash_patterns():
-        needles = [needle for needle in pattern.any if needle in whole]
-        if needles:
-            yield from _of_pattern(pattern, needles, texts, low, taken)
+    searched = _Searched(texts, _looked_at(texts))
+    taken: set[int] = set()
+    for pattern in rows:
+        for index in searched.places(pattern):
+            text = texts[index]
+            if index in taken or not (pattern.regex is None or pattern.regex.search(text)):
+                continue
+            taken.add(index)
+            if not (is_calm(text) and pattern.level in ("error", "end", "minor")):
+                yield _of_pattern(pattern, index, text)
     yield from _exceptions(texts, taken)
 
 
-def _of_pattern(
-    pattern: CrashPattern,
-    needles: list[str],
-    texts: list[str],
-    low: list[str],
-    taken: set[int],
-) -> Iterator[_Hit]:
-    count = 0
+class _Searched:
+    """The lines as one lower-case text, so that a search runs over all of them at once."""
+
+    def __init__(self, texts: list[str], places: list[int]) -> None:
+        self._places = places
+        low = [texts[place].lower() for place in places]
+        self._whole = "\n".join(low)
+        self._starts = list(accumulate((len(text) + 1 for text in low), initial=0))
+        self._words = " ".join(set(_WORD.findall(self._whole)))
+
+    def places(self, pattern: CrashPattern) -> list[int]:
+        """Return the lines that hold one of the texts the pattern needs, in their order."""
+        found: set[int] = set()
+        for needle, core in zip(pattern.any, pattern.cores, strict=True):
+            if core in self._words:
+                found.update(self._of(needle))
+        return sorted(found)
+
+    def _of(self, needle: str) -> Iterator[int]:
+        at = self._whole.find(needle)
+        while at >= 0:
+            row = bisect_right(self._starts, at) - 1
+            yield self._places[row]
+            at = self._whole.find(needle, self._starts[row + 1])
+
+
+def _looked_at(texts: list[str]) -> list[int]:
+    """Return the places of the lines to search, of each shape the first ones."""
+    seen: Counter[str] = Counter()
+    kept: list[int] = []
+    size = 0
     for index, text in enumerate(texts):
-        if index in taken or not any(needle in low[index] for needle in needles):
-            continue
-        if pattern.regex is not None and not pattern.regex.search(text):
-            continue
-        taken.add(index)
-        if is_calm(text) and pattern.level not in ("cause", "echo"):
-            continue
-        level: Level = "minor" if is_python_warning(text) else pattern.level
-        count += 1
-        if count <= _HITS_PER_PATTERN:
-            yield _Hit(
-                index=index,
-                crash_class=pattern.crash_class,
-                act=pattern.act,
-                level="echo" if pattern.level == "echo" else level,
-                pattern=pattern.id,
-                do=pattern.do,
-            )
+        shape = shape_of(text)
+        seen[shape] += 1
+        if seen[shape] <= _LINES_PER_SHAPE and text and not is_record_object(text):
+            kept.append(index)
+    for place in range(len(kept) - 1, -1, -1):
+        size += len(texts[kept[place]])
+        if size > _MAX_TEXT:
+            return kept[place + 1 :]
+    return kept
+
+
+def _of_pattern(pattern: CrashPattern, index: int, text: str) -> _Hit:
+    level: Level = pattern.level
+    if level != "echo" and is_python_warning(text):
+        level = "minor"
+    return _Hit(
+        index=index,
+        crash_class=pattern.crash_class,
+        act=pattern.act,
+        level=level,
+        pattern=pattern.id,
+        do=pattern.do,
+    )
 
 
 def _exceptions(texts: list[str], taken: set[int]) -> Iterator[_Hit]:
@@ -215,17 +260,19 @@ def _alive(texts: list[str], hits: list[_Hit]) -> list[_Hit]:
     found = {hit.index for hit in hits}
     records = others = 0
     after: dict[int, tuple[int, int]] = {}
-    first = min(found)
-    for index in range(len(texts) - 1, first - 1, -1):
+    for index in range(len(texts) - 1, min(found) - 1, -1):
+        text = texts[index]
         if index in found:
             after[index] = (records, others)
-        elif is_finish(texts[index]):
+        elif is_finish(text):
             records += _SURVIVED_RECORDS
-        elif progress(texts[index]):
-            records += not nan_progress(texts[index])
-        elif not is_frame(texts[index]):
+        elif progress(text):
+            records += not nan_progress(text)
+        elif not is_frame(text):
             others += 1
-    return [hit for hit in hits if not _survived(hit, *after[hit.index])]
+        if records >= _SURVIVED_RECORDS or others >= _SURVIVED_LINES:
+            break
+    return [hit for hit in hits if hit.index in after and not _survived(hit, *after[hit.index])]
 
 
 def _survived(hit: _Hit, records: int, others: int) -> bool:
@@ -237,8 +284,13 @@ def _survived(hit: _Hit, records: int, others: int) -> bool:
 def _broken_numbers(texts: list[str]) -> _Hit | None:
     """Return the first of the NaN records that stand at the end, if two or more do."""
     first, count = -1, 0
+    plain: set[str] = set()
     for index in range(len(texts) - 1, -1, -1):
+        shape = shape_of(texts[index])
+        if shape in plain:
+            continue
         if not progress(texts[index]):
+            plain.add(shape)
             continue
         if not nan_progress(texts[index]):
             break

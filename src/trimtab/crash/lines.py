@@ -15,13 +15,16 @@ __all__ = [
     "nan_progress",
     "progress",
     "rank_of",
+    "shape_of",
     "torchrun_rank",
 ]
 
-MAX_CHARS: Final = 6000
+MAX_CHARS: Final = 3000
 """Characters kept of one line, two thirds from its beginning: some print a whole trace in one."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
+
+_DIGITS = re.compile(r"\d+")
 
 _LABEL = re.compile(
     r"^\s*(?:"
@@ -161,6 +164,11 @@ def is_record_object(line: str) -> bool:
     if not (body.startswith('{"') and body.endswith("}")):
         return False
     return not re.search(r'"(?:level|levelname|severity|lvl|log|stream|message|msg)"\s*:', body)
+
+
+def shape_of(line: str) -> str:
+    """Return the beginning of the line without its numbers: records of one kind share it."""
+    return _DIGITS.sub("0", line[:160])
 
 
 def progress(line: str) -> bool:

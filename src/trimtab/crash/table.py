@@ -72,6 +72,11 @@ class CrashPattern:
     """What to do, if the class's advice is not enough."""
 
     @cached_property
+    def cores(self) -> tuple[str, ...]:
+        """The longest word of each of `any`: a text without it cannot hold the whole."""
+        return tuple(max(re.findall("[a-z]+", needle), key=len) for needle in self.any)
+
+    @cached_property
     def regex(self) -> re.Pattern[str] | None:
         """The compiled expression; compiled only when a line holds one of `any`."""
         return re.compile(self.source, re.IGNORECASE) if self.source else None
