@@ -28,12 +28,26 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
-from trimtab.readers.base import CUT_STREAM, Reader, read_tail, take_sample, watching
-from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
+from trimtab.readers.base import (
+    CUT_STREAM,
+    Reader,
+    num_loss_lines,
+    read_tail,
+    take_sample,
+    watching,
+)
+from trimtab.readers.containers import (
+    Member,
+    file_name,
+    members_of,
+    name_of_binary,
+    notebook_cells,
+)
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.freetext.formats import TEXT_FORMATS
 from trimtab.readers.freetext.reader import TextReader
@@ -68,6 +82,15 @@ READERS: tuple[Reader, ...] = (
 
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
+_FORMATS_OF_TEXT = frozenset(r.name for r in READERS if isinstance(r, (*_OF_FREE_TEXT, TextReader)))
+_MIN_EXPLAINED = 0.5
+"""Share of the lines that name a loss with a number, below which others are asked, too."""
+_MIN_TOLD = 0.2
+"""Share below which the record says so."""
+_MIN_BETTER = 1.5
+"""How many times more records another reader must give to be believed before a surer one."""
+_FEW_ROWS = 200
+_MANY_BYTES_PER_ROW = 2_000
 CERTAIN = 0.95
 """Confidence at which no later reader is asked: some look through the whole file."""
 _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
@@ -209,6 +232,8 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
             f"{source}: this directory cannot be listed, or lies more than {MAX_FOLDERS} folders "
             "deep; check its rights, or name it"
         )
+    elif len(runs := _read_cells(run[0], source)) > 1:
+        yield from runs
     elif (members := members_of(run[0])) is not None:
         yield from _read_members(members, source)
     else:
@@ -217,6 +242,32 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
             yield from reader.read_all(run[0])
         else:
             yield _read_text(reader, run[0])
+
+
+def _read_cells(path: Path, source: str) -> list[RunRecord]:
+    """Return the runs of the cells of a notebook, where at least two hold one; else none.
+
+    A cell that goes on where the one before ended belongs to the same run, and the notebook is read
+    as a whole then.
+    """
+    found: list[RunRecord] = []
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
+        for cell in notebook_cells(path):
+            # What a table shows is clearer than what is printed around it.
+            for lines in (cell.tables, cell.lines):
+                unpacked = Path(directory) / "cell.txt"
+                unpacked.write_text("\n".join(lines), encoding="utf-8", errors="replace")
+                try:
+                    record = _read_text(find_reader(unpacked), unpacked)
+                except ReadError:
+                    continue
+                found.append(replace(record, source=f"{source}#cell-{cell.number}"))
+                break
+    goes_on = any(
+        one.axis == other.axis == "step" and other.step[0] > one.step[-1]
+        for one, other in pairwise(found)
+    )
+    return [] if goes_on else found
 
 
 def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]:
@@ -249,23 +300,56 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 
 def _read_text(reader: Reader, path: Path) -> RunRecord:
     """Read a file; text that only looks like a known trainer's is read as unknown text."""
-    if isinstance(reader, (*_OF_FREE_TEXT, TextReader)):
-        return replace(_read_lines(reader, path), tail=read_tail(path))
-    return reader.read(path)
+    record = _read_lines(reader, path)
+    return replace(record, tail=read_tail(path)) if record.format in _FORMATS_OF_TEXT else record
 
 
 def _read_lines(reader: Reader, path: Path) -> RunRecord:
+    """Read text by the reader that explains more of it.
+
+    The marks of a format occur in other text, too: a log may quote one line of Megatron's, or
+    print its config as a dict. A reader that leaves most lines with a loss aside is held against
+    those that know no format, and gives way to one that explains many more.
+    """
+    found: RunRecord | None = None
+    refusal: ReadError | None = None
     try:
-        return reader.read(path)
+        found = reader.read(path)
     except ReadError as error:
-        # Their marks occur in prose as well: a log may quote one line of Megatron's.
-        if not isinstance(reader, _OF_FREE_TEXT):
-            raise
+        refusal = error
+    if not isinstance(reader, _OF_FREE_TEXT):
+        return _one_of(found, refusal)
+    num_lines = num_loss_lines(path) if found is None or _is_thin(found, path) else 0
+    if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
+        return found
+    for other in (HfStdoutReader(), TextReader()):
+        if isinstance(other, type(reader)) or (found is not None and not num_lines):
+            continue
         try:
-            return TextReader().read(path)
+            record = other.read(path)
         except ReadError:
-            # The surer reader's message says more than that of the last resort.
-            raise error from None
+            continue
+        if found is None or record.num_loss_rows > _MIN_BETTER * found.num_loss_rows:
+            found = record
+    if found is not None and found.num_loss_rows < _MIN_TOLD * num_lines:
+        share = found.num_loss_rows / num_lines
+        text = f"{share:.0%} of {num_lines} lines that name a loss are read as records"
+        found = replace(found, notes=(*found.notes, text))
+    return _one_of(found, refusal)
+
+
+def _is_thin(record: RunRecord, path: Path) -> bool:
+    """Whether so few records for so large a file ask for a look at its lines."""
+    return record.num_loss_rows < _FEW_ROWS or path.stat().st_size > (
+        _MANY_BYTES_PER_ROW * record.num_loss_rows
+    )
+
+
+def _one_of(found: RunRecord | None, refusal: ReadError | None) -> RunRecord:
+    if found is not None:
+        return found
+    assert refusal is not None
+    raise refusal
 
 
 def _runs_under(directory: Path, depth: int = 0) -> Iterator[Sequence[Path]]:
