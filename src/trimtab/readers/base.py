@@ -38,6 +38,7 @@ from trimtab.record import RunRecord
 
 __all__ = [
     "CUT_STREAM",
+    "NotALogError",
     "Reader",
     "Sample",
     "TextLines",
@@ -66,6 +67,10 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "bzip2"),
 )
 CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+
+
+class NotALogError(ReadError):
+    """The file is whole and no log: in a directory it is passed over."""
 
 
 @runtime_checkable

@@ -128,7 +128,8 @@ def signal_of_tag(tag: str) -> str | None:
     kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)
     # Before the plain meaning: `val/loss` ends in a word that means the training loss.
     if any(_VALIDATION.match(w) for w in [*_words(path), *words]):
-        return "val_loss" if canonical(kept) == "loss" else None
+        # Keras calls the loss of an epoch `epoch_loss`, here as in training.
+        return "val_loss" if canonical(kept.removeprefix("epoch ")) == "loss" else None
     name = canonical(last) or canonical(kept)
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name

@@ -51,7 +51,7 @@ def other_writers(step: NDArray[np.float64]) -> NDArray[np.bool_]:
     smaller = min(int(first.sum()), int(others.max()))
     if smaller < _MIN_ROWS or turns < max(_MIN_FALLS, _MIN_TURNS_SHARE * smaller):
         return none
-    return ~first
+    return np.asarray(~first)
 
 
 def _owners(step: NDArray[np.float64]) -> NDArray[np.intp] | None:
