@@ -128,12 +128,12 @@ def test_folders_in_folders_are_no_recursion(tmp_path: Path) -> None:
     folders = [str(tmp_path)]
     for _ in range(1500):
         folders.append(f"{folders[-1]}/d")
-        os.mkdir(folders[-1])
+        Path(folders[-1]).mkdir()
     try:
         found = dict(read_each(tmp_path))
     finally:
         for folder in reversed(folders[1:]):  # pytest's own clean-up recurses
-            os.rmdir(folder)
+            Path(folder).rmdir()
     assert sum(isinstance(f, RunRecord) for f in found.values()) == 1
     assert len(found) == 2
 

@@ -74,6 +74,9 @@ _UNIT_BEHIND = re.compile(
     r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{1,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
 )
 """What belongs to a key in brackets behind it: a unit, `(avg over last 100)`, `(1e-3)`."""
+_OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
+_BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
+"""`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -203,6 +206,8 @@ class _LineParse:
             and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
         ):
             return _last_segment(_ASIDE.sub("", named[1])), True
+        elif i and _OVER_LAST.search(self.literals[i - 1]) and _BEHIND_COUNT.match(left):
+            left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif i > 1 and left.strip() in ("/", ",", "|"):
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
