@@ -19,16 +19,17 @@ from trimtab.chronicle.dismissals import dismissals
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config
 from trimtab.detectors.judge import Judge
-from trimtab.errors import ConfigError, ReadError
+from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
-from trimtab.readers import read_each, read_run
+from trimtab.readers import fault_error, read_each, read_run
 from trimtab.readers.layers import read_layers
 from trimtab.record import RunRecord
 
 __all__ = [
     "Beside",
     "account_of",
+    "account_or_fault",
     "read_account",
     "read_beside",
     "read_source",
@@ -177,6 +178,29 @@ def account_of(
         path=path,
         ended_badly=_bad_end(RunDirectory(Path(path))),
     )
+
+
+def account_or_fault(
+    record: RunRecord,
+    path: str,
+    *,
+    beside: Beside | None = None,
+    judge: Judge | None = None,
+    read_s: float = 0.0,
+    hindsight: bool = True,
+) -> RunAccount | ReadError:
+    """Return `account_of`, or the one error of a run on which trimtab itself failed.
+
+    A fault of ours on one run must not lose the results of the others.
+    """
+    try:
+        return account_of(
+            record, path, beside=beside, judge=judge, read_s=read_s, hindsight=hindsight
+        )
+    except TrimtabError as error:
+        return error if isinstance(error, ReadError) else ReadError(str(error))
+    except Exception as error:  # noqa: BLE001 - one run, one error
+        return fault_error(path or record.source, "judged", error)
 
 
 def _bad_end(directory: RunDirectory) -> str:

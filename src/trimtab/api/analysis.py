@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import account_of, read_beside, read_source
+from trimtab.analysis.source import account_or_fault, read_beside, read_source
 from trimtab.detectors.contract import Detector
 from trimtab.detectors.judge import make_judge
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
@@ -84,7 +84,11 @@ def analyze(
                 errors.append((path, str(found)))
                 continue
             read_s = time.perf_counter() - started
-            runs.append(account_of(found, path, beside=beside, judge=judge, read_s=read_s))
+            account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+            if isinstance(account, ReadError):
+                errors.append((path, str(account)))
+            else:
+                runs.append(account)
             started = time.perf_counter()
     if not runs:
         raise ReadError("; ".join(why for _, why in errors[:3]) or "nothing to read")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import Beside, account_of, read_beside
+from trimtab.analysis.source import Beside, account_or_fault, read_beside
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.detectors import judge_of
@@ -120,7 +120,12 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
             continue
         bar.say(f"judging {path}")
         read_s = time.perf_counter() - started
-        account = account_of(found, path, beside=beside, judge=judge, read_s=read_s)
+        account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+        if isinstance(account, ReadError):
+            errors.append((path, str(account)))
+            bar.stop()
+            tell_error(account)
+            continue
         worst = max([worst, *(severity_rank(i.severity) for i in account.incidents)])
         num_told += 1
         report = _write_report(account, arguments.html, num_told)

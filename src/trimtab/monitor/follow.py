@@ -8,12 +8,12 @@ from typing import Self
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
-from trimtab.analysis.source import Beside, account_of
+from trimtab.analysis.source import Beside, account_or_fault
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ConfigError
 from trimtab.masking import masked, masked_text
 from trimtab.monitor.follower import Notice, NoticeEvent, Watcher
-from trimtab.readers import read_run
+from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.text import finite_json, plain
 
@@ -109,8 +109,10 @@ class Watch:
         self._first_reading = True
         self._watcher = Watcher(
             Path(path),
-            lambda: read_run(path),
-            lambda record: account_of(record, path, beside=beside, judge=judge, hindsight=False),
+            lambda: read_newest(path),
+            lambda record: account_or_fault(
+                record, path, beside=beside, judge=judge, hindsight=False
+            ),
             hang_factor=hang_factor,
         )
         self._updates = self._follow()

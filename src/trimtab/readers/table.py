@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, meaning, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
@@ -29,6 +29,7 @@ from trimtab.readers.table_axis import (
     names_epoch,
 )
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
+from trimtab.readers.writers import other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
@@ -58,6 +59,10 @@ _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
 _MIN_SLOPE_CHANGES = 3
+_WRITERS_NOTE = (
+    "several processes wrote into this file in turn, each with steps of its own; the first is read,"
+    " {rows} of the others left out: give each a file of its own"
+)
 _MAX_WAITING = 1 << 10
 
 
@@ -152,7 +157,11 @@ def _role(key: str) -> str:
     words = name.replace("/", " ").split()
     if words[-1:] and words[-1] in _OF_A_SPREAD:
         return "nothing"
-    if any("loss" in w for w in words) and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
+    guessed = any("loss" in w for w in words) or (
+        # `cost`, `G_GAN` and the like: what text would take for a loss
+        (found := meaning(key)) is not None and found.name == "loss"
+    )
+    if guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
         return "maybe-loss"
     return "nothing"
 
@@ -251,8 +260,11 @@ class LogTable:
             return
         cells = self._cells[key]
         try:
-            number = parse_step(value) if role == "step" else parse_number(value)
+            counts = role == "step" or (role in ("epoch", "inner") and isinstance(value, str))
+            number = parse_step(value) if counts else parse_number(value)
         except BadNumberError as error:
+            if role == "step" and isinstance(value, str) and value.strip().isalpha():
+                return  # `"step": "final"`: a row beside the steps
             # Other keys are guesses; text under them is no fault of the file.
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
@@ -318,6 +330,12 @@ class LogTable:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        if axis == "step":
+            here = np.flatnonzero(keep & np.isfinite(step))
+            others = other_writers(step[here])
+            if others.any():
+                self.notes.append(_WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
+                keep[here[others]] = False
         # a row without a place on the axis cannot be compared with any other
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
