@@ -184,6 +184,15 @@ class Recorder:
             self.on_lost(error)
             raise
 
+    def _is_ours(self) -> bool:
+        """Whether this process still holds the run, and may write to it."""
+        if self.on_lost is None:
+            self.check_owner()
+        else:
+            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
+                self.check_owner()
+        return not self.lost
+
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Take in one step; `write_rows` brings it to disk.
 
@@ -208,7 +217,7 @@ class Recorder:
         Raises:
             OSError: The disk refuses; they are kept, and written by a later call.
         """
-        if not self.lost:
+        if self._rows.num_held and self._is_ours():
             self._rows.write()
 
     @property
@@ -227,7 +236,7 @@ class Recorder:
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured per layer, to a file of its own with one line per reading."""
-        if self.journal is None or self.lost:
+        if self.journal is None or not self._is_ours():
             return
         folder = self.directory.signals / "layers"
         folder.mkdir(exist_ok=True)
@@ -305,12 +314,7 @@ class Recorder:
 
     def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
         """Append to the journal, unless another process took the run."""
-        if self.on_lost is None:
-            self.check_owner()
-        else:
-            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
-                self.check_owner()
-        if self.lost:
+        if not self._is_ours():
             return
         before = journal.trouble
         self.sync_rows()
@@ -432,7 +436,9 @@ class Recorder:
     def add_setting(self, key: str, value: object) -> None:
         """Add a setting to `run.toml` that is known only later; one of that name stays."""
         known = self._settings_known
-        if self.lost or known is None or key in known or not self.directory.settings.exists():
+        if known is None or key in known or not self._is_ours():
+            return
+        if not self.directory.settings.exists():
             return
         known.add(key)
         if self._settings_text and not self._settings_text.endswith(b"\n"):
