@@ -466,8 +466,9 @@ def _told(truth: Result) -> str:
     judged = verdict.get("judged")
     if isinstance(judged, dict) and judged.get("steps", 0) < judged.get("of", 0):
         return f"verdict.json: judged {judged}"
-    if verdict.get("degraded"):
-        return f"verdict.json: degraded: {verdict['degraded']}"
+    for what in ("degraded", "faults"):
+        if verdict.get(what):
+            return f"verdict.json: {what}: {verdict[what]}"
     return f"verdict.json: {verdict['verdict']}" if verdict.get("verdict") == "not-judged" else ""
 
 

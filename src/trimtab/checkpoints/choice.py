@@ -134,19 +134,17 @@ def choose(folder: Path, events: Iterable[Event]) -> ResumeChoice:
         if found is None:
             continue
         graded = found.checkpoint
-        if graded is not None and graded.grade != "healthy":
-            if not _lacks_grade(found, told.get(path.name)):
-                doubtful.append(f"{path.name} is {graded.grade} ({graded.why})")
-                continue
+        lacks_grade = _lacks_grade(found, told.get(path.name))
+        if graded is not None and graded.grade != "healthy" and not lacks_grade:
+            doubtful.append(f"{path.name} is {graded.grade} ({graded.why})")
+            continue
         if found.condition == "unreadable":
             return ResumeChoice(unreadable=f"{path}: {found.why}", passed_over=tuple(passed_over))
         if found.condition == "whole" and not found.why:
             return ResumeChoice(checkpoint=found.checkpoint, passed_over=tuple(passed_over))
         passed_over.append(f"{path.name}: {found.why}")
         lost.append(passed_over[-1])
-    return ResumeChoice(
-        passed_over=tuple(passed_over), lost=tuple(lost), doubtful=tuple(doubtful)
-    )
+    return ResumeChoice(passed_over=tuple(passed_over), lost=tuple(lost), doubtful=tuple(doubtful))
 
 
 def _look(path: Path, told: Journaled | None, lineage: str) -> InspectedFolder | None:

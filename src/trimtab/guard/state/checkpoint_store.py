@@ -151,6 +151,8 @@ class Store:
         self._beside: Ranks | None = None
         self._pending: Pending | None = None
         self._notes: list[str] = []
+        self._spared_before = math.inf
+        """Onset of the last trouble: retention keeps the newest healthy one before it."""
         self._known: dict[Path, tuple[FilesSeen, CheckpointOnDisk | None]] = {}
         """What was read of each folder, and how its files stood then."""
         if ranks.chief:
@@ -298,7 +300,8 @@ class Store:
         listed = self._ours()
         healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
         kept = healthy[-self._keep :]
-        old = [c for c in healthy[: -self._keep] if c.step != step]
+        spared = [c for c in listed if c.grade == "healthy" and c.step < self._spared_before][-1:]
+        old = [c for c in healthy[: -self._keep] if c.step != step and c not in spared]
         if len(kept) == self._keep:
             suspect = [c for c in self._listed() if c.grade == "suspect"]
             old += [c for c in suspect if c.step < kept[0].step]
@@ -333,6 +336,13 @@ class Store:
         """
         for finding in findings:
             self._doubt(finding)
+
+    def spare_before(self, onset: float) -> None:
+        """Have retention keep the newest healthy checkpoint before an onset; nothing is read.
+
+        Of the last onset only: one more checkpoint is kept, however many onsets there are.
+        """
+        self._spared_before = onset
 
     def leaves_none(self, findings: Sequence[Finding]) -> bool:
         """Whether no healthy checkpoint is on disk once `doubt` has heard of these.
