@@ -18,7 +18,7 @@ from tests.guard.inner import inner
 from tests.guard.small_lab import STEPS, bad_data, guarded
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of, train_guarded
 from trimtab import analyze
-from trimtab.checkpoints.manifest import list_checkpoints
+from trimtab.checkpoints.manifest import list_checkpoints, regrade
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.contract import Finding, Row, state_to_json
 from trimtab.errors import ReadError
@@ -26,7 +26,7 @@ from trimtab.guard import Guard
 from trimtab.guard.loop.exit_status import asks_for_restart, read_verdict
 from trimtab.guard.recording import row_writer
 from trimtab.guard.recording.fault_barrier import Edge
-from trimtab.guard.state import checkpoint_io, checkpoint_store
+from trimtab.guard.state import checkpoint_io
 from trimtab.guard.state.serialization import clone
 from trimtab.plan.policy import Policy
 
@@ -432,7 +432,6 @@ def test_a_disk_that_fails_as_a_recovery_begins_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
     run, left = tmp_path / "run", [failures]
-    regrade = checkpoint_store.regrade
 
     def bad(*given: Any, **more: Any) -> Any:
         if left[0]:
@@ -440,7 +439,7 @@ def test_a_disk_that_fails_as_a_recovery_begins_does_not_end_it(
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return regrade(*given, **more)
 
-    monkeypatch.setattr(checkpoint_store, "regrade", bad)
+    monkeypatch.setattr("trimtab.guard.state.checkpoint_store.regrade", bad)
     o = guarded(bad_data(240, 24), small_lab.make_text(), run)
     assert left == [0]
     assert [a["remedy"] for a in o.guard.actions] == ["roll-back+skip-data"]

@@ -77,6 +77,7 @@ _ERRNO_WORDS = {
     errno.EMFILE: "too many open files",
     errno.ENFILE: "too many open files",
     errno.ENOMEM: "out of memory",
+    errno.EINTR: "interrupted system call",
 }
 
 

@@ -107,6 +107,8 @@ class Recorder:
         self._rows = RowWriter(row_sync)
         self._held: deque[tuple[str, str, int, dict[str, object]]] = deque()
         """Events that are not on disk: event, attempt, step, fields."""
+        self._num_given_up = 0
+        """Events that memory did not hold, since the journal was last written."""
         self._on_refused: Callable[[Exception], None] | None = None
 
     def hold_events(self, on_refused: Callable[[Exception], None]) -> None:
@@ -311,6 +313,14 @@ class Recorder:
                     raise
                 to_stderr(f"trimtab: an event is left out of the journal: {error}")
             self._held.popleft()
+            if not self._held and self._num_given_up:
+                number, self._num_given_up = self._num_given_up, 0
+                text = (
+                    f"{number} events are not in the journal: the disk took none, and memory holds"
+                    f" {_MOST_HELD_EVENTS:,}; findings and notes went first"
+                )
+                to_stderr(f"trimtab: {text}")
+                self._held.append(("note", attempt, step, {"author": "trimtab", "text": text}))
 
     def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
         """Append to the journal, unless another process took the run."""
@@ -351,8 +361,9 @@ class Recorder:
     def _hold(self, event: str, step: int, data: dict[str, object]) -> None:
         self._held.append((event, self.attempt, step, data))
         if len(self._held) > _MOST_HELD_EVENTS:
-            kept = [e for e in self._held if e[0] not in _GIVEN_UP_FIRST]
-            self._held = deque(kept[-_MOST_HELD_EVENTS:])
+            kept = [e for e in self._held if e[0] not in _GIVEN_UP_FIRST][-_MOST_HELD_EVENTS:]
+            self._num_given_up += len(self._held) - len(kept)
+            self._held = deque(kept)
 
     def _take_note(self, event: str, step: int, data: dict[str, object]) -> None:
         """Count an event, and pass it on."""
