@@ -58,7 +58,7 @@ def add_tail(parts: Parts) -> None:
         "--long",
         type=whole_number(0, 1_000_000),
         default=100_000,
-        help="steps of the longer run that growth is taken from; default 100000, 0 leaves it out",
+        help="step whose cost is held against that of step 1,000; default 100000, 0 leaves it out",
     )
     tail.set_defaults(run=_tail)
 
@@ -94,15 +94,15 @@ def _tail(arguments: argparse.Namespace) -> int:
     tail = load_lab("benchmarks.step_tail", 1)
     print(f"{arguments.steps} steps with 100 incidents", file=sys.stderr, flush=True)
     found = tail.measure_step_tail(steps=arguments.steps)
-    long = None
+    growth = None
     if arguments.long:
         print(f"{arguments.long} steps without incidents", file=sys.stderr, flush=True)
-        long = tail.measure_step_tail(steps=arguments.long, incidents=0)
+        growth = tail.measure_growth(late=arguments.long)
     if arguments.json:
-        more = None if long is None else long.to_json()
-        print_json({"schema": 1, "tail": found.to_json(), "long": more})
+        more = None if growth is None else growth.to_json()
+        print_json({"schema": 1, "tail": found.to_json(), "growth": more})
     else:
-        print(tail.table(found, long=long))
+        print(tail.table(found, growth=growth))
     return 0
 
 
