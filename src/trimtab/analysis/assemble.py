@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.against import against_findings, against_note
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.timeline import NEAR_STEPS
@@ -52,6 +53,7 @@ def make_account(
     layers: Sequence[LayerReadings] = (),
     path: str = "",
     ended_badly: str = "",
+    reference: RunRecord | None = None,
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -68,9 +70,14 @@ def make_account(
         layers: What was measured block by block; drawn, not judged.
         path: Path as given; empty for a record that was made in memory.
         ended_badly: Why the run is known to have ended badly; empty: that is not known.
+        reference: A run to judge by, besides the run's own past; None: none.
     """
     record = separate_runs(derive(record))
     findings = all_findings(record, judge=judge, sensitivity=sensitivity, hindsight=hindsight)
+    if reference is not None:
+        name = Path(reference.source).name or "the reference"
+        findings = (*findings, *against_findings(record, reference, name))
+        record = replace(record, notes=(*record.notes, against_note(record, reference, name)))
     told: list[IncidentAccount] = []
     earlier: dict[int, EarlierIncidents] = {}
     stops = _stops(events)

@@ -53,6 +53,8 @@ class Beside:
     framework: str = ""
     checkpoints: tuple[CheckpointInfo, ...] = ()
     notes: tuple[str, ...] = ()
+    reference: RunRecord | None = None
+    """A run to judge by; None: judged by itself alone."""
 
 
 def store() -> Path:
@@ -64,14 +66,21 @@ def store() -> Path:
     return Path(base) / "trimtab" / "dismissed.jsonl"
 
 
-def read_beside(*, config: Path | None = None, checkpoints: Path | None = None) -> Beside:
-    """Read the config and list the checkpoints that a run was given.
+def read_beside(
+    *,
+    config: Path | None = None,
+    checkpoints: Path | None = None,
+    against: str | os.PathLike[str] | None = None,
+) -> Beside:
+    """Read the config and the reference run, and list the checkpoints, that a run was given.
 
     Raises:
         ReadError: One of them cannot be read.
         ConfigError: The config holds several runs, or nothing that is known.
     """
     beside = Beside() if config is None else _from_config(config)
+    if against is not None:
+        beside = replace(beside, reference=read_run(against))
     if checkpoints is None:
         return beside
     found = find_checkpoints(checkpoints)
@@ -157,6 +166,7 @@ def account_of(
             judge=judge,
             hindsight=hindsight,
             read_s=read_s,
+            reference=beside.reference,
         )
     layers, layer_notes = read_layers(Path(path))
     record = replace(
@@ -176,6 +186,7 @@ def account_of(
         layers=layers,
         path=path,
         ended_badly=_bad_end(RunDirectory(Path(path))),
+        reference=beside.reference,
     )
 
 

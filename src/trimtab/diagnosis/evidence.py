@@ -30,6 +30,7 @@ STATE_KINDS = frozenset(
         "activation-reversal",
         "skipped-steps",
         "resume-jump",
+        "behind-reference",
     }
 )
 """Kinds that concern the loss or the gradients, not only the clock or the data."""
