@@ -228,6 +228,13 @@ KINDS: tuple[Kind, ...] = (
         severity="info",
         rank=15,
     ),
+    Kind(
+        name="behind-reference",
+        title="worse than the reference run",
+        meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
+        severity="warning",
+        rank=16,
+    ),
 )
 """All kinds, the most telling first."""
 

@@ -13,12 +13,14 @@ from pathlib import Path
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import events_of, make_account
+from trimtab.analysis.config_evidence import config_signs
 from trimtab.analysis.frames import is_columns, record_of_columns
 from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config
 from trimtab.detectors.judge import Judge
+from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
@@ -54,6 +56,10 @@ class Beside:
     framework: str = ""
     checkpoints: tuple[CheckpointInfo, ...] = ()
     notes: tuple[str, ...] = ()
+    config: tuple[ConfigSign, ...] = ()
+    """What a check of the config found that bears on causes."""
+    reference: RunRecord | None = None
+    """A run to judge by; None: judged by itself alone."""
 
 
 def store() -> Path:
@@ -65,14 +71,21 @@ def store() -> Path:
     return Path(base) / "trimtab" / "dismissed.jsonl"
 
 
-def read_beside(*, config: Path | None = None, checkpoints: Path | None = None) -> Beside:
-    """Read the config and list the checkpoints that a run was given.
+def read_beside(
+    *,
+    config: Path | None = None,
+    checkpoints: Path | None = None,
+    against: str | os.PathLike[str] | None = None,
+) -> Beside:
+    """Read the config and the reference run, and list the checkpoints, that a run was given.
 
     Raises:
         ReadError: One of them cannot be read.
         ConfigError: The config holds several runs, or nothing that is known.
     """
     beside = Beside() if config is None else _from_config(config)
+    if against is not None:
+        beside = replace(beside, reference=read_run(against))
     if checkpoints is None:
         return beside
     found = find_checkpoints(checkpoints)
@@ -97,7 +110,7 @@ def _from_config(path: Path) -> Beside:
     said = ", ".join(f"{name} {value:g}" for name, value in facts.items())
     note = f"from {path} ({settings.framework}): {said or 'nothing that bears on this'}"
     framework = settings.framework if dialect(settings.framework) else ""
-    return Beside(facts=facts, framework=framework, notes=(note,))
+    return Beside(facts=facts, framework=framework, notes=(note,), config=config_signs(settings))
 
 
 def read_source(source: object) -> Iterator[tuple[str, RunRecord | ReadError]]:
@@ -158,6 +171,8 @@ def account_of(
             judge=judge,
             hindsight=hindsight,
             read_s=read_s,
+            reference=beside.reference,
+            config=beside.config,
         )
     layers, layer_notes = read_layers(Path(path))
     record = replace(
@@ -177,6 +192,8 @@ def account_of(
         layers=layers,
         path=path,
         ended_badly=_bad_end(RunDirectory(Path(path))),
+        reference=beside.reference,
+        config=beside.config,
     )
 
 

@@ -41,6 +41,7 @@ def analyze(
     *,
     config: str | os.PathLike[str] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
     detectors: Iterable[Detector[Any] | str] = (),
     thresholds: Mapping[str, float] | None = None,
 ) -> "Analysis":
@@ -51,6 +52,7 @@ def analyze(
             (`trimtab.read`), a pandas or polars frame, or a mapping of column names to values.
         config: The run's training config: the clip in force, the width, whose flags to give.
         checkpoints: Directory of its checkpoints; plans then name the one to go back to.
+        against: A reference run: where the loss lies above its loss is an incident, too.
         detectors: Further detectors, or names of entry points in the group `trimtab.detectors`.
         thresholds: Settings of detectors, such as `{"spike.threshold_sigma": 12}`.
 
@@ -73,6 +75,7 @@ def analyze(
     beside = read_beside(
         config=None if config is None else Path(config),
         checkpoints=None if checkpoints is None else Path(checkpoints),
+        against=against,
     )
     runs: list[RunAccount] = []
     errors: list[tuple[str, str]] = []

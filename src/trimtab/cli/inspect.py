@@ -69,6 +69,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="directory of its checkpoints: the plan names the one to roll back to",
     )
     parser.add_argument(
+        "--against",
+        metavar="RUN",
+        help="a reference run: also report where the loss lies above its loss at equal steps",
+    )
+    parser.add_argument(
         "--lr-history",
         metavar="FILE",
         type=Path,
@@ -88,7 +93,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and print every path; one that cannot be read does not stop the others."""
-    beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    beside = read_beside(
+        config=arguments.config, checkpoints=arguments.checkpoints, against=arguments.against
+    )
     if arguments.lr_history is not None and len(arguments.paths) != 1:
         raise ConfigError("--lr-history: takes one path; give one log")
     if arguments.follow:

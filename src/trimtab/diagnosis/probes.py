@@ -41,6 +41,9 @@ class TrialResult:
     """Learning rate that it held to at most; None: no limit."""
     changed: tuple[str, ...] = ()
     """What else it changed, by the ids of `trimtab.plan.trials`."""
+    bitwise: bool | None = None
+    """Whether a branch that changed nothing repeated the recorded losses before the onset bit for
+    bit, so that this machine is known to be reproducible; None: that is not known."""
 
     @property
     def cuts_rate(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
+from trimtab.guard.recovery.curves import as_curve, repeats
 
 if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
@@ -49,4 +50,13 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
         lr_factor=trial.lr_factor,
         lr_limit=trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
+        bitwise=_repeats_bitwise(case) if trial.unchanged else None,
     )
+
+
+def _repeats_bitwise(case: Case) -> bool | None:
+    """Whether the replay repeated the record bit for bit before the first sign; None: no rows."""
+    before = min(case.first_sign, case.incident.first_step)
+    curve = as_curve(case.losses, after=case.from_step)
+    said = repeats({t: x for t, x in curve.items() if t < before}, case.control)
+    return None if said == "" else said == "bit-equal"
