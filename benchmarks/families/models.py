@@ -337,7 +337,8 @@ def _contrastive() -> Built:
 def _policy_loss(model: nn.Module, batch: Batch) -> Tensor:
     """REINFORCE with a mean baseline: name the digit, a reward of 1 where it is right."""
     log_share = model(batch[0]).log_softmax(-1)
-    action = torch.multinomial(log_share.detach().exp(), 1)
+    # NaN stays in the loss; sampling itself would raise
+    action = torch.multinomial(log_share.detach().exp().nan_to_num(0.1), 1)
     reward = (action[:, 0] == batch[1]).float()
     advantage = reward - reward.mean()
     taken = log_share.gather(1, action)[:, 0]
