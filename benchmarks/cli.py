@@ -258,6 +258,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_guard.add_families,
     cli_power.add_power,
     cli_power.add_durability,
     cli_fuzz.add,
