@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["CASES", "Case", "Run"]
+__all__ = ["CASES", "Case", "FamilyRun"]
 
 Batch = tuple[Tensor, ...]
 
@@ -37,7 +37,7 @@ ALL = (*TEXT, *IMAGES, "dpo")
 
 
 @dataclass
-class Run:
+class FamilyRun:
     """A run that a case may change."""
 
     model: nn.Module
@@ -64,11 +64,11 @@ class Case:
     lasting: bool = False
     rate: Callable[[int, int], float] | None = None
     """Factor on the rate of (step, step of the fault)."""
-    once: Callable[[Run], None] | None = None
+    once: Callable[[FamilyRun], None] | None = None
     """Done before the step of the fault, the first time only."""
-    at: Callable[[Run], None] | None = None
+    at: Callable[[FamilyRun], None] | None = None
     """Done before the step of the fault whenever it comes."""
-    from_start: Callable[[Run], None] | None = None
+    from_start: Callable[[FamilyRun], None] | None = None
     """Done to the fresh model and optimizer."""
     loss: Callable[[Tensor], Tensor] | None = None
     """Applied to the loss from the fault on."""
@@ -132,7 +132,7 @@ def _harder(batch: Batch, rng: np.random.Generator) -> Batch:
 # -- damage to a state ----------------------------------------------------------------------
 
 
-def _matrices(run: Run) -> list[nn.Parameter]:
+def _matrices(run: FamilyRun) -> list[nn.Parameter]:
     return [p for p in run.model.parameters() if p.requires_grad and p.dim() >= 2]
 
 
@@ -142,41 +142,41 @@ def _bit(x: Tensor, bit: int) -> None:
 
 
 @torch.no_grad()
-def _flip_weight(run: Run) -> None:
+def _flip_weight(run: FamilyRun) -> None:
     _bit(_matrices(run)[-1], 30)
 
 
 @torch.no_grad()
-def _flip_moment(run: Run) -> None:
+def _flip_moment(run: FamilyRun) -> None:
     for p in _matrices(run)[-1:]:
         state = run.optimizer.state[p]
         _bit(state["exp_avg" if "exp_avg" in state else "momentum_buffer"], 30)
 
 
 @torch.no_grad()
-def _lose_second_moment(run: Run) -> None:
+def _lose_second_moment(run: FamilyRun) -> None:
     for state in run.optimizer.state.values():
         state["exp_avg_sq"].zero_()
 
 
 @torch.no_grad()
-def _scale_matrix(run: Run) -> None:
+def _scale_matrix(run: FamilyRun) -> None:
     _matrices(run)[len(_matrices(run)) // 2].mul_(30.0)
 
 
 @torch.no_grad()
-def _nan_weight(run: Run) -> None:
+def _nan_weight(run: FamilyRun) -> None:
     _matrices(run)[0].view(-1)[0] = math.nan
 
 
 @torch.no_grad()
-def _lose_layer(run: Run) -> None:
+def _lose_layer(run: FamilyRun) -> None:
     weight = _matrices(run)[len(_matrices(run)) // 2]
     weight.normal_(0, 0.5)
 
 
 @torch.no_grad()
-def _spoil_statistics(run: Run) -> None:
+def _spoil_statistics(run: FamilyRun) -> None:
     for module in run.model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             assert module.running_var is not None
@@ -187,23 +187,23 @@ def _spoil_statistics(run: Run) -> None:
 # -- settings -------------------------------------------------------------------------------
 
 
-def _set(**values: float) -> Callable[[Run], None]:
-    def change(run: Run) -> None:
+def _set(**values: float) -> Callable[[FamilyRun], None]:
+    def change(run: FamilyRun) -> None:
         for group in run.optimizer.param_groups:
             group.update(values)
 
     return change
 
 
-def _times(name: str, factor: float) -> Callable[[Run], None]:
-    def change(run: Run) -> None:
+def _times(name: str, factor: float) -> Callable[[FamilyRun], None]:
+    def change(run: FamilyRun) -> None:
         for group in run.optimizer.param_groups:
             group[name] *= factor
 
     return change
 
 
-def _slow_momentum(run: Run) -> None:
+def _slow_momentum(run: FamilyRun) -> None:
     for group in run.optimizer.param_groups:
         if "betas" in group:
             group["betas"] = (0.999, group["betas"][1])
@@ -211,8 +211,8 @@ def _slow_momentum(run: Run) -> None:
             group["momentum"] = 0.999
 
 
-def _dropout(share: float) -> Callable[[Run], None]:
-    def change(run: Run) -> None:
+def _dropout(share: float) -> Callable[[FamilyRun], None]:
+    def change(run: FamilyRun) -> None:
         for module in run.model.modules():
             if isinstance(module, nn.Dropout):
                 module.p = share
@@ -220,18 +220,18 @@ def _dropout(share: float) -> Callable[[Run], None]:
     return change
 
 
-def _freeze_most(run: Run) -> None:
+def _freeze_most(run: FamilyRun) -> None:
     for p in list(run.model.parameters())[:-2]:
         p.requires_grad = False
 
 
-def _freeze_half(run: Run) -> None:
+def _freeze_half(run: FamilyRun) -> None:
     ps = list(run.model.parameters())
     for p in ps[: len(ps) // 2]:
         p.requires_grad = False
 
 
-def _unfreeze(run: Run) -> None:
+def _unfreeze(run: FamilyRun) -> None:
     for p in run.model.parameters():
         p.requires_grad = True
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from benchmarks.families.cases import FAULT_SHARE, Case, Run
+from benchmarks.families.cases import FAULT_SHARE, Case, FamilyRun
 from benchmarks.families.data import Damage, Samples, loader_of
 from trimtab.guard import Guard
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from benchmarks.families.models import Family
 
-__all__ = ["Outcome", "train_case"]
+__all__ = ["FamilyOutcome", "train_case"]
 
 Mode = Literal["off", "observe", "act"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FamilyOutcome:
     """What a run came to."""
 
     loss: float
@@ -45,7 +45,9 @@ class Outcome:
     seconds: float = 0.0
 
 
-def train_case(family: Family, case: Case | None, seed: int, mode: Mode, folder: Path) -> Outcome:
+def train_case(
+    family: Family, case: Case | None, seed: int, mode: Mode, folder: Path
+) -> FamilyOutcome:
     """Train a family with one case, or without any, and return what came of it.
 
     Args:
@@ -53,7 +55,7 @@ def train_case(family: Family, case: Case | None, seed: int, mode: Mode, folder:
         case: What happens to it; None: nothing.
         seed: Of weights, data and damage.
         mode: off: a plain loop.
-        folder: Run directory; removed when the run is over.
+        folder: FamilyRun directory; removed when the run is over.
     """
     began = time.perf_counter()
     torch.manual_seed(seed)
@@ -61,7 +63,7 @@ def train_case(family: Family, case: Case | None, seed: int, mode: Mode, folder:
     model, optimizer = built.model, _optimizer(family, built.model)
     # the place moves with the seed, so that no rule fits one step
     at = int(family.steps * (FAULT_SHARE + 0.02 * (seed % 5)))
-    run = Run(model, optimizer, at, set())
+    run = FamilyRun(model, optimizer, at, set())
     if case is not None and case.from_start is not None:
         case.from_start(run)
     damage = None
@@ -88,7 +90,9 @@ def train_case(family: Family, case: Case | None, seed: int, mode: Mode, folder:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), family.clip)
             optimizer.step()
             scheduler.step()
-        return Outcome(_final(built.validate(model)), start, seconds=time.perf_counter() - began)
+        return FamilyOutcome(
+            _final(built.validate(model)), start, seconds=time.perf_counter() - began
+        )
     shutil.rmtree(folder, ignore_errors=True)
     guard = Guard(
         model,
@@ -115,7 +119,7 @@ def train_case(family: Family, case: Case | None, seed: int, mode: Mode, folder:
         except SystemExit:
             stopped = True
         causes, alarmed = _read_journal(folder / "journal.jsonl")
-        return Outcome(
+        return FamilyOutcome(
             _final(built.validate(model)),
             start,
             wasted=guard.wasted_steps / family.steps,
@@ -141,7 +145,7 @@ def _rate(family: Family, case: Case | None, step: int, at: int) -> float:
     return share * (case.rate(step, at) if case is not None and case.rate is not None else 1.0)
 
 
-def _before(case: Case | None, run: Run, step: int) -> None:
+def _before(case: Case | None, run: FamilyRun, step: int) -> None:
     if case is None or step != run.step_of_fault:
         return
     if case.at is not None:

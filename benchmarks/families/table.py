@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.families.cases import CASES
 from benchmarks.families.models import FAMILIES
-from benchmarks.families.run import Outcome, train_case
+from benchmarks.families.run import FamilyOutcome, train_case
 from benchmarks.trust.totals import Totals
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _one(work: Work, *, folder: Path, known: Mapping[str, Row]) -> tuple[Row, di
     return row, learned
 
 
-def _recovered(twin: float, off: float, act: Outcome, scale: float) -> str:
+def _recovered(twin: float, off: float, act: FamilyOutcome, scale: float) -> str:
     if math.isfinite(act.loss):
         closed = (off - act.loss) / (off - twin) if math.isfinite(off) else 1.0
         near = act.loss <= twin + RECOVERED_WITHIN * scale
@@ -128,7 +128,7 @@ def _recovered(twin: float, off: float, act: Outcome, scale: float) -> str:
     return "seen" if act.alarmed else "no alarm"
 
 
-def _left_alone(off: float, act: Outcome, scale: float) -> str:
+def _left_alone(off: float, act: FamilyOutcome, scale: float) -> str:
     if not act.loss <= off + HARMED * scale:
         return "harmed"
     return "left alone" if act.wasted == 0 else "cost steps"
