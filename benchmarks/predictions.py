@@ -71,7 +71,7 @@ class Prediction:
 
 def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = None) -> Prediction:
     """Return what `trimtab inspect --json` says of a record, cut down to a prediction."""
-    told = run_to_json(make_account(record, sensitivity=sensitivity), path=record.source)
+    told = run_to_json(make_account(record, sensitivity=sensitivity, self_test=False), path=record.source)
     claims = tuple(_claim(i) for i in told["incidents"])
     return Prediction(id=name, rows=told["rows"], claims=claims)
 

@@ -3,19 +3,19 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from trimtab.analysis.self_test import SelfTest
+from trimtab.analysis.self_test import MIN_RECORDS, SelfTest
 from trimtab.analysis.verdict import Ending, RunJudgement, judgement_of
 from trimtab.chronicle.coverage import Coverage
 from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.incidents import Incident
-from trimtab.kinds import RunVerdict
+from trimtab.kinds import RunVerdict, severity_rank
 from trimtab.plan.plan import Plan
 from trimtab.readers.layers import LayerReadings
 from trimtab.record import Attempt, RunRecord
 from trimtab.vocabulary import Severity
 
-__all__ = ["IncidentAccount", "RunAccount"]
+__all__ = ["MIN_RECORDS", "IncidentAccount", "RunAccount", "fails_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +106,11 @@ class RunAccount:
         return self.record.attempts
 
     @property
+    def ended_badly(self) -> str:
+        """Why the run is known to have ended badly; empty: that is not known."""
+        return "" if self.ending is None else self.ending.why
+
+    @property
     def verdict(self) -> RunVerdict:
         """`ended-badly`, else `incident`, else `not-judged`, else `healthy`."""
         return self.judgement.verdict
@@ -121,3 +126,15 @@ class RunAccount:
             self_test=self.self_test,
             judged_signals=self.judged_signals,
         )
+
+
+def fails_on(account: RunAccount, name: str | None) -> bool:
+    """Tell whether a run fails on a word of `FAIL_ON`; on None nothing does."""
+    if name is None:
+        return False
+    if account.verdict == "ended-badly":
+        return True
+    if name == "not-judged" and account.verdict == "not-judged":
+        return True
+    least = severity_rank("warning" if name == "not-judged" else name)
+    return least >= 0 and any(severity_rank(i.severity) >= least for i in account.incidents)

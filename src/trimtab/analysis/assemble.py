@@ -78,10 +78,10 @@ def make_account(
     """
     record = separate_runs(derive(record))
     tester = tester or SelfTester(hindsight=hindsight)
-    before = tester.places(record) if self_test else {}
+    states = tester.places(record) if self_test else {}
     judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
     findings = all_findings(
-        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=before
+        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
     )
     told: list[IncidentAccount] = []
     earlier: dict[int, EarlierIncidents] = {}
@@ -107,7 +107,7 @@ def make_account(
         path=path,
         ending=ending,
         coverage=_coverage(record, events),
-        self_test=tester.run(record, judge, findings, before),
+        self_test=tester.run(record, judge, findings, states),
         judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)

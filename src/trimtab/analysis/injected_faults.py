@@ -63,7 +63,7 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
         shape="burst",
         num_rows=3,
         horizon_rows=40,
-        large=40.0,
+        large=30.0,
         num_large=10,
         num_graded=8,
         required=True,
@@ -75,7 +75,7 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
         signal="loss",
         shape="step",
         horizon_rows=128,
-        large=20.0,
+        large=16.0,
         num_large=10,
         num_graded=10,
         required=True,
@@ -147,8 +147,8 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
     ),
 )
 """Lengths are those of the faults that people report: a few bad batches, a level that stays, a
-drift of a few hundred records. Large sizes are several times the bars of the rules, so that a rule
-that works has no reason to miss them."""
+drift of a few hundred records. Large sizes are those that a person sees in a picture at once, and twice to four
+times the bars of the rules: one that works has no reason to miss them."""
 
 
 def noise_of(record: RunRecord, signal: str) -> float:

@@ -58,10 +58,6 @@ class PowerCurve:
         if done:
             self._weigh(done)
 
-    def add(self, size: float, seen: bool) -> None:
-        """Take one more trial."""
-        self._weigh([(size, seen)])
-
     def _weigh(self, trials: Sequence[tuple[float, bool]]) -> None:
         chance = _grid(np.log(np.array([max(size, 1e-9) for size, _ in trials])))
         hit = np.array([seen for _, seen in trials])[:, None, None, None]

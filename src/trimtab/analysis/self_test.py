@@ -180,10 +180,11 @@ class _Trial:
 
     size: float
     large: bool
-    seen: bool
-    noticed: bool
-    warm: bool
-    delay: int
+    seen: bool = False
+    noticed: bool = False
+    warm: bool = False
+    """Whether enough records of the attempt came before it."""
+    delay: int = 0
 
 
 @dataclass
@@ -355,7 +356,7 @@ class _Bench:
         stop = min(first + fault.horizon_rows, int(np.searchsorted(at, attempt.end_row)))
         began = first - int(np.searchsorted(at, attempt.first_row))
         if stop <= first:
-            return _Trial(size, large, False, False, False, 0)
+            return _Trial(size, large)
         end = min(int(at[stop - 1]) + 1, row + _MOST_STRETCH * fault.horizon_rows)
         hit = at[first : int(np.searchsorted(at, end))]
         bad = with_fault(
@@ -367,9 +368,7 @@ class _Bench:
         new = [f for f in found if f.key not in self._known and _near(f, row)]
         told = latest_tellings(found) if self._hindsight else found
         alarms = [
-            f
-            for f in told
-            if f.severity != "info" and f.key not in self._alarms and _near(f, row)
+            f for f in told if f.severity != "info" and f.key not in self._alarms and _near(f, row)
         ]
         if not alarms and self._hindsight:
             alarms = self._in_hindsight(fault, attempt, first, (hit, bad))
@@ -377,7 +376,14 @@ class _Bench:
         keys = {f.key for f in alarms}
         seen_at = min((f.row for f in (*found, *alarms) if f.key in keys), default=row)
         delay = int(np.searchsorted(at, seen_at)) - first
-        return _Trial(size, large, bool(alarms), bool(new), began >= WARM_ROWS, max(delay, 0))
+        return _Trial(
+            size,
+            large,
+            seen=bool(alarms),
+            noticed=bool(new),
+            warm=began >= WARM_ROWS,
+            delay=max(delay, 0),
+        )
 
     def _in_hindsight(
         self,
@@ -391,8 +397,9 @@ class _Bench:
         whole = attempt.end_row - attempt.first_row <= _WHOLE_ROWS
         if not whole and not fault.settles:
             return []
-        low, high = int(np.searchsorted(at, attempt.first_row)), int(
-            np.searchsorted(at, attempt.end_row)
+        low, high = (
+            int(np.searchsorted(at, attempt.first_row)),
+            int(np.searchsorted(at, attempt.end_row)),
         )
         begin = attempt.first_row if whole else int(at[max(low, first - _BEFORE_ROWS)])
         stop = min(high, first + fault.num_rows + _AFTER_ROWS)
@@ -403,9 +410,7 @@ class _Bench:
         moved = [_moved(f, begin) for rule in rules for f in rule(part)]
         row = int(at[first])
         return [
-            f
-            for f in moved
-            if f.severity != "info" and f.key not in self._alarms and _near(f, row)
+            f for f in moved if f.severity != "info" and f.key not in self._alarms and _near(f, row)
         ]
 
 
@@ -425,9 +430,7 @@ class _Shadow:
         # A user's own detector may take a NaN amiss, or keep what it is shown; it is left out.
         ours = tuple(type(d) for d in DETECTORS)
         places = tuple(
-            k
-            for k, d in enumerate(judge.detectors)
-            if signal in d.signals and isinstance(d, ours)
+            k for k, d in enumerate(judge.detectors) if signal in d.signals and isinstance(d, ours)
         )
         own = Judge(tuple(judge.detectors[k] for k in places))
         apart = [n != signal and SIGNAL_BY_NAME[n].bad != "none" for n in own.signals]

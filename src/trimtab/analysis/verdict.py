@@ -22,7 +22,11 @@ from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["Ending", "RestsOn", "RunJudgement", "judgement_of"]
+__all__ = ["FAIL_ON", "Ending", "RestsOn", "RunJudgement", "judgement_of"]
+
+FAIL_ON = ("warning", "critical", "ended-badly", "not-judged")
+"""What `--fail-on` may name. A run that ended badly fails on each of them, an incident on its
+severity and below, and on `not-judged`, which alone fails where there is no verdict."""
 
 MAIN_SIGNALS = ("loss", "grad_norm", "val_loss")
 """Signals without which the judge is blind to much of what goes wrong."""
@@ -90,6 +94,8 @@ class RunJudgement:
     """Keys of the log that no signal took, with how often they stand there."""
     not_judged: tuple[str, ...] = ()
     """What could not be judged with these rows and signals, a sentence each."""
+    ignored: tuple[str, ...] = ()
+    """Those of them on what the log holds and no detector looked at."""
     self_test: SelfTest | None = None
     coverage: Coverage | None = None
 
@@ -100,7 +106,11 @@ class RunJudgement:
         if test is None:
             return ""
         parts = [f"self-test {test.seen}/{test.injected}"]
-        seen = [said for name in ("rise", "spike") if (said := _seen(test.of(name), self.in_nats))]
+        seen = [
+            said
+            for name in ("rise", "spike")
+            if (said := _seen(test.of(name), in_nats=self.in_nats))
+        ]
         if seen:
             parts.append(f"would see {', '.join(seen)}")
         blind = [_BLIND[s] for s in MAIN_SIGNALS if s not in self.logged]
@@ -161,10 +171,12 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
-            if name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none"
+            # Without a judge it is not known what it reads.
+            if judged_signals and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
         )
     )
     unread = dict(getattr(record, "unread", {}))
+    ignored = _ignored(silent, unread)
     return RunJudgement(
         verdict=verdict,
         why=why,
@@ -173,7 +185,8 @@ def judgement_of(
         ),
         signals_not_judged=silent,
         unread=unread,
-        not_judged=_cannot_tell(record, coverage, self_test, silent, unread, in_nats=in_nats),
+        not_judged=(*_cannot_tell(record, coverage, self_test, in_nats=in_nats), *ignored),
+        ignored=ignored,
         self_test=self_test,
         coverage=coverage,
         logged=logged,
@@ -202,20 +215,20 @@ def _too_little(
 
 def _missed(f: FaultPower, *, in_nats: bool) -> str:
     """Return how the judge failed on one fault, in a clause."""
-    title = f.fault.title + _of_size(f, f.largest, in_nats)
+    title = f.fault.title + _of_size(f, f.largest, in_nats=in_nats)
     if f.seen < f.injected:
         return f"{title} would be seen {f.seen} times of {f.injected}"
     noticed, warm = f.noticed
     return f"the streaming judge notices {title} {noticed} times of {warm}"
 
 
-def _seen(f: FaultPower | None, in_nats: bool) -> str:
+def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
     """Return the smallest size that would be seen, in a clause; empty where none is known."""
     if f is None or f.size is None:
         return ""
     if f.fault.name == "rise":
         within = f" within {f.within_rows} rows" if f.within_rows else ""
-        return f"+{_amount(f.size, in_nats)}{within} ({_percent(f.share)})"
+        return f"+{_amount(f.size, in_nats=in_nats)}{within} ({_percent(f.share)})"
     return f"{f.fault.title} of {number(f.size, digits=2)}"
 
 
@@ -223,15 +236,15 @@ def _percent(share: float) -> str:
     return f"{math.floor(100 * share + 1e-9)} %"
 
 
-def _of_size(f: FaultPower, size: float, in_nats: bool) -> str:
+def _of_size(f: FaultPower, size: float, *, in_nats: bool) -> str:
     if f.fault.shape in ("nan", "halving"):
         return ""
     if SIGNAL_BY_NAME[f.fault.signal].scale == "log":
         return f" of {number(size, digits=2)} times its level"
-    return f" of {_amount(size, in_nats)}"
+    return f" of {_amount(size, in_nats=in_nats)}"
 
 
-def _amount(size: float, in_nats: bool) -> str:
+def _amount(size: float, *, in_nats: bool) -> str:
     return number(size, digits=2) + (" nats" if in_nats else "")
 
 
@@ -239,8 +252,6 @@ def _cannot_tell(
     record: RunRecord,
     coverage: Coverage | None,
     test: SelfTest | None,
-    silent: tuple[str, ...],
-    unread: Mapping[str, int],
     *,
     in_nats: bool,
 ) -> tuple[str, ...]:
@@ -255,16 +266,22 @@ def _cannot_tell(
             continue
         rows = f"{number(record.num_loss_rows)} rows"
         if f.smallest is None:
-            size = _of_size(f, f.largest, in_nats)
+            size = _of_size(f, f.largest, in_nats=in_nats)
             said.append(f"{rows}: {f.fault.title}{size} would be seen in {_percent(f.share)} only")
         elif f.fault.name in ("rise", "drift", "spike"):
-            kind = f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
-            said.append(
-                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats)} cannot be told from noise"
+            kind = (
+                f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
             )
-    said += [
-        f"no {_BLIND[name]} is logged" for name in MAIN_SIGNALS if name not in record.columns
-    ]
+            said.append(
+                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told from noise"
+            )
+    said += [f"no {_BLIND[name]} is logged" for name in MAIN_SIGNALS if name not in record.columns]
+    return tuple(said)
+
+
+def _ignored(silent: tuple[str, ...], unread: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what the log holds and no detector looked at, a sentence each."""
+    said: list[str] = []
     if silent:
         said.append(f"read but not judged: {_names([signal_label(s) for s in silent])}")
     if unread:
