@@ -132,7 +132,7 @@ def _plant(
 
 
 def _record(columns: dict[str, Floats]) -> RunRecord:
-    return record_of(np.arange(1, len(columns["loss"]) + 1), columns)
+    return record_of(np.arange(1.0, len(columns["loss"]) + 1), columns)
 
 
 def stated_against_seen(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import trimtab
-from trimtab.cli import main
 from trimtab.analysis.verdict import Ending
+from trimtab.cli import main
 from trimtab.errors import ConfigError, ReadError
 from trimtab.testing.tr8_104b import print_log
 

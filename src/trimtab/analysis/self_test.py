@@ -21,6 +21,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,11 +110,18 @@ class FaultPower:
         """Return the probability that a fault of this size, in standard deviations, is seen."""
         return PowerCurve(self.trials).power(size)
 
+    @cached_property
+    def share_large(self) -> float:
+        """Share of the large faults that is seen; what the graded ones say of it is counted in."""
+        if not self.injected:
+            return 1.0
+        return self.power(self.fault.large) if self.fault.num_graded else self.seen / self.injected
+
     @property
     def works(self) -> bool:
         """Whether enough of the large faults were seen, and the streaming judge noticed them."""
         noticed, warm = self.noticed
-        if self.injected and self.seen < BAR * self.injected:
+        if self.share_large < BAR:
             return False
         return warm < 2 or noticed >= NOTICED_BAR * warm
 
@@ -202,7 +210,9 @@ class SelfTester:
 
     hindsight: bool = True
     """Whether rules in hindsight count, as they do for a finished log."""
-    _known: dict[str, _Known] = field(default_factory=dict, repr=False)
+    known: dict[str, _Known] = field(default_factory=dict, repr=False)
+    """What was tried so far, by the name of the fault."""
+    _rows: int = 0
     _cursor: int = 0
     _looks: int = 0
 
@@ -247,6 +257,9 @@ class SelfTester:
             return None
         bench = _Bench(record, judge, findings, states, hindsight=self.hindsight)
         rng = np.random.default_rng(_seed(record) + 1)
+        if record.num_rows < self._rows:  # another log, or one that was cut
+            self.known, self._looks = {}, 0
+        self._rows = record.num_rows
         whole = self._looks == 0
         self._looks += 1
         plan = _plan(bench)
@@ -257,7 +270,7 @@ class SelfTester:
         order = {name: rng.permutation(len(rows)) for name, rows in bench.places.items()}
         for fault, large in todo:
             num = fault.num_large + fault.num_graded
-            known = self._known.setdefault(fault.name, _Known(deque(maxlen=num)))
+            known = self.known.setdefault(fault.name, _Known(deque(maxlen=num)))
             rows = bench.places[fault.name]
             row = rows[order[fault.name][known.number % len(rows)]]
             size = fault.large if large else _next_size(fault, known)
@@ -265,9 +278,9 @@ class SelfTester:
             known.number += 1
         return SelfTest(
             faults=tuple(
-                _power(fault, self._known[fault.name], bench.sigma[fault.name])
+                _power(fault, self.known[fault.name], bench.sigma[fault.name])
                 for fault in INJECTED_FAULTS
-                if fault.name in self._known and fault.name in bench.sigma
+                if fault.name in self.known and fault.name in bench.sigma
             ),
             rows=record.num_loss_rows,
         )
@@ -327,7 +340,7 @@ class _Bench:
     ) -> None:
         self._record, self._states, self._hindsight = record, states, hindsight
         alarms = [f for f in latest_tellings(findings) if f.severity != "info"]
-        self._known = {f.key for f in findings}
+        self._told = {f.key for f in findings}
         self._alarms = {f.key for f in alarms}
         self._shadows = {
             signal: _Shadow.of(judge, signal) for signal in {f.signal for f in INJECTED_FAULTS}
@@ -338,7 +351,8 @@ class _Bench:
         quiet = _quiet(sorted(states), alarms)
         for fault in INJECTED_FAULTS:
             column = record.columns.get(fault.signal)
-            if column is None or not self._shadows[fault.signal].judge.detectors:
+            blind = not self._shadows[fault.signal].judge.detectors
+            if column is None or (blind and not fault.required):
                 continue
             if fault.signal not in self._rows:
                 self._rows[fault.signal] = np.flatnonzero(column.present)
@@ -346,7 +360,7 @@ class _Bench:
             # A drift of 200 records is no fault that 60 could show.
             if math.isfinite(sigma) and len(self._rows[fault.signal]) >= fault.least_rows:
                 self.sigma[fault.name] = sigma
-                self.places[fault.name] = quiet[:_PLACES]
+                self.places[fault.name] = _spread(quiet, _PLACES)
 
     def inject(self, fault: InjectedFault, row: int, size: float, *, large: bool) -> _Trial:
         """Judge a copy of the rows from `row` on with a fault in them."""
@@ -365,7 +379,7 @@ class _Bench:
         found = self._shadows[fault.signal].judge_rows(
             self._record, self._states[row], slice(row, end), (hit, bad)
         )
-        new = [f for f in found if f.key not in self._known and _near(f, row)]
+        new = [f for f in found if f.key not in self._told and _near(f, row)]
         told = latest_tellings(found) if self._hindsight else found
         alarms = [
             f for f in told if f.severity != "info" and f.key not in self._alarms and _near(f, row)
@@ -444,6 +458,8 @@ class _Shadow:
         changed: tuple[NDArray[np.intp], NDArray[np.float64]],
     ) -> tuple[Finding, ...]:
         """Return what is found in rows of a record of which some are changed."""
+        if not self.places:
+            return ()
         rows = rows_of(record, self.judge.signals, span)
         hit, bad = changed
         rows.values[hit - span.start, self.judge.signals.index(self.signal)] = bad
@@ -458,6 +474,13 @@ def _quiet(rows: Sequence[int], alarms: Iterable[Finding]) -> list[int]:
     spans = [(f.onset_row, f.row if f.end_row is None else f.end_row) for f in alarms]
     calm = [row for row in rows if not any(a - 8 <= row <= b + 8 for a, b in spans)]
     return calm if len(calm) >= len(rows) // 3 else list(rows)
+
+
+def _spread(rows: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of some rows, evenly spread over them."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[int(k)] for k in (np.arange(most) + 0.5) * len(rows) / most]
 
 
 def _near(f: Finding, row: int) -> bool:

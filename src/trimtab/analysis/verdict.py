@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trimtab.analysis.self_test import MIN_RECORDS, FaultPower, SelfTest
+from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.kinds import RunVerdict
 from trimtab.record import RunRecord
@@ -216,8 +216,8 @@ def _too_little(
 def _missed(f: FaultPower, *, in_nats: bool) -> str:
     """Return how the judge failed on one fault, in a clause."""
     title = f.fault.title + _of_size(f, f.largest, in_nats=in_nats)
-    if f.seen < f.injected:
-        return f"{title} would be seen {f.seen} times of {f.injected}"
+    if f.share_large < BAR:
+        return f"{title} would be seen in {_percent(f.share_large)} of places only"
     noticed, warm = f.noticed
     return f"the streaming judge notices {title} {noticed} times of {warm}"
 
