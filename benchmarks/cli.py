@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_crash, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -262,6 +262,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_calibration,
     _add_self_test,
     cli_read.add,
+    cli_crash.add,
     _add_scan,
     cli_page.add,
     cli_guard.add_cost,

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
-from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
+from trimtab.readers.base import CUT_STREAM, Reader, read_tail, take_sample, watching
 from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
 from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.freetext.formats import TEXT_FORMATS
@@ -249,6 +249,12 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 
 def _read_text(reader: Reader, path: Path) -> RunRecord:
     """Read a file; text that only looks like a known trainer's is read as unknown text."""
+    if isinstance(reader, (*_OF_FREE_TEXT, TextReader)):
+        return replace(_read_lines(reader, path), tail=read_tail(path))
+    return reader.read(path)
+
+
+def _read_lines(reader: Reader, path: Path) -> RunRecord:
     try:
         return reader.read(path)
     except ReadError as error:

@@ -35,9 +35,20 @@ from trimtab.limits import (
 )
 from trimtab.record import RunRecord
 
-__all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
+__all__ = [
+    "CUT_STREAM",
+    "Reader",
+    "Sample",
+    "TextLines",
+    "open_bytes",
+    "read_tail",
+    "take_sample",
+    "watching",
+]
 
 SAMPLE_SIZE_BYTES = 1 << 16
+MAX_TAIL_BYTES = 1 << 16
+MAX_TAIL_LINES = 400
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
 _BLOCK_LINES = 1 << 12
@@ -199,6 +210,33 @@ def take_sample(path: Path) -> Sample:
     if not raw.strip():
         raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")
     return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
+
+
+def read_tail(path: Path) -> tuple[str, ...]:
+    """Return the last lines of a text file, decompressed: at most `MAX_TAIL_LINES` and 64 KiB.
+
+    What stands before a carriage return was drawn over, and is left out but for its last state.
+
+    Raises:
+        ReadError: The file is missing or may not be read.
+    """
+    with open_bytes(path) as stream:
+        encoding = _encoding(_peek(stream))
+        data = b""
+        try:
+            if _is_plain(stream):
+                size = stream.seek(0, os.SEEK_END)
+                # an even distance from the start: two bytes make a character of UTF-16
+                stream.seek(max(0, size - MAX_TAIL_BYTES) & ~1)
+                data = stream.read(MAX_TAIL_BYTES + 1)
+            else:
+                while chunk := stream.read1(_CHUNK_SIZE_BYTES):
+                    data = (data + chunk)[-MAX_TAIL_BYTES:]
+        except CUT_STREAM:
+            pass
+    text = data.decode(encoding, errors="replace").lstrip("\ufeff\ufffd\0")
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return tuple(line for line in lines if line.strip())[-MAX_TAIL_LINES:]
 
 
 _watch: ContextVar[Callable[[str, int], None] | None] = ContextVar("watch", default=None)

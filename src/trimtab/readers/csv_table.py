@@ -71,8 +71,7 @@ class CsvReader:
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)
-        wanted = [i for i, name in enumerate(header) if table.role(name) != "nothing"]
-        keys = tuple(header[i] for i in wanted)
+        keys = tuple(header)
         ragged: list[tuple[int, str]] = []
         last = 0
         for number, cells in rows:
@@ -84,7 +83,7 @@ class CsvReader:
             if long_form is not None:
                 long_form.add(dict(zip(header, cells, strict=True)))
                 continue
-            table.add(keys, [cells[i] for i in wanted], number)
+            table.add(keys, cells, number)
         # Only the very last row can be torn; a short one elsewhere is damage.
         if ragged and ragged[-1][0] == last:
             ragged.pop()

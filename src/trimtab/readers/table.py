@@ -6,7 +6,7 @@ whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
@@ -76,6 +76,8 @@ class _Cells:
     """signal, step, inner (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
+    num_unread: int = 0
+    """Numbers under a key that is for nothing."""
 
     def column(self, num_rows: int) -> Column:
         values = np.full(num_rows, np.nan)
@@ -103,6 +105,22 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     except (ValueError, OverflowError):  # missing, 12/294 ...; an integer of more than 308 digits
         return None
     return None if finite and not np.isfinite(numbers).all() else numbers
+
+
+def _num_numbers(column: Sequence[object]) -> int:
+    """Return how many values of a column are numbers; text counts by its first number."""
+    kinds = set(map(type, column))
+    if kinds <= {float, int}:
+        return len(column)
+    if kinds <= {float, int, type(None), bool, list, dict}:
+        return sum(type(v) in (float, int) for v in column)
+    texts = [v for v in column if isinstance(v, str) and v.strip()]
+    if not texts or len(texts[0]) > MAX_CELL_CHARS:
+        return 0
+    try:
+        return 0 if parse_number(texts[0]) is None else len(texts)
+    except BadNumberError:
+        return 0
 
 
 def is_known_key(key: str) -> bool:
@@ -207,6 +225,8 @@ class LogTable:
         for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
             role = self.role(key)
             if role == "nothing":
+                if key in self._cells:
+                    self._cells[key].num_unread += _num_numbers(column)
                 continue
             numbers = None
             if role != "split":
@@ -222,6 +242,8 @@ class LogTable:
         """Store one value of a row; missing ones are left out."""
         role = self.role(key)
         if role == "nothing":
+            if key in self._cells:
+                self._cells[key].num_unread += _num_numbers((value,))
             return
         if role == "split":
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
@@ -301,6 +323,7 @@ class LogTable:
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
+        builder.unread.update(self._unread(keys.values()))
         kept = {n: Column(c.values[keep], c.present[keep]) for n, c in signals.items()}
         _extend(builder, step[keep], kept)
         return _with_slope_note(builder.build())
@@ -336,6 +359,14 @@ class LogTable:
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
         return signals, keys
+
+    def _unread(self, taken: Collection[str]) -> dict[str, int]:
+        """Return how many numbers there are under each key that is no signal and no axis."""
+        return {
+            key: cells.num_unread or len(cells.rows)
+            for key, cells in self._cells.items()
+            if cells.role in ("nothing", "signal", "maybe-loss") and key not in taken
+        }
 
     def _part_held_out(self, columns: dict[str, Column]) -> None:
         """Give the losses on rows of held-out data a column of their own."""

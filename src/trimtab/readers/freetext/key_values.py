@@ -64,6 +64,7 @@ _AT_STEP = re.compile(
 )
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _MAX_NAME_LENGTH = 200
+_MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
@@ -113,7 +114,10 @@ def to_number(text: str) -> float:
 
 
 def fields_of(
-    literals: list[str], numbers: list[str], extra: dict[str, Meaning | None]
+    literals: list[str],
+    numbers: list[str],
+    extra: dict[str, Meaning | None],
+    unread: list[str] | None = None,
 ) -> tuple[Field, ...]:
     """Return the fields of a line.
 
@@ -121,8 +125,13 @@ def fields_of(
         literals: Text in front of, between and behind the numbers: one more than numbers.
         numbers: The tokens.
         extra: Meanings of keys in this format, before the general ones; None: of no use.
+        unread: Takes the keys that nobody knows.
     """
-    return _LineParse(literals, numbers, extra).fields()
+    parse = _LineParse(literals, numbers, extra)
+    fields = parse.fields()
+    if unread is not None:
+        unread.extend(parse.unread)
+    return fields
 
 
 class _LineParse:
@@ -134,6 +143,7 @@ class _LineParse:
         self.extra = extra
         self.path: list[str] = []
         self.result: list[Field] = []
+        self.unread: list[str] = []
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -168,6 +178,8 @@ class _LineParse:
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
+            elif explicit and len(key) > 1 and key not in self.unread:
+                self.unread.append(normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH])
         return tuple(self.result)
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:

@@ -18,7 +18,7 @@ from trimtab.readers.freetext.keys import Meaning
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.skip_counter import skipped_as_share
-from trimtab.record import RunRecord
+from trimtab.record import RunRecord, most_values
 
 __all__ = ["TextReader"]
 
@@ -81,6 +81,7 @@ class TextReader:
             list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
         )
         record = skipped_as_share(record)
+        record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
         notes += _noise(shapes.warnings, record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
