@@ -76,10 +76,11 @@ def test_a_run_that_ended_badly_fails_whatever_is_asked(
 
 def test_an_ending_is_told_first_everywhere(calm: RunAccount) -> None:
     crash = Ending(
-        why="the log ends in a crash: cuda-oom",
-        crash_class="cuda-oom",
+        why="the log ends in a crash: oom_gpu",
+        crash_class="oom_gpu",
         line="torch.OutOfMemoryError: CUDA out of memory.",
-        who_must_act="the user",
+        who_must_act="config",
+        do="take a smaller batch",
         rank=3,
     )
     ended = RunAccount(
@@ -87,15 +88,64 @@ def test_an_ending_is_told_first_everywhere(calm: RunAccount) -> None:
     )
     assert ended.verdict == "ended-badly"
     lines = terminal_text(ended, width=140).splitlines()
-    assert "cuda-oom" in lines[1]
+    assert "oom_gpu" in lines[1]
     assert "rank 3" in lines[1]
-    assert "to act: the user" in lines[1]
-    assert "CUDA out of memory" in lines[2]
+    assert "to act: the author of the config · take a smaller batch" in lines[2]
+    assert "CUDA out of memory" in lines[3]
     assert "healthy" not in terminal_text(ended)
     assert overview_line(ended, path="x").severity == "critical"
     page = render_html(ended, title="t")
-    assert "cuda-oom" in page
+    assert "oom_gpu" in page
     assert "Healthy" not in page
+
+
+@pytest.mark.parametrize(
+    ("ending", "crash_class"),
+    [
+        (
+            "[rank3]: Traceback (most recent call last):\n"
+            '[rank3]:   File "/app/train.py", line 88, in <module>\n'
+            "[rank3]:     loss.backward()\n"
+            "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+            "oom_gpu",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_log_that_ends_in_a_crash_is_never_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, crash_class: str
+) -> None:
+    rng = np.random.default_rng(4)
+    log = tmp_path / "train.log"
+    lines = [
+        f"step {s} | loss {2 + 3 / (1 + s / 40) + 0.02 * rng.standard_normal():.4f} | lr 0.0003\n"
+        for s in range(1200)
+    ]
+    log.write_text("".join(lines) + ending, encoding="utf-8")
+    assert main(["inspect", str(log), "--fail-on", "critical"]) == int(bool(ending))
+    text = " ".join(capsys.readouterr().out.split())
+    (run,) = trimtab.analyze(log).to_dict()["runs"]  # type: ignore[misc]
+    if not ending:
+        assert run["verdict"] == "healthy"
+        return
+    assert run["verdict"] == "ended-badly"
+    assert run["ending"]["crash_class"] == crash_class
+    assert run["ending"]["rank"] == 3
+    assert "CUDA out of memory" in text
+    assert "healthy" not in text
+
+
+def test_keys_that_no_signal_took_are_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    log = tmp_path / "run.jsonl"
+    rows = [
+        {"step": s, "loss": 2.5 + 0.02 * rng.standard_normal(), "odd/thing": s % 7}
+        for s in range(1200)
+    ]
+    log.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    judgement = trimtab.analyze(log).judgement
+    assert judgement.unread == {"odd/thing": 1200}
+    assert "keys not understood: 'odd/thing'" in terminal_text(trimtab.analyze(log).runs[0])
 
 
 def test_signals_that_nothing_judges_are_named() -> None:

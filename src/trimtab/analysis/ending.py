@@ -1,12 +1,13 @@
 """How a run ended, where the last lines of its log tell of a crash."""
 
-from importlib import import_module, util
-
 from trimtab.analysis.verdict import Ending
+from trimtab.crash import classify
 from trimtab.record import RunRecord
 from trimtab.text import plain
 
 __all__ = ["ending_of"]
+
+_LONGEST_LINE = 200
 
 
 def ending_of(record: RunRecord) -> Ending | None:
@@ -15,19 +16,17 @@ def ending_of(record: RunRecord) -> Ending | None:
     Args:
         record: What was read; its `tail` holds the last lines of a text log.
     """
-    tail = getattr(record, "tail", ())
-    if not tail or util.find_spec("trimtab.crash") is None:
-        return None
-    told = import_module("trimtab.crash").classify(tail)
+    told = classify(record.tail) if record.tail else None
     if told is None:
         return None
     return Ending(
-        why=f"the log ends in a crash: {told.crash_class}",
+        why=plain(f"the log ends in a crash ({told.crash_class}): {told.why}"),
         crash_class=told.crash_class,
-        line=plain(told.line, limit=200),
+        line=plain(told.line, limit=_LONGEST_LINE),
         line_number=told.line_number,
         who_must_act=told.who_must_act,
+        do=plain(told.do),
         rank=told.rank,
         host=plain(told.host or "", limit=80),
-        sure=bool(told.sure),
+        sure=told.sure,
     )

@@ -46,12 +46,15 @@ class Ending:
     why: str
     """In words, one line."""
     crash_class: str = ""
-    """Class of the crash, such as `cuda-oom`; empty where a guard gave the run up."""
+    """Class of the crash, such as `oom_gpu`; empty where a guard gave the run up."""
     line: str = ""
     """The line of the log that says so."""
     line_number: int | None = None
     """Of that line, among the last lines of the log, from 1."""
     who_must_act: str = ""
+    """`transient` (a restart is enough), `node`, `code`, `config`, `data` or `numeric`."""
+    do: str = ""
+    """What to do about it."""
     rank: int | None = None
     host: str = ""
     sure: bool = True
@@ -64,6 +67,7 @@ class Ending:
             "line": self.line or None,
             "line_number": self.line_number,
             "who_must_act": self.who_must_act or None,
+            "do": self.do or None,
             "rank": self.rank,
             "host": self.host or None,
             "sure": self.sure,
@@ -175,7 +179,7 @@ def judgement_of(
             if judged_signals and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
         )
     )
-    unread = dict(getattr(record, "unread", {}))
+    unread = dict(record.unread)
     ignored = _ignored(silent, unread)
     return RunJudgement(
         verdict=verdict,

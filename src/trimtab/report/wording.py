@@ -222,14 +222,26 @@ def verdict_line(account: RunAccount) -> str:
     return plain(" · ".join(p for p in (word, judgement.why, judgement.power) if p))
 
 
+_WHO = {
+    "transient": "nobody, a restart is enough",
+    "node": "the operator of the cluster",
+    "code": "the author of the code",
+    "config": "the author of the config",
+    "data": "the owner of the data",
+    "numeric": "the person who trains",
+}
+"""Who must act, by the word of the crash table."""
+
+
 def ending_lines(ending: Ending) -> tuple[str, ...]:
-    """Return how a run ended badly: what ended it, where, who must act; then the line itself."""
+    """Return how a run ended badly: what ended it, and where; who must act, and how; the line."""
     where = [f"rank {ending.rank}"] * (ending.rank is not None)
     where += [f"host {plain(ending.host)}"] * bool(ending.host)
-    act = f"to act: {plain(ending.who_must_act)}" if ending.who_must_act else ""
-    sure = "" if ending.sure else "likely"
-    first = " · ".join(p for p in (plain(ending.why), sure, ", ".join(where), act) if p)
-    return (first, *([plain(ending.line)] if ending.line else []))
+    first = " · ".join(p for p in (plain(ending.why), ", ".join(where)) if p)
+    who = _WHO.get(ending.who_must_act, plain(ending.who_must_act))
+    act = f"to act: {who}" if who else ""
+    act = " · ".join(part for part in (act, plain(ending.do)) if part)
+    return tuple(part for part in (first, act, plain(ending.line)) if part)
 
 
 def not_judged(account: RunAccount) -> str:
