@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from trimtab.vocabulary import canonical, normalise
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
@@ -256,7 +256,7 @@ def meaning(key: str) -> Meaning | None:
         if start and words[start - 1] in _NO_MEASUREMENT:
             break
         found = _exact(" ".join(words[start:]))
-        if found is None:
+        if found is None or (start and _is_of_domain(found)):
             continue
         if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
             break
@@ -282,6 +282,11 @@ def meaning(key: str) -> Meaning | None:
     return _guessed_loss(text)
 
 
+def _is_of_domain(found: Meaning) -> bool:
+    """Whether it is a signal of one kind of training: `entropy` behind other words may be any."""
+    return found.kind == "signal" and bool(SIGNAL_BY_NAME[found.name].domain)
+
+
 def _exact(text: str) -> Meaning | None:
     text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
@@ -293,7 +298,10 @@ def _exact(text: str) -> Meaning | None:
     if text in _RANK_KEYS:
         return Meaning("rank", "rank")
     name = canonical(text)
-    return None if name is None else Meaning("signal", name)
+    # A part of a loss goes on being one, which may stand in for the loss in text.
+    if name is None or (SIGNAL_BY_NAME[name].domain and "loss" in text):
+        return None
+    return Meaning("signal", name)
 
 
 def _of_path(text: str, found: Meaning) -> Meaning | None:
