@@ -29,6 +29,7 @@ from trimtab.detectors.contract import (
 )
 from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.level import LevelDetector
@@ -65,6 +66,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    *DOMAIN_DETECTORS,
 )
 """The built-in detectors with their default settings."""
 
@@ -296,7 +298,7 @@ def make_judge(
 
 def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:
     """Return all findings on a record, in row order, each attempt judged from where it resumed."""
-    judge = judge or Judge()
+    judge = _that_sees(judge or Judge(), record)
     rows = _rows_of(record, judge.signals)
     forks = _fork_rows(record)
     begins = {a.first_row: i for i, a in enumerate(record.attempts) if a.first_row < a.end_row}
@@ -317,6 +319,15 @@ def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding
             # states are values, so keeping one costs a reference
             kept[end - 1] = state
     return tuple(findings)
+
+
+def _that_sees(judge: Judge, record: RunRecord) -> Judge:
+    """Return a judge without the detectors none of whose signals is logged: they see no row.
+
+    Their columns would cost a long log memory for nothing.
+    """
+    seen = tuple(d for d in judge.detectors if any(name in record.columns for name in d.signals))
+    return judge if len(seen) == len(judge.detectors) else Judge(seen)
 
 
 def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:

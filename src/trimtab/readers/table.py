@@ -21,6 +21,7 @@ from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -28,7 +29,6 @@ from trimtab.readers.table_axis import (
     is_step,
     names_epoch,
 )
-from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
