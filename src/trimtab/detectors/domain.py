@@ -202,6 +202,7 @@ HOW: Mapping[str, Callable[[Level, float, Level], bool]] = {
     "under": lambda x, a, _: x.low <= a,
     "was under": lambda x, a, _: x.start <= a,
     "was over": lambda x, a, _: x.start >= a,
+    "past over": lambda x, a, _: x.past >= a,
     "times past": lambda x, a, _: x.high >= a * x.past and x.high > 0,
     "times start": lambda x, a, _: x.high >= a * x.start and x.high > 0,
     "times lowest": lambda x, a, _: x.high >= a * x.bottom and x.high > 0,
@@ -210,6 +211,7 @@ HOW: Mapping[str, Callable[[Level, float, Level], bool]] = {
     "sigma above past": lambda x, a, _: x.high - x.past >= a * x.sigma,
     "sigma below past": lambda x, a, _: x.past - x.low >= a * x.sigma,
     "sigma above start": lambda x, a, _: x.high - x.start >= a * x.sigma,
+    "sigma above lowest": lambda x, a, _: x.high - x.bottom >= a * x.sigma,
     "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
     "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
     "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
@@ -287,7 +289,8 @@ class DomainDetector:
             return self._follow(sign, told, main, row)
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
-        if told.num_held < 1:
+        # A value of an evaluation is a mean over many samples; two of them are enough.
+        if told.num_held < 1 and course.width > 1:
             return changed(told, num_held=1), []
         up = sign.way == "up"
         before = _before(main, up=up)
@@ -416,7 +419,7 @@ def _level(c: Course) -> Level | None:
         quarters=(
             _local(past, num_past // 2),
             _local(past, num_past - quarter),
-            _mean(past[-max(1, quarter // 2) :]),
+            _mean(past[-max(1, len(past) // 16) :]),
         ),
     )
 

@@ -59,9 +59,11 @@ _RL: tuple[Sign, ...] = (
         way="up",
         all=(
             _c("policy_kl", "times past", 3.5),
+            # The first departure from the reference starts at 0 and is no flight from it.
+            _c("policy_kl", "past over", 0.003),
             _c("policy_kl", "over", 0.5),
             _c("policy_kl", "sigma above past", 6),
-            _c("policy_kl", "accelerates", 1.3),
+            _c("policy_kl", "accelerates", 1.25),
         ),
         any=_any_logged(*_ROLLOUTS[:-1], "policy_entropy"),
         causes=("policy-drift",),
@@ -73,9 +75,11 @@ _RL: tuple[Sign, ...] = (
         way="up",
         all=(
             _c("policy_kl", "times past", 3.5),
+            # The first departure from the reference starts at 0 and is no flight from it.
+            _c("policy_kl", "past over", 0.003),
             _c("policy_kl", "over", 0.5),
             _c("policy_kl", "sigma above past", 6),
-            _c("policy_kl", "accelerates", 1.3),
+            _c("policy_kl", "accelerates", 1.25),
             _c("reward", "sigma above past", 4),
         ),
         unless=(_c("reward", "not rising", 1.0),),
@@ -660,7 +664,7 @@ _DIFFUSION: tuple[Sign, ...] = (
         way="up",
         all=(
             _c("ema_loss", "times lowest", 1.2),
-            _c("ema_loss", "sigma above past", 6),
+            _c("ema_loss", "sigma above lowest", 4),
         ),
         min_rows=8,
         causes=("averaged-weights-broken",),
@@ -670,7 +674,7 @@ _DIFFUSION: tuple[Sign, ...] = (
         title="samples get worse than they have been",
         kind="signal-abnormal",
         way="up",
-        all=(_c("fid", "times lowest", 1.3), _c("fid", "sigma above past", 6)),
+        all=(_c("fid", "times lowest", 1.3), _c("fid", "sigma above lowest", 4)),
         min_rows=8,
         causes=("samples-degrade",),
     ),

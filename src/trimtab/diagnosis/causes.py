@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES, DOMAIN_PRIOR
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.outside_causes import OUTSIDE
 from trimtab.diagnosis.plain_causes import PLAIN
@@ -412,11 +413,12 @@ CAUSES: tuple[CauseEntry, ...] = (
     ),
     *OUTSIDE,
     *PLAIN,
+    *DOMAIN_CAUSES,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.192,
+        prior=0.192 - DOMAIN_PRIOR,
         rules=(),
         look_alikes=(),
         test=(

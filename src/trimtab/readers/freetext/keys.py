@@ -282,6 +282,10 @@ def meaning(key: str) -> Meaning | None:
     return _guessed_loss(text)
 
 
+_NO_LOSS = frozenset({"policy_kl", "value_loss", "aux_loss", "router_z_loss"})
+"""Signals that a path such as `actor/kl_loss` names, and that never are the loss of a run."""
+
+
 def _is_of_domain(found: Meaning) -> bool:
     """Whether it is a signal of one kind of training: `entropy` behind other words may be any."""
     return found.kind == "signal" and bool(SIGNAL_BY_NAME[found.name].domain)
@@ -298,8 +302,10 @@ def _exact(text: str) -> Meaning | None:
     if text in _RANK_KEYS:
         return Meaning("rank", "rank")
     name = canonical(text)
+    if name is None:
+        return None
     # A part of a loss goes on being one, which may stand in for the loss in text.
-    if name is None or (SIGNAL_BY_NAME[name].domain and "loss" in text):
+    if SIGNAL_BY_NAME[name].domain and "loss" in text and not ("/" in text and name in _NO_LOSS):
         return None
     return Meaning("signal", name)
 
