@@ -31,7 +31,7 @@ RUN_VERDICTS: tuple[RunVerdict, ...] = ("healthy", "not-judged", "incident", "en
 """From best to worst. `incident`: an alarm stands that is neither resolved nor dismissed.
 `not-judged`: too little was logged for the absence of alarms to mean anything."""
 
-Topic = Literal["learning", "data", "logging", "pace"]
+Topic = Literal["learning", "data", "logging", "pace", "signals"]
 
 
 def severity_rank(severity: str) -> int:
@@ -236,6 +236,7 @@ KINDS: tuple[Kind, ...] = (
             " it can learn"
         ),
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -243,6 +244,7 @@ KINDS: tuple[Kind, ...] = (
         title="reward without merit",
         meaning="the training reward rises or spreads while what it should stand for does not",
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -250,6 +252,7 @@ KINDS: tuple[Kind, ...] = (
         title="the router of the experts degenerates",
         meaning="the router's entropy, logits or balancing loss leave their range",
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -257,6 +260,7 @@ KINDS: tuple[Kind, ...] = (
         title="experts unevenly used",
         meaning="tokens crowd at few experts, others get none, or tokens are dropped",
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -264,6 +268,7 @@ KINDS: tuple[Kind, ...] = (
         title="values leave the number format's range",
         meaning="low precision overflows, saturates or falls back to a higher one",
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -271,6 +276,7 @@ KINDS: tuple[Kind, ...] = (
         title="values vanish in the number format",
         meaning="gradients or updates become zero in low precision",
         severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(
@@ -278,6 +284,7 @@ KINDS: tuple[Kind, ...] = (
         title="a signal is abnormal while the loss is calm",
         meaning="a signal that leads or explains the loss left its own past for good",
         severity="warning",
+        topic="signals",
         rank=17,
     ),
 )

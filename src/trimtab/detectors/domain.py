@@ -286,7 +286,7 @@ class DomainDetector:
         if main is None or course.num_rows < sign.min_rows:
             return told, []
         if told.stage:
-            return self._follow(sign, told, main, row)
+            return self._follow(sign, told, main, row, holds=_holds(sign, levels))
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
         # A value of an evaluation is a mean over many samples; two of them are enough.
@@ -307,10 +307,13 @@ class DomainDetector:
         )
         return told, [self._finding(sign, told, row, "open")]
 
-    def _follow(self, sign: Sign, told: Told, main: Level, row: Row) -> tuple[Told, list[Finding]]:
+    def _follow(
+        self, sign: Sign, told: Told, main: Level, row: Row, *, holds: bool
+    ) -> tuple[Told, list[Finding]]:
         sign_of = 1.0 if sign.way == "up" else -1.0
-        # A level that was abnormal from the first row on has no way back; it counts as lasting.
-        back = sign_of * (main.now - told.before) < 0.5 * sign_of * (told.worst - told.before)
+        half = 0.5 * sign_of * (told.worst - told.before)
+        # A level that was abnormal from the first row on has no way to be half back on.
+        back = not holds and sign_of * (main.now - told.before) < half
         if told.stage == 2:
             return (Told() if back else told), []
         told = changed(told, age=told.age + 1)

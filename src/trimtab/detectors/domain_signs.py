@@ -312,6 +312,7 @@ _RL: tuple[Sign, ...] = (
             _c("explained_variance", "was over", 0.2),
             _c("explained_variance", "sigma below best", 6),
         ),
+        any=(_c("reward", "not rising", 1.0),),
         causes=("value-loss-explosion",),
     ),
 )
@@ -347,6 +348,7 @@ _PREFERENCE: tuple[Sign, ...] = (
         kind="signal-abnormal",
         way="down",
         all=(_c("preference_accuracy", "near a half", 0.03),),
+        unless=(_c("reward_margin", "sigma above start", 4),),
         min_rows=96,
         causes=("preference-not-learned",),
     ),

@@ -47,7 +47,9 @@ def _cause(
     test: str,
     remedies: tuple[str, ...],
     *look_alikes: str,
+    not_with: str = "",
 ) -> CauseEntry:
+    """Return a row of the table; `not_with` is a sign that speaks against it."""
     strength = _strength(name)
     return CauseEntry(
         id=name,
@@ -61,6 +63,12 @@ def _cause(
                 lambda f: e.yes(strength(f) == 0),
                 -8.0,
                 "no signal that the run logs shows it",
+            ),
+            EvidenceRule(
+                "other-sign",
+                lambda f: e.yes(not_with in f.signs),
+                -2.0,
+                "another cause explains more of what is seen",
             ),
         ),
         look_alikes=look_alikes,
@@ -87,6 +95,7 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         ("raise-kl-penalty", "lower-lr", "roll-back"),
         "reward-hacking",
         "policy-update-too-large",
+        not_with="kl-hacking",
     ),
     _cause(
         "reward-hacking",
