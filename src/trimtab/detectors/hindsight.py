@@ -15,8 +15,8 @@ Rows with z > 5 that are close together are one burst. A burst is an alarm
 * if it is far out, z > 10, and takes three rows or more until it is back within 2 sigma: a spike
   of the weights dies away, an odd batch is over in the next row. A norm must also pass what the
   noise of this run reaches once (below);
-* if it towers: a norm 30 times, a loss 3 times its level, and twice the height that one row in a
-  hundred of this run has. A loss must also pass what the noise of this run reaches once;
+* if it towers: a norm 30 times, a loss 3 times its level, and twice the height that this run has
+  once in a hundred rows. A loss below 30 times must also pass what its noise reaches once;
 * if loss and norm burst together, three rows of them at least and one to ten times its level: a
   single odd batch moves both a little;
 
@@ -67,8 +67,11 @@ JOINT_SIGMA = 6.0
 """Enough where two signals say so at the same rows."""
 PAST_ROWS = 8
 TOWER_FACTOR = 2.0
+COMMON_BURSTS = 3
 COMMON_SHARE = 0.01
-"""Share of the rows that may tower before it is usual for the run."""
+"""Bursts, or bursts a row, that a run may have before such a height is usual for it."""
+LONE_RATIO = 30.0
+"""Ratio from which even a lone loss is no odd batch, whatever the noise."""
 FAR_SIGMA = 10.0
 """Far outside the noise: a spike that heals needs this, and more than the run's own noise gives."""
 TAIL_SIGMA = 2.0
@@ -122,7 +125,7 @@ class _Burst:
     usual: float
     """z that the noise of this run reaches once."""
     common: float
-    """Height that one row in a hundred of this run has."""
+    """Height that this run has once in a hundred rows."""
     rose: bool
 
 
@@ -211,7 +214,7 @@ def _towers(b: _Burst, rule: _Rule, bar: float) -> bool:
     ):
         return False
     # A lone loss is one odd batch where such batches are usual for the run.
-    if not rule.ratio_alone and b.z < b.usual:
+    if not rule.ratio_alone and b.z < b.usual and b.height < bar * math.log(LONE_RATIO):
         return False
     return b.height > b.common + bar * math.log(TOWER_FACTOR)
 
@@ -271,8 +274,9 @@ def _usual(z: Floats) -> float:
     do not move them.
     """
     num = len(z) // _block_rows(len(z))
+    # Too few rows to say what they can do by chance: whatever rests on it alone stays a note.
     if num < NUM_BLOCKS // 2:
-        return 0.0
+        return math.inf
     highest = np.log([max(float(b.max()), 1.0) for b in np.array_split(z, num)])
     half, most = (float(np.quantile(highest, q)) for q in (0.5, 0.8))
     spread = (most - half) / (_gumbel(0.8) - _gumbel(0.5))
@@ -286,7 +290,9 @@ def _gumbel(p: float) -> float:
 
 def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     """Return the bursts of one signal, alarms or not."""
-    half = min(HALF_WINDOW, max(HALF_WINDOW // 6, len(y) // 10))
+    # A short window in a short log, whose curve bends; a norm is held to most of its later rows.
+    least = HALF_WINDOW if rule.ratio_alone else max(HALF_WINDOW // 6, len(y) // 10)
+    half = min(HALF_WINDOW, least)
     level = running_median(y, 2 * half + 1)
     residual = y - level
     z = residual / np.maximum(_noise(y, residual), rule.floor)
@@ -295,9 +301,13 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     if not len(over):
         return []
     usual = _usual(z)
-    common = float(np.quantile(residual, 1 - COMMON_SHARE))
+    groups = np.split(over, np.flatnonzero(np.diff(over) > GAP_ROWS) + 1)
+    heights = sorted((float(residual[group].max()) for group in groups), reverse=True)
+    # The burst itself is among them: where it is the highest, this is its third companion at least.
+    rank = max(COMMON_BURSTS, int(COMMON_SHARE * len(y)))
+    common = heights[rank] if len(heights) > rank else 0.0
     bursts: list[_Burst] = []
-    for group in np.split(over, np.flatnonzero(np.diff(over) > GAP_ROWS) + 1):
+    for group in groups:
         first, last = int(group[0]), int(group[-1])
         peak = int(group[np.argmax(residual[group])])
         height = float(residual[peak])
