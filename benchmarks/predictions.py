@@ -62,7 +62,16 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return the prediction line."""
-        keys: tuple[str, ...] = ("kind", "onset", "peak", "end", "onset_row", "end_row", "severity", "confidence")
+        keys: tuple[str, ...] = (
+            "kind",
+            "onset",
+            "peak",
+            "end",
+            "onset_row",
+            "end_row",
+            "severity",
+            "confidence",
+        )
         keys += ("alarm",) if any(c.alarm is not None for c in self.claims) else ()
         return {
             "id": self.id,

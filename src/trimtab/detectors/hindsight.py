@@ -249,9 +249,7 @@ def _noise(y: Floats, residual: Floats) -> Floats:
     spread = np.array(
         [
             max(mad_sigma(r, center=0.0), mad_sigma(d, center=0.0))
-            for r, d in zip(
-                np.array_split(residual, num), np.array_split(second, num), strict=True
-            )
+            for r, d in zip(np.array_split(residual, num), np.array_split(second, num), strict=True)
         ]
     )
     # A median over blocks, so that a burst does not raise the noise it is measured by.
@@ -300,7 +298,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     over = np.flatnonzero(high | (rule.ratio_alone & (residual > bar * math.log(rule.tower))))
     if not len(over):
         return []
-    usual = _usual(z)
+    usual, low = _usual(z), np.flatnonzero(z <= TAIL_SIGMA)
     groups = np.split(over, np.flatnonzero(np.diff(over) > GAP_ROWS) + 1)
     heights = sorted((float(residual[group].max()) for group in groups), reverse=True)
     # The burst itself is among them: where it is the highest, this is its third companion at least.
@@ -320,7 +318,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
                 first,
                 last,
                 len(group),
-                _tail_rows(z, peak),
+                _tail_rows(low, peak, len(z)),
                 peak,
                 height,
                 float(z[peak]),
@@ -332,13 +330,12 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     return bursts
 
 
-def _tail_rows(z: Floats, peak: int) -> int:
-    """Return the rows in one piece around a peak that are above `TAIL_SIGMA`."""
-    low = np.flatnonzero(z[peak:] <= TAIL_SIGMA)
-    after = int(low[0]) if len(low) else len(z) - peak
-    low = np.flatnonzero(z[: peak + 1][::-1] <= TAIL_SIGMA)
-    before = int(low[0]) if len(low) else peak + 1
-    return before + after - 1
+def _tail_rows(low: NDArray[np.intp], peak: int, num_rows: int) -> int:
+    """Return the rows in one piece around a peak that are above `TAIL_SIGMA`; `low` are not."""
+    at = int(np.searchsorted(low, peak))
+    first = int(low[at - 1]) + 1 if at else 0
+    stop = int(low[at]) if at < len(low) else num_rows
+    return stop - first
 
 
 def _finding(
