@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.calm_signs import calm_sign, is_beyond_chance
 from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
-from trimtab.kind_places import KindPlace, kind_places
+from trimtab.detectors.kind_places import KindPlace, kind_places
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
@@ -196,7 +197,7 @@ def _all_episodes(
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
-        by_attempt.setdefault(index, []).append(as_it_ended(f, record))
+        by_attempt.setdefault(index, []).append(calm_sign(as_it_ended(f, record), record))
     found: list[tuple[int, Sequence[Finding], _Around]] = []
     for index in sorted(by_attempt):
         here = _Around(by_attempt[index])
@@ -569,9 +570,11 @@ def _precursors(
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
         # A drift that lasts through the onset leads up to it, even from far back.
-        if f.kind in _SLOW_KINDS and f.severity != "info" and f.end_row is None:
+        slow = (*_SLOW_KINDS, "signal-abnormal")
+        if f.kind in slow and f.severity != "info" and f.end_row is None:
             lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
+        near = near and is_beyond_chance(f, around.findings, onset_row, record)
         if near or any(f is g for g in group):
             chosen.append(f)
     return chosen

@@ -228,6 +228,13 @@ KINDS: tuple[Kind, ...] = (
         severity="info",
         rank=15,
     ),
+    Kind(
+        name="signal-abnormal",
+        title="a signal is abnormal while the loss is calm",
+        meaning="a signal that leads or explains the loss left its own past for good",
+        severity="warning",
+        rank=17,
+    ),
 )
 """All kinds, the most telling first."""
 

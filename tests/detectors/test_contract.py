@@ -38,6 +38,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "saturation": frozenset(),
     "batch": frozenset(),
     "corrupt": frozenset(),
+    "signs": frozenset({"jump", "shift"}),
 }
 CASES = tuple(
     ContractCase(

@@ -10,10 +10,10 @@ from typing import Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import with_resolved
+from trimtab.detectors.kind_places import KindPlace
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
-from trimtab.kind_places import KindPlace
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import finite_json
 

@@ -31,7 +31,7 @@ from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
-from trimtab.detectors.level import LevelDetector
+from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.pace import PaceDetector
@@ -65,6 +65,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    LevelDetector(name="signs", signals=CALM_SIGNALS),
 )
 """The built-in detectors with their default settings."""
 
