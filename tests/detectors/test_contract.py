@@ -40,6 +40,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "batch": frozenset(),
     "corrupt": frozenset(),
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
+    "signs": frozenset({"jump", "shift"}),
 }
 CASES = tuple(
     ContractCase(

@@ -40,7 +40,7 @@ from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
-from trimtab.detectors.level import LevelDetector
+from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.pace import PaceDetector
@@ -75,6 +75,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     BatchDetector(),
     CorruptDetector(),
     *DOMAIN_DETECTORS,
+    LevelDetector(name="signs", signals=CALM_SIGNALS),
 )
 """The built-in detectors with their default settings."""
 
