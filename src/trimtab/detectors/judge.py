@@ -31,15 +31,22 @@ from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
+from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
+from trimtab.detectors.rough_start import RoughStartDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
+from trimtab.detectors.setting_change import SettingChangeDetector
 from trimtab.detectors.settings import load_detectors, with_thresholds
+from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
@@ -65,6 +72,13 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    SettingChangeDetector(),
+    NeverLearnsDetector(),
+    RateEndedDetector(),
+    OverfittingDetector(),
+    LearnedByHeartDetector(),
+    RoughStartDetector(),
+    SilentNanDetector(),
 )
 """The built-in detectors with their default settings."""
 

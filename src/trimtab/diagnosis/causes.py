@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.everyday_causes import EVERYDAY
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.outside_causes import OUTSIDE
 from trimtab.diagnosis.plain_causes import PLAIN
@@ -51,6 +52,12 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
             ),
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
+            EvidenceRule(
+                "rough-start",
+                e.sign("rough-start-warm"),
+                3.5,
+                "the loss climbed above where it began within the first rows",
+            ),
             EvidenceRule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
             # e^4 = 55: an experiment outweighs any single sign in the log.
             EvidenceRule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
@@ -90,6 +97,9 @@ CAUSES: tuple[CauseEntry, ...] = (
         prior=0.036,
         rules=(
             EvidenceRule("jump", e.jumped, 4.0, say.JUMPED),
+            EvidenceRule(
+                "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
+            ),
             EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
             EvidenceRule(
                 "cut-held", lambda f: e.jumped(f) * e.cut_held_without_skip(f), 4.0, say.CUT_HELD
@@ -120,6 +130,12 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"
             ),
             EvidenceRule("short", e.short_and_over, 0.4, say.SHORT),
+            EvidenceRule(
+                "flat-window",
+                e.sign("flat-window"),
+                3.5,
+                "the loss stood at one height between two sharp edges, as of data of another kind",
+            ),
             EvidenceRule(
                 "outlier",
                 e.of_kind("batch-outlier"),
@@ -412,11 +428,12 @@ CAUSES: tuple[CauseEntry, ...] = (
     ),
     *OUTSIDE,
     *PLAIN,
+    *EVERYDAY,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.192,
+        prior=0.154,
         rules=(),
         look_alikes=(),
         test=(

@@ -132,6 +132,9 @@ class Features:
     precursors: tuple[str, ...] = ()
     """Signals other than the loss that moved before it."""
 
+    signs: frozenset[str] = frozenset()
+    """Detectors whose findings make the incident or lie within it."""
+
     probe: DataProbe | None = None
     trials: tuple[TrialResult, ...] = field(default=())
 
@@ -229,6 +232,7 @@ def incident_features(
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
         "precursors": _precursors(incident),
+        "signs": frozenset(f.detector for f in incident.findings),
         "probe": probe,
         "trials": tuple(trials),
     }
