@@ -54,7 +54,7 @@ _NOTED = ("resume-jump", "skipped-steps")
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
 
-_SLOW_KINDS = ("plateau", "grad-drift")
+_SLOW_KINDS = ("plateau", "grad-drift", "overfitting", "memorised", "never-learns")
 """Conditions in the background of which other episodes come and go: incidents of their own."""
 
 _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))

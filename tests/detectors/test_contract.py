@@ -38,6 +38,13 @@ FINDS: dict[str, frozenset[Ability]] = {
     "saturation": frozenset(),
     "batch": frozenset(),
     "corrupt": frozenset(),
+    "setting-change": frozenset(),
+    "never-learns": frozenset(),
+    "rate-ended": frozenset(),
+    "overfitting": frozenset(),
+    "by-heart": frozenset(),
+    "rough-start": frozenset(),
+    "silent-nan": frozenset(),
 }
 CASES = tuple(
     ContractCase(

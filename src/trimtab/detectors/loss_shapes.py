@@ -1,15 +1,13 @@
 """Shapes of the loss in hindsight: a stall at the end, a fall without a reason, a flat window.
 
-A training loss is a smooth curve of x = ln(row + 1) under noise. Two shapes are sought by the same
-test. With the rows folded into blocks, a shape s that begins at block k is fitted beside the curve
-1, x, x^2 by least squares with Huber's weights:
+The rows are folded into 60 blocks. Curves c + A row^-a, from a line to a steep bend, are fitted to
+the blocks before a place (least squares with Huber's weights), and those that fit as well as the
+best are carried on. What comes is held against what the most cautious of them promises; the error
+has the noise of the blocks (`dependent_blocks_sigma`) and that of the fit.
 
-    t = b / sigma_b,    sigma from `dependent_blocks_sigma` of the residuals
-
-* **stall**: s is how far the curve itself would have fallen from block k on, so b = 1 is a standstill.
-  What counts is a fit of the rows before k alone, carried on: at least `STALL_SHARE` of the fall that
-  it promises did not come, by `STALL_SIGMA` of its error, over the last 8 to 60 % of the rows, at a
-  learning rate above a tenth of its peak;
+* **stall**: at least `STALL_SHARE` of the fall that every such curve promises did not come, by
+  `STALL_SIGMA` of its error, over the last 8 to 60 % of the rows, at a learning rate above a tenth
+  of its peak;
 * **too low**: the loss falls by `LOW_SHARE` of its level within few rows (`DropDetector` needs 192
   rows before it) or over up to a third of the run, beyond what the curve before it promises, while
   neither the rate was cut nor a validation loss fell along.
@@ -30,7 +28,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import dependent_blocks_sigma, difference_sigma, mad_sigma, median
+from trimtab.signals.robust import MAD_TO_SIGMA, dependent_blocks_sigma, difference_sigma, mad_sigma, median
 
 __all__ = ["flat_window_findings", "late_stall_findings", "too_low_findings"]
 
@@ -41,14 +39,23 @@ MIN_ROWS = 60
 NUM_BLOCKS = 60
 STALL_SHARE = 0.7
 """Of the promised fall that must be missing. Ours."""
-STALL_SIGMA = 5.0
+STALL_SIGMA = 7.0
+STALL_ROWS_SIGMA = 2.0
+"""Least promised fall, in the noise of single rows: less of a fall nobody would miss. Ours."""
 STALL_SPANS = (0.08, 0.6)
 LR_SHARE = 0.1
+_POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 LOW_SHARE = 0.12
 """Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
-LOW_SIGMA = 8.0
+SLOW_LOW_SHARE = 0.18
+"""The same for a fall over more than two blocks: healthy runs have bends. Ours."""
+LOW_SIGMA = 10.0
+LOW_FIRST = 1 / 3
+"""Of the rows; before it a run still finds its way down. Ours."""
+LOW_CONTRAST = 0.4
+"""Largest part of the fall that the curve before may itself have fallen over as many blocks."""
 LOW_SPAN = 0.35
-WINDOW_ROWS = (4, 200)
+WINDOW_ROWS = (5, 200)
 WINDOW_SIGMA = 6.0
 EDGE_SHARE = 0.6
 """Of the height that the first row, and the row after the last, must take."""
@@ -101,6 +108,9 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
     if best is None:
         return None
     score, k, promised = best
+    loss = record.columns["loss"].values[rows]
+    if promised < STALL_ROWS_SIGMA * difference_sigma(np.diff(loss)):
+        return None
     onset, last = int(c.rows[k]), int(rows[-1])
     level = median(c.y[k:])
     return finding_at(
@@ -124,45 +134,76 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
 
 def _missing_fall(c: _Curve, k: int) -> tuple[float, float] | None:
     """Return (score, promised fall) where the blocks from k on stand still; else None."""
-    # The last two thirds before it: the steep start bends any fit.
-    before = slice(k // 3, k)
-    x, y = c.x[before], c.y[before]
-    if len(y) < 8 or len(c.y) - k < 4:
-        return None
-    # A line in the row and one in its logarithm: of the two, the one that promises less.
-    num = len(c.y)
-    promises: list[tuple[float, float]] = []
-    for axis in (c.x, np.arange(num, dtype=np.float64)):
-        design = np.stack([np.ones(len(y)), axis[before]], axis=1)
-        weights = _robust_fit(design, y)
-        rest = y - design @ weights
-        noise = max(dependent_blocks_sigma(rest), 1e-12)
-        ahead = np.stack([np.ones(num - k), axis[k:]], axis=1)
-        gap = median(c.y[k:] - ahead @ weights)
-        # Error of the carried-on line at the middle of what lies ahead, and of the level there.
-        cov = np.linalg.inv(design.T @ design)
-        middle = ahead[len(ahead) // 2]
-        error = noise * math.sqrt(float(middle @ cov @ middle) + 1.57 / (num - k))
-        promised = float(-weights[1] * (axis[-1] - axis[k - 1]))
-        promises.append((gap / error, promised))
-    score, promised = min(promises)
     tail = c.y[k:]
-    slope = np.polyfit(np.arange(len(tail)), tail, 1)[0] * len(tail)
-    stands = -slope <= (1 - STALL_SHARE) * promised and slope <= promised
-    if promised <= 0 or score < STALL_SIGMA or not stands:
+    slope = float(np.polyfit(np.arange(len(tail)), tail, 1)[0]) * len(tail)
+    # The cheap test first: what falls as far as the blocks before it does not stand.
+    fits = None if -slope > 0.5 * float(np.ptp(c.y[k // 3 : k])) else _fit(c, slice(k // 3, k))
+    if fits is None or len(tail) < 4:
         return None
-    return score, promised
+    worst: tuple[float, float] | None = None
+    for promise, error in fits.promises(k, len(c.y)):
+        promised = float(promise[0] - promise[-1])
+        # What rises is another trouble.
+        if promised <= 0 or not -0.5 * promised < -slope <= (1 - STALL_SHARE) * promised:
+            return None
+        judged = median(tail - promise) / error, promised
+        worst = judged if worst is None else min(worst, judged)
+    return worst if worst is not None and worst[0] >= STALL_SIGMA else None
 
 
-def _robust_fit(design: Floats, y: Floats) -> Floats:
-    """Return the least-squares weights with Huber's loss: a spike must not bend the curve."""
-    weights = np.linalg.lstsq(design, y, rcond=None)[0]
-    for _ in range(4):
-        rest = y - design @ weights
-        scale = 1.5 * max(mad_sigma(rest), 1e-12)
-        root = np.sqrt(np.minimum(1.0, scale / np.maximum(np.abs(rest), 1e-300)))
-        weights = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
-    return np.asarray(weights)
+@dataclass(frozen=True)
+class _Fits:
+    """Curves that fit some blocks: [n_fits, n_blocks] levels, carried on over the whole attempt."""
+
+    levels: Floats
+    noise: Floats
+    """Of one block, [n_fits]."""
+    lever: Floats
+    """Squared distance of each block from the middle of the fit, in its own unit: [n_fits, n]."""
+    num: int
+
+    def promises(self, first: int, stop: int) -> list[tuple[Floats, float]]:
+        """Return (levels, error of their middle) for blocks [first, stop), by fit."""
+        own = 1 / self.num + self.lever[:, (first + stop) // 2] + 1.57 / (stop - first)
+        errors = self.noise * np.sqrt(own)
+        return list(zip(self.levels[:, first:stop], errors.tolist(), strict=True))
+
+
+def _fit(c: _Curve, before: slice) -> _Fits | None:
+    """Return the curves that fit some blocks nearly as well as the best; None of fewer than 8.
+
+    Curves c + A row^-a are fitted for a from -1, a line, to 1.5, a steep bend. The blocks cannot
+    tell apart what fits as well as the best.
+    """
+    y = c.y[before]
+    if len(y) < 8:
+        return None
+    shapes = _shapes(c)
+    s = shapes[:, before]
+    weights = np.ones_like(s)
+    for _ in range(3):
+        total = weights.sum(axis=1, keepdims=True)
+        mean_s = (weights * s).sum(axis=1, keepdims=True) / total
+        mean_y = (weights * y).sum(axis=1, keepdims=True) / total
+        centered = s - mean_s
+        spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
+        slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
+        rest = y - mean_y - slope * centered
+        scale = 1.5 * MAD_TO_SIGMA * np.median(np.abs(rest), axis=1, keepdims=True)
+        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(np.abs(rest), 1e-300))
+    errors = np.sqrt((weights * rest**2).sum(axis=1) / weights.sum(axis=1))
+    # By the likelihood of normal noise: 2 ln L falls by less than 4 for what cannot be excluded.
+    chosen = np.flatnonzero(errors <= max(float(errors.min()), 1e-12) * math.exp(2 / len(y)))
+    noise = np.array([max(dependent_blocks_sigma(rest[k]), 1e-12) for k in chosen.tolist()])
+    all_centered = shapes[chosen] - mean_s[chosen]
+    levels = mean_y[chosen] + slope[chosen] * all_centered
+    return _Fits(levels, noise, all_centered**2 / spread[chosen], len(y))
+
+
+def _shapes(c: _Curve) -> Floats:
+    """Return the shapes of all powers over the blocks: [n_powers, n_blocks]."""
+    rows = [-c.x if power == 0 else np.sign(power) * np.exp(-power * c.x) for power in _POWERS]
+    return np.stack(rows)
 
 
 def _rate_is_up(record: RunRecord, rows: Rows) -> bool:
@@ -190,16 +231,19 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
         return None
     num = len(c.y)
     best: tuple[float, int, int, float] | None = None
-    for k in range(num // 5, num - 4):
-        before = slice(max(k // 3, k - 20), k)
-        y = c.y[before]
-        if len(y) < 8:
-            continue
+    for k in range(int(num * LOW_FIRST), num - 4):
+        fits: _Fits | None = None
+        level = median(c.y[k - 4 : k])
         for width in (1, 2, max(3, num // 10), int(num * LOW_SPAN) // 2, int(num * LOW_SPAN)):
             end = k + width
             if end + 3 > num:
                 break
-            judged = _unexplained_fall(c, before, end)
+            # The cheap test first: the curve carried on lies below the level.
+            if median(c.y[end : end + 3]) > (1 - LOW_SHARE) * level:
+                continue
+            fits = fits or _fit(c, slice(max(k // 3, k - 24), k))
+            share = LOW_SHARE if width <= 2 else SLOW_LOW_SHARE
+            judged = None if fits is None else _unexplained_fall(c, fits, (k, end), share)
             if judged is not None and (best is None or judged[0] > best[0]):
                 best = judged[0], k, end, judged[1]
     if best is None:
@@ -231,30 +275,23 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
     )
 
 
-def _unexplained_fall(c: _Curve, before: slice, end: int) -> tuple[float, float] | None:
-    """Return (score, fall) of the blocks after `end` below the line carried on; else None."""
-    y = c.y[before]
-    found: list[tuple[float, float]] = []
-    for axis in (c.x, np.arange(len(c.y), dtype=np.float64)):
-        design = np.stack([np.ones(len(y)), axis[before]], axis=1)
-        weights = _robust_fit(design, y)
-        # A line that rises promises nothing: the level stands in for it.
-        weights = weights if weights[1] < 0 else np.array([median(y), 0.0])
-        noise = max(dependent_blocks_sigma(y - design @ weights), 1e-12)
-        ahead = np.stack([np.ones(3), axis[end : end + 3]], axis=1)
-        promise = ahead @ weights
-        cov = np.linalg.inv(design.T @ design)
-        error = noise * math.sqrt(float(ahead[1] @ cov @ ahead[1]) + 0.5)
-        fall = float(median(promise - c.y[end : end + 3]))
-        if fall < LOW_SHARE * float(promise[1]):
-            return None
+def _unexplained_fall(
+    c: _Curve, fits: _Fits, place: tuple[int, int], share: float
+) -> tuple[float, float] | None:
+    """Return (score, fall) of the blocks after a place below the curve carried on; else None."""
+    first, end = place
+    own = float(c.y[max(0, 2 * first - end - 2)] - c.y[first - 1])
+    worst: tuple[float, float] | None = None
+    for promise, error in fits.promises(end, len(c.y)):
+        level = float(promise[:3].mean())
+        fall = median(promise[:3] - c.y[end : end + 3])
         # It must stay low to the end of the rows, or the run has left it again.
-        later = float(median(promise[-1] - c.y[end:]))
-        if later < 0.5 * fall:
+        stays = median(promise - c.y[end:]) >= 0.5 * fall
+        if fall < share * level or own > LOW_CONTRAST * fall or not stays:
             return None
-        found.append((fall / error, fall))
-    score, fall = min(found)
-    return (score, fall) if score >= LOW_SIGMA else None
+        judged = fall / error, fall
+        worst = judged if worst is None else min(worst, judged)
+    return worst if worst is not None and worst[0] >= LOW_SIGMA else None
 
 
 def _edge(
@@ -327,7 +364,9 @@ def _flat_windows(record: RunRecord, rows: Rows) -> list[Finding]:
                 continue
             level = max(median(left), median(right))
             height = median(inside) - level
-            if height < WINDOW_SIGMA * noise or not _is_flat_top(inside, left, right, height, noise):
+            # Rows that follow one another, or have heavy tails, wander further than they step.
+            rough = max(noise, mad_sigma(left), mad_sigma(right))
+            if height < WINDOW_SIGMA * rough or not _is_flat_top(inside, left, right, height, noise):
                 continue
             found.append(
                 finding_at(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
+from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, judge_record
@@ -35,6 +36,8 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
+    staircase_findings,
+    round_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 

@@ -69,6 +69,13 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             EvidenceRule(
                 "repeats", e.of_kind("repeated-data"), -3.0, "losses show data that was fed twice"
             ),
+            EvidenceRule(
+                "other-kind", e.other_kind("too-good"), -9.0, "the loss did not come down for long"
+            ),
+            EvidenceRule(
+                "by-heart", e.of_kind("memorised"), -9.0, "the training data is learned by heart"
+            ),
+            EvidenceRule("non-finite", e.of_kind("non-finite"), -9.0, "it is NaN, not low"),
         ),
         look_alikes=("repeated-data", "memorised-data", "code-or-resume-change"),
         test="decode a batch from after the fall and compare its targets with its inputs",
