@@ -55,7 +55,7 @@ LOW_FIRST = 1 / 3
 LOW_CONTRAST = 0.4
 """Largest part of the fall that the curve before may itself have fallen over as many blocks."""
 LOW_SPAN = 0.35
-WINDOW_ROWS = (5, 200)
+WINDOW_ROWS = (5, 64)
 WINDOW_SIGMA = 6.0
 EDGE_SHARE = 0.6
 """Of the height that the first row, and the row after the last, must take."""
@@ -96,8 +96,6 @@ def late_stall_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 
 def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
-    if not _rate_is_up(record, rows):
-        return None
     c = _curve(record, rows)
     num = len(c.y)
     best: tuple[float, int, float] | None = None
@@ -112,6 +110,8 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
     if promised < STALL_ROWS_SIGMA * difference_sigma(np.diff(loss)):
         return None
     onset, last = int(c.rows[k]), int(rows[-1])
+    if not _rate_is_up(record, rows, onset):
+        return None
     level = median(c.y[k:])
     return finding_at(
         record,
@@ -206,16 +206,20 @@ def _shapes(c: _Curve) -> Floats:
     return np.stack(rows)
 
 
-def _rate_is_up(record: RunRecord, rows: Rows) -> bool:
-    """Whether the rate is known and is above a tenth of its peak, and not far down, at the end."""
+def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
+    """Whether the rate is known, was near its peak at the onset, and is above a tenth of it after.
+
+    Under a rate that still warms up, a loss has no past to go by.
+    """
     lr = record.columns.get("lr")
     if lr is None:
         return False
     values = lr.values[rows]
-    values = values[np.isfinite(values)]
-    if not len(values) or values.max() <= 0:
+    before = values[(rows <= onset) & np.isfinite(values)]
+    after = values[(rows > onset) & np.isfinite(values)]
+    if not len(before) or not len(after) or before.max() <= 0:
         return False
-    return float(values[-max(1, len(values) // 20) :].min()) > LR_SHARE * float(values.max())
+    return float(after.min()) > LR_SHARE * float(before.max()) >= LR_SHARE * 0.8 * after.max()
 
 
 def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:

@@ -36,6 +36,8 @@ _CLASSES = (2, 3, 4, 10, 26, 27, 50, 64, 80, 97, 100, 101, 112, 113, 114, 200, 2
 Few among the small ones, where every level would be near one."""
 _SURELY_A_GUESS = 9.0
 """Above ln 8,103 there are only vocabularies, and no trained model is that bad."""
+_LARGEST = 14.0
+"""ln of a million: no vocabulary is larger, and what is above is no loss in nats."""
 _CHANCE_SHARE = 0.004
 """How near ln k the level must lie, and how well it must be known."""
 _FLAT_SHARE = 0.03
@@ -54,8 +56,8 @@ def classes_guessed(level: float, error: float) -> int | None:
         >>> classes_guessed(0.6931, 0.001), classes_guessed(2.5, 0.001)
         (2, None)
     """
-    if level >= _SURELY_A_GUESS:
-        return round(math.exp(min(level, 20.0)))
+    if _SURELY_A_GUESS <= level <= _LARGEST:
+        return round(math.exp(level))
     reach = _CHANCE_SHARE * level
     near = [k for k in _CLASSES if abs(math.log(k) - level) <= reach and error <= reach]
     return min(near, key=lambda k: abs(math.log(k) - level)) if near else None
@@ -164,7 +166,9 @@ class NeverLearnsDetector:
     def _judge(
         self, s: NeverLearnsState, row: Row
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
-        flat, level, error = _flatness(s.blocks)
+        flat, fell, level, error = _flatness(s.blocks)
+        if fell:
+            return replace(s, told=2), ()
         if not flat:
             return s, ()
         why = self._why(s, level, error)
@@ -221,13 +225,19 @@ class NeverLearnsDetector:
         )
 
 
-def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, float, float]:
-    """Return whether blocks are flat, their level, and its standard error."""
+def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, bool, float, float]:
+    """Return whether blocks are flat, whether they have fallen, their level, its standard error."""
     level = median(blocks)
     quarter = max(len(blocks) // 4, 1)
     noise = difference_sigma(np.diff(blocks))
     error = noise / math.sqrt(len(blocks))
-    moved = abs(median(blocks[:quarter]) - median(blocks[-quarter:]))
+    last = median(blocks[-quarter:])
+    moved = abs(median(blocks[:quarter]) - last)
     # Medians of a quarter have 1.25 times the error of a mean.
     within = _FLAT_SIGMA * 1.25 * noise * math.sqrt(2 / quarter)
-    return moved <= min(max(within, 1e-3 * abs(level)), _FLAT_SHARE * abs(level)), level, error
+    most = _FLAT_SHARE * abs(level)
+    # The first block by itself: a steep fall is over before a quarter of the rows is.
+    fall = float(blocks[0]) - last
+    fell = fall > max(_FLAT_SIGMA * 1.5 * noise, _FLAT_SHARE / 2 * abs(level))
+    flat = not fell and moved <= min(max(within, 1e-3 * abs(level)), most)
+    return flat, fell, level, error
