@@ -41,6 +41,13 @@ FINDS: dict[str, frozenset[Ability]] = {
     "corrupt": frozenset(),
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
     "signs": frozenset({"jump", "shift"}),
+    "setting-change": frozenset(),
+    "never-learns": frozenset(),
+    "rate-ended": frozenset(),
+    "overfitting": frozenset(),
+    "by-heart": frozenset(),
+    "rough-start": frozenset(),
+    "silent-nan": frozenset(),
 }
 CASES = tuple(
     ContractCase(

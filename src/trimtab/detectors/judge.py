@@ -40,15 +40,22 @@ from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
+from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
+from trimtab.detectors.rough_start import RoughStartDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
+from trimtab.detectors.setting_change import SettingChangeDetector
 from trimtab.detectors.settings import load_detectors, with_thresholds
+from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
@@ -76,6 +83,13 @@ DETECTORS: tuple[AnyDetector, ...] = (
     CorruptDetector(),
     *DOMAIN_DETECTORS,
     LevelDetector(name="signs", signals=CALM_SIGNALS),
+    SettingChangeDetector(),
+    NeverLearnsDetector(),
+    RateEndedDetector(),
+    OverfittingDetector(),
+    LearnedByHeartDetector(),
+    RoughStartDetector(),
+    SilentNanDetector(),
 )
 """The built-in detectors with their default settings."""
 
