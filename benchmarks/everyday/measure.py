@@ -119,8 +119,7 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
 
 def _live(folder: Path, path: Path) -> RunAccount:
     """Return the account of a log as `watch` judges it: without later rows."""
-    found = trimtab.read(path)
-    record = found[0] if isinstance(found, tuple | list) else found
+    record = trimtab.read(path)[0]
     if isinstance(record, ReadError):
         raise record
     return account_of(record, str(folder), hindsight=False)

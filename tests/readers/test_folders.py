@@ -78,6 +78,7 @@ def test_lightning_logs_are_a_run_a_version(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_wandb_is_a_run_each_without_its_own_logs(tmp_path: Path) -> None:
+    folder = tmp_path
     for name in ("run-20240101_120000-abc", "run-20240102_120000-def"):
         folder = tmp_path / "wandb" / name
         written(folder / "run.wandb", b":W&B no history here")

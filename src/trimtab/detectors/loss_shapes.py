@@ -188,6 +188,7 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     shapes = _shapes(c)
     s = shapes[:, before]
     weights = np.ones_like(s)
+    mean_s = mean_y = spread = slope = rest = np.empty(0)
     for _ in range(3):
         total = weights.sum(axis=1, keepdims=True)
         mean_s = (weights * s).sum(axis=1, keepdims=True) / total
@@ -226,7 +227,8 @@ def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
     after = values[(rows > onset) & np.isfinite(values)]
     if not len(before) or not len(after) or before.max() <= 0:
         return False
-    return float(after.min()) > LR_SHARE * float(before.max()) >= LR_SHARE * 0.8 * after.max()
+    low, high, peak = float(after.min()), float(after.max()), float(before.max())
+    return low > LR_SHARE * peak >= LR_SHARE * 0.8 * high
 
 
 def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
