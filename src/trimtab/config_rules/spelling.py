@@ -85,8 +85,8 @@ def _one(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     if (lent := settings.values.get(name)) and (
         file := re.fullmatch(r"([\w.-]+): ([\w.]+)", lent.key)
     ):
-        own = Settings(file[1], settings.framework)
-        return f"{file[2]}: {_as_yaml(own, text)} (in {file[1]})"
+        its = Settings(file[1], settings.framework)
+        return f"{file[2]}: {_as_yaml(its, text)} (in {file[1]})"
     if own := _own_key(settings, name, value):
         return _assigned(settings, own, text + _unit(settings.values[name].text))
     if template:
