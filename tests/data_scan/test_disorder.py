@@ -5,6 +5,7 @@ import base64
 import json
 import random
 import string
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def text_of(page: Path) -> str:
     return page.read_text("utf-8")[:3000]
 
 
-NOISE = {
+NOISE: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "random ASCII": (
         "random-characters",
         lambda text: "".join(RANDOM.choices(string.printable[:95], k=len(text))),
@@ -51,7 +52,7 @@ def scan(folder: Path, documents: list[str], capsys: pytest.CaptureFixture[str])
     main(["scan", "--json", str(file)])
     found = json.loads(capsys.readouterr().out)["findings"]
     return {
-        f["rule"]: f["units"] for f in found if f["rule"] in ("random-characters", "shuffled-text")
+        f["rule"]: f["count"] for f in found if f["rule"] in ("random-characters", "shuffled-text")
     }
 
 

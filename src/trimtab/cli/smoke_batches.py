@@ -81,9 +81,7 @@ def _tokenizer(name: str) -> Any:
     try:
         from transformers import AutoTokenizer
     except ImportError as error:
-        raise MissingExtraError(
-            "--tokenizer needs transformers: pip install transformers"
-        ) from error
+        raise MissingExtraError("--tokenizer", "hf") from error
     try:
         return AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
