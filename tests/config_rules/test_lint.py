@@ -280,6 +280,9 @@ def test_published_settings_are_no_errors(preset: Preset) -> None:
 
 def test_published_shapes_have_their_published_sizes() -> None:
     for preset in presets():
+        # mixtures are counted where their keys are read: test_recipes.py
+        if "hidden" not in preset.values or "experts" in preset.values:
+            continue
         values = {k: v for k, v in preset.as_settings().values.items() if k != "params"}
         size = Facts(Settings("p", "preset", values)).params
         assert size == pytest.approx(preset.values["params"], rel=0.1), preset.name

@@ -47,6 +47,17 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         default=600,
         help="default 600, one to two minutes on one core",
     )
+    parser.add_argument(
+        "--batches",
+        metavar="FILE",
+        help=(
+            "look at the first batches instead, as the model sees them: JSON lines with input_ids"
+            " and, where there are any, labels and attention_mask"
+        ),
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="with --batches: a tokenizer of transformers"
+    )
     parser.add_argument("--seed", type=within(0, 2**31 - 1), default=0)
     parser.add_argument("--threads", type=within(1, 256), default=1)
     parser.add_argument(
@@ -72,6 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.launch is not None and not arguments.launch:
         raise ConfigError("--launch has no command; give it last, with its arguments")
+    if arguments.batches is not None:
+        from trimtab.cli.smoke_batches import look
+
+        return look(arguments.batches, arguments.tokenizer, as_json=arguments.json)
+    if arguments.tokenizer is not None:
+        raise ConfigError("--tokenizer is for --batches FILE; give both")
     need_torch("`trimtab smoke`", arguments.threads)
     from trimtab.lab.text import load_text
     from trimtab.model_checks.smoke_run import smoke

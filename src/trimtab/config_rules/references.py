@@ -127,7 +127,7 @@ WORKED_LR = _table(
         (8e9, 1e-3, "Marin 8B"),
         (13e9, 9e-4, "OLMo 2 13B"),
         (32e9, 7e-4, "Marin 32B"),
-        (70e9, 1.5e-4, "Llama 3 70B"),
+        (67e9, 3.2e-4, "DeepSeek LLM 67B"),
         (175e9, 1.2e-4, "OPT-175B, later lowered"),
         (405e9, 8e-5, "Llama 3 405B"),
     ],

@@ -129,6 +129,7 @@ def names_weights(base: str, key: str) -> bool:
 PREFERENCES = ("dpo", "orpo", "kto", "simpo", "cpo")
 OBJECTIVES = (
     *((name, name) for name in PREFERENCES),
+    ("rl", "rl"),
     ("grpo", "rl"),
     ("dapo", "rl"),
     ("rloo", "rl"),

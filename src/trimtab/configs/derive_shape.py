@@ -211,6 +211,8 @@ def counted(facts: Derivation, hidden: float, layers: float) -> tuple[int | None
     The result is None where the shape leaves them open.
     """
     ffn = facts.get("ffn_effective") or facts.get("ffn")
+    if facts.get("experts"):
+        ffn = ffn or facts.amount("moe_ffn")
     tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
     around = (facts.get("vocab") or 0) * hidden * (1 if tied else 2)
     around += layers * attention_params(facts, hidden)

@@ -7,6 +7,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from trimtab.data_scan.block import BLOCK_BYTES, DataBlock, Elements
+from trimtab.data_scan.disorder import disorder
 from trimtab.data_scan.runs import MAX_SPAN, MIN_RUN_BYTES, find_runs
 from trimtab.data_scan.source_counts import SourceCounts
 
@@ -269,4 +270,4 @@ def _double_escaped(block: DataBlock, account: SourceCounts) -> None:
     )
 
 
-PASSES = (count, escapes, repeats, compression, dominance, markup, encoding)
+PASSES = (count, escapes, repeats, compression, disorder, dominance, markup, encoding)

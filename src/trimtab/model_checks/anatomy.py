@@ -15,7 +15,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Anatomy", "Part", "Role", "dissect", "is_norm", "local"]
+__all__ = ["Anatomy", "Part", "Role", "dissect", "is_norm", "local", "positions_without_weights"]
 
 Role = Literal[
     "token embedding",
@@ -190,6 +190,35 @@ def _role(
     if in_block and _RESIDUAL.search(owner) and (hidden is None or hidden in weight.shape):
         return "residual output"
     return "matrix"
+
+
+# Names of modules and buffers that hold no weights: rotary tables, slopes of ALiBi.
+_WITHOUT_WEIGHTS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    (
+        "rotary",
+        re.compile(r"rotary|(?<![a-z])rope(?![a-z])|inv_?freq|freqs_(cis|complex)|cos_cached"),
+    ),
+    ("alibi", re.compile(r"alibi")),
+)
+
+
+def positions_without_weights(model: nn.Module) -> str | None:
+    """Return `rotary` or `alibi` where a module, a buffer or the model's config shows it.
+
+    A table that the forward pass makes anew, in a function of its own, is not seen.
+    """
+    seen = [name.rpartition(".")[2] + " " + type(m).__name__ for name, m in model.named_modules()]
+    seen += [name.rpartition(".")[2] for name, _ in model.named_buffers()]
+    # A table kept as a plain attribute: `self.freqs_cis` of Meta's code.
+    seen += [key for key, value in vars(model).items() if isinstance(value, Tensor)]
+    text = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", "\n".join(seen)).lower()
+    for kind, pattern in _WITHOUT_WEIGHTS:
+        if pattern.search(text):
+            return kind
+    config = getattr(model, "config", None)
+    if getattr(config, "rope_theta", None) or getattr(config, "rope_parameters", None):
+        return "rotary"
+    return "alibi" if getattr(config, "alibi", None) is True else None
 
 
 def _follows(owner: str, token: tuple[str, nn.Module] | None) -> bool:

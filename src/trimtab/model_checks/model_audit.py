@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from trimtab.errors import ConfigError
-from trimtab.model_checks.anatomy import dissect
+from trimtab.model_checks.anatomy import dissect, positions_without_weights
 from trimtab.model_checks.book import ordered
 from trimtab.model_checks.causality import judge_lookahead, look_ahead
 from trimtab.model_checks.gradients import judge_loss, judge_touch, run_once
@@ -121,7 +121,9 @@ def audit(
     done = run_once(model, anatomy, batch, loss)
     tamed = any(is_qk_norm(p.name) for p in anatomy.parts)
     kind = embedding_kind(anatomy)
-    positions, on_positions = judge_positions(anatomy, rows, meant=position)
+    positions, on_positions = judge_positions(
+        anatomy, rows, meant=position, seen=positions_without_weights(model)
+    )
     found: list[ConfigFinding] = [*on_positions, *judge_touch(anatomy, done)]
     if not trained:
         found += judge_matrices(anatomy, rows, tamed=tamed)

@@ -285,23 +285,29 @@ def judge_embeddings(
 
 
 def judge_positions(
-    anatomy: Anatomy, rows: Sequence[TensorStats], *, meant: Position | None
+    anatomy: Anatomy,
+    rows: Sequence[TensorStats],
+    *,
+    meant: Position | None,
+    seen: str | None = None,
 ) -> tuple[str, list[ConfigFinding]]:
     """Return what kind of positions a model has, and what is wrong with them.
 
     Kinds: `learned` (starts Gaussian), `learned, starts sinusoidal`, `sinusoidal`, `frozen`, and
-    `none found` (rotary, ALiBi, none; the config may say which). The gradient probe
-    reports whether a gradient arrives.
+    `none found`; without weights `rotary` or `alibi` where the model or the config shows it. The
+    gradient probe reports whether a gradient arrives.
 
     Args:
         anatomy: The model.
         rows: Its measured weights.
         meant: What the config says; learned positions that are frozen are then an error whatever
             they hold, and a fixed sinusoidal table is silent.
+        seen: What the model shows of positions without weights
+            (`anatomy.positions_without_weights`).
     """
     positions = anatomy.of("position embedding")
     if not positions:
-        return _judge_absent_positions(meant)
+        return _judge_absent_positions(meant, seen)
     part = positions[0]
     waves, learns = is_sinusoidal(part.parameter), part.parameter.requires_grad
     if learns:
@@ -339,10 +345,15 @@ def judge_positions(
     return kind, wrong
 
 
-def _judge_absent_positions(meant: Position | None) -> tuple[str, list[ConfigFinding]]:
+def _judge_absent_positions(
+    meant: Position | None, seen: str | None
+) -> tuple[str, list[ConfigFinding]]:
     if meant == "learned":
         text = f"position embeddings are to be {meant}, and the model has none"
-        return "none found", [found("L04", "error", text, values={"position": meant})]
+        kind = seen or "none found"
+        return kind, [found("L04", "error", text, values={"position": meant})]
+    if seen is not None and meant is None:
+        return f"{seen}, nothing to measure", []
     if meant in ("sinusoidal", "rotary", "alibi"):
         return f"{meant}, nothing to measure", []
     return "none found", []

@@ -54,7 +54,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
             change,
         )
     # 1.95: twice what ever worked, with room for rounding.
-    if lr >= 1.95 * worked or (ratio >= 3 and params >= 5e10):
+    if lr >= 1.95 * worked or (ratio >= 3 and params >= 5e10 and lr > 1.05 * worked):
         known = f"; the highest known to have worked there is {compact(worked)}"
         # a model this small costs little, and sweeps with far higher rates are ordinary there
         return RuleVerdict("error" if params >= 1e8 else "warning", message + known, values, change)

@@ -1,0 +1,181 @@
+"""Text that is no language: characters drawn at random, or characters or words in random order.
+
+Compression does not tell: random ASCII, base64 and shuffled prose are made of few characters and
+still compress. What they lack is order: in text the next character and the next word depend on the
+one before.
+"""
+
+import math
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.data_scan.block import DataBlock
+from trimtab.data_scan.source_counts import SourceCounts
+
+__all__ = ["bits_per_byte", "disorder", "is_shuffled_words", "shared_bits"]
+
+_PIECE_BYTES = 4096
+"""Looked at of a document, from its beginning."""
+_SHORTEST = 500
+_RANDOM_BITS = 5.7
+"""Bits per byte of the counts alone: prose has 4.0 to 4.6, source code 4.6 to 5.2, minified
+scripts 5.4; base64 has 5.9 from 500 bytes on, all of printable ASCII 6.3."""
+_ORDERED_BITS = 0.55
+"""Bits that a character tells of the next beyond which nothing is in doubt."""
+_SHUFFLED_BITS = 0.15
+"""The same, less what chance gives: prose of any alphabet has 0.6 to 1.1, code and tables more."""
+_ALPHABET = 110
+"""More distinct characters than this need longer documents to show their order."""
+_BROKEN_IN_TEXT = 0.012
+"""Share of small words before a word that cannot follow them, in text of the languages below."""
+_BROKEN_AT_RANDOM = 0.2
+"""The same where the order is random: 0.15 to 0.35."""
+_MIN_EVIDENCE = 5.0
+"""Log likelihood ratio of random order against text from which on it is said: e^5 is 150."""
+_MIN_SENTENCES = 6
+
+# Small words, and those that follow none of them; as ASCII where the language allows it.
+_CLOSED: dict[str, tuple[tuple[str, str], ...]] = {
+    "the": (
+        ("the|a|an", "the|a|an|of|to|in|and|or|for|with|at|by|from|is|was|are|were|that|it|as|be"),
+        ("of|in|for|with|by|from|at|on", "of|and|or|is|was|are|were|be|if|not"),
+        ("and|or", "and|or|of"),
+    ),
+    "und": (("der|die|das|dem|ein|eine|einen", "der|das|und|von|zu|mit|ist|war|wurde|aus|bei"),),
+    "les": (("le|la|les|un|une", "le|la|les|de|du|des|et|est|dans|pour|par|sur|que|qui|avec|ou"),),
+    "los": (("el|la|los|las|un|una", "el|la|los|las|de|del|y|en|es|por|para|con|se|a"),),
+    "che": (("il|lo|la|gli|le|un|una", "il|lo|la|gli|le|di|del|della|e|in|che|per|con|da|si"),),
+    "uma": (("o|a|os|as|um|uma", "o|os|de|do|da|e|em|no|na|para|com|por|se"),),
+}  # fmt: skip
+"""By a word that tells the language."""
+_PAIRS = {
+    mark: [
+        (
+            re.compile(rf"\s(?:{first})(?=\s+[^\W\d])".encode()),
+            re.compile(rf"\s(?:{first})(?=\s+(?:{then})\s)".encode()),
+        )
+        for first, then in rows
+    ]
+    for mark, rows in _CLOSED.items()
+}
+_SENTENCE_END = re.compile(r"[^\W\d_]{3,}[.!?][\"')\]]?\s+(?=[^\W\d_])")
+_WORD = re.compile(r"(?<!\S)[^\W\d_]")
+
+
+def disorder(block: DataBlock, account: SourceCounts) -> None:
+    """Find documents whose characters are random, or whose characters or words are shuffled."""
+    if not block.is_text:
+        return
+    found: dict[str, list[int]] = {"random-characters": [], "shuffled-text": []}
+    for unit in np.flatnonzero(block.lengths >= _SHORTEST).tolist():
+        start = int(block.starts[unit])
+        end = min(int(block.starts[unit + 1]), start + _PIECE_BYTES)
+        rule = _judge(block.data[start:end])
+        if rule:
+            found[rule].append(unit)
+    for rule, units in found.items():
+        account.hit(rule, block, np.array(units, np.int64))
+
+
+def _judge(data: NDArray[np.integer]) -> str | None:
+    """Return the rule that a piece of text breaks, or None."""
+    if len(data) < _SHORTEST:
+        return None
+    raw = data.astype(np.uint8)
+    counts = np.bincount(raw, minlength=256)
+    is_ascii = counts[128:].sum() <= 0.02 * len(raw)
+    if is_ascii and _bits(counts) > _RANDOM_BITS:
+        return "random-characters"
+    blanks = float(counts[[9, 10, 32]].sum()) / len(raw)
+    letters = float(counts[65:91].sum() + counts[97:123].sum() + counts[128:].sum()) / len(raw)
+    # Sequences of molecules and of digits have no order between neighbours, and no words either.
+    if not 0.03 <= blanks <= 0.4 or letters < 0.55:
+        return None
+    codes = raw if is_ascii else _code_points(raw)
+    if _is_shuffled(codes):
+        return "shuffled-text"
+    return "shuffled-text" if is_shuffled_words(raw.tobytes()) else None
+
+
+def _code_points(raw: NDArray[np.uint8]) -> NDArray[np.uint32]:
+    text = raw.tobytes().decode("utf-8", errors="ignore")
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def bits_per_byte(data: NDArray[np.uint8]) -> float:
+    """Return the entropy of the counts of bytes, in bits: 8 for random bytes, 0 for one value.
+
+    Example:
+        >>> bits_per_byte(np.frombuffer(b"abab", np.uint8))
+        1.0
+    """
+    return _bits(np.bincount(data, minlength=256))
+
+
+def _bits(counts: NDArray[np.int64]) -> float:
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log2(share)).sum())
+
+
+def shared_bits(codes: NDArray[np.int64], kinds: int) -> float:
+    """Return the mutual information of neighbours in bits, biased upwards by chance.
+
+    Args:
+        codes: Characters as 0 to `kinds` - 1.
+        kinds: Number of distinct characters.
+    """
+    pairs = np.bincount(codes[:-1] * kinds + codes[1:], minlength=kinds * kinds)
+    joint = pairs.reshape(kinds, kinds) / (len(codes) - 1)
+    expected = joint.sum(1, keepdims=True) * joint.sum(0, keepdims=True)
+    seen = joint > 0
+    return float((joint[seen] * np.log2(joint[seen] / expected[seen])).sum())
+
+
+def _is_shuffled(values: NDArray[np.uint8] | NDArray[np.uint32]) -> bool:
+    """Return whether neighbouring characters tell nothing of each other."""
+    if len(values) < _SHORTEST or int(values.max()) >= 1 << 17:
+        return False
+    used = np.bincount(values) > 0
+    kinds = int(used.sum())
+    if kinds > _ALPHABET:
+        return False
+    codes = (np.cumsum(used) - 1)[values]
+    bits = shared_bits(codes, kinds)
+    if bits > _ORDERED_BITS + kinds**2 / (2.8 * len(codes)):
+        return False
+    # What chance gives is measured on the same characters in random order.
+    mixed = np.random.default_rng(0).permutation(codes)
+    return bits - shared_bits(mixed, kinds) < _SHUFFLED_BITS
+
+
+def is_shuffled_words(raw: bytes) -> bool:
+    """Return whether words stand in random order.
+
+    Small words such as articles are followed by few of their own kind. How often they are, against
+    text and against random order, is a likelihood ratio; where there are sentences enough, their
+    beginnings must not have more capitals than other words. Languages without small words, and
+    those not in the table, are not judged.
+    """
+    low = raw.lower()
+    for mark, pairs in _PAIRS.items():
+        if low.count(f" {mark} ".encode()) < 2:
+            continue
+        count = sum(len(every.findall(low)) for every, _ in pairs)
+        broken = sum(len(wrong.findall(low)) for _, wrong in pairs)
+        evidence = broken * math.log(_BROKEN_AT_RANDOM / _BROKEN_IN_TEXT) + (
+            count - broken
+        ) * math.log((1 - _BROKEN_AT_RANDOM) / (1 - _BROKEN_IN_TEXT))
+        if evidence > _MIN_EVIDENCE:
+            return not _has_sentences(raw.decode("utf-8", errors="ignore"))
+    return False
+
+
+def _has_sentences(text: str) -> bool:
+    """Return whether capitals stand at the beginnings of sentences; False where none can be told."""
+    begins = [text[found.end()].isupper() for found in _SENTENCE_END.finditer(text)]
+    words = [text[found.start()].isupper() for found in _WORD.finditer(text)]
+    if len(begins) < _MIN_SENTENCES:
+        return False
+    return sum(begins) / len(begins) > 0.25 + 1.5 * sum(words) / len(words)

@@ -1,0 +1,45 @@
+"""`trimtab smoke --batches` through the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trimtab.cli import main
+
+
+def write(path: Path, *rows: dict[str, object]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def test_batches_of_which_nothing_is_trained_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "b.jsonl", {"input_ids": [5, 6, 7], "labels": [-100, -100, -100]})
+    assert main(["smoke", "--batches", file]) == 1
+    assert "no label counts" in capsys.readouterr().out
+    assert main(["smoke", "--batches", file, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["passed"] is False
+    assert document["findings"][0]["rule"] == "nothing-trained"
+
+
+def test_batches_in_order_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(
+        tmp_path / "b.jsonl",
+        {"input_ids": [[5, 6, 7], [8, 9, 10]], "labels": [[-100, 6, 7], [-100, 9, 10]]},
+    )
+    assert main(["smoke", "--batches", file]) == 0
+    assert "66.7% of 6 tokens in 2 rows count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"text": 1}', '{"input_ids": 3}'])
+def test_what_holds_no_batch_is_one_sentence(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.jsonl").write_text(text)
+    assert main(["smoke", "--batches", str(tmp_path / "b.jsonl")]) == 2
+    said = capsys.readouterr().err
+    assert "b.jsonl" in said
+    assert "Traceback" not in said
