@@ -23,14 +23,18 @@ T = TypeVar("T")
 class Totals:
     """The results of one measurement."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, follows_code: bool = True) -> None:
         """Read what is there for the code as it is now; a torn last line is left out.
+
+        Args:
+            path: Made where it is not there.
+            follows_code: False: results do not depend on trimtab's sources, and all count.
 
         Raises:
             ConfigError: The file cannot be read or made.
         """
         self.path = path
-        self._code = _code()
+        self._code = _code() if follows_code else ""
         self.rows: dict[str, Row] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -462,7 +462,7 @@ def test_nothing_is_read_again_while_nothing_changes(
         reads.append(given)
         return read_run(given)
 
-    monkeypatch.setattr("trimtab.monitor.follow.read_run", counting)
+    monkeypatch.setattr("trimtab.monitor.follow.read_newest", counting)
     scene = Scene(start=path.stat().st_mtime)
     scene.happenings = [scene.wait(1)] * 10
     follow(path, scene)

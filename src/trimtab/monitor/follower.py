@@ -21,6 +21,7 @@ from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
 from trimtab.plan.planner import make_plan
+from trimtab.readers.folders import files_under
 from trimtab.record import Column, RunRecord, axis_word
 from trimtab.text import number
 
@@ -97,7 +98,7 @@ class Watcher:
         self,
         path: Path,
         read: Callable[[], RunRecord],
-        judge: Callable[[RunRecord], RunAccount],
+        judge: Callable[[RunRecord], RunAccount | ReadError],
         *,
         hang_factor: float = 20.0,
     ) -> None:
@@ -106,7 +107,7 @@ class Watcher:
         Args:
             path: A file or a run directory; it need not exist yet.
             read: Reads it as it is now.
-            judge: Judges a record as streaming does, without hindsight.
+            judge: Judges a record as streaming does, without hindsight; or why it cannot.
             hang_factor: A silence of so many usual rows is a hang; 0: never.
         """
         self.path, self.hang_factor = path, hang_factor
@@ -180,8 +181,11 @@ class Watcher:
             notices.append(Notice(event="started", text=first))
         if record.num_rows != before:
             notices += self._moved(now, fresh=before < 0)
+        account = self._judge(record)
+        if isinstance(account, ReadError):
+            return [*notices, *self._waiting("unjudged", str(account))]
         self._problem = ""
-        self.account = self._judge(record)
+        self.account = account
         return [*notices, *self._compare(self.account.incidents)]
 
     def _waiting(self, problem: str, text: str) -> list[Notice]:
@@ -396,7 +400,7 @@ def _signature(path: Path) -> object:
     """
     try:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix != ".pt" and p.is_file())
+            inside = sorted(p for p in files_under(path) if p.suffix != ".pt")
             stats = [(str(p), p.stat()) for p in inside]
             return tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats)
         s = path.stat()
