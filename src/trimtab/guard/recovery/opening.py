@@ -213,7 +213,8 @@ def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> 
     probe, trials = (None, ()) if left is None else (left.probe, left.trials)
     diagnosis = diagnose(record, incident, earlier=earlier, probe=probe, trials=trials)
     told, commands, is_new = state.notices.report(incident, diagnosis, keys, e.step)
-    plan = prefer(make_plan(record, incident, diagnosis, earlier=earlier), e.worked)
+    plan = make_plan(record, incident, diagnosis, earlier=earlier, probe=probe, trials=trials)
+    plan = prefer(plan, e.worked)
     headline: tuple[Say, ...] = ()
     if not is_new:  # it was reported at its opening; say again what the advice is about
         told, headline = told.headline(incident, e.step)
