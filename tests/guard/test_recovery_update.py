@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -505,6 +506,19 @@ def test_update_stays_quiet_while_alarms_go_on() -> None:
         world.spiking = False
         world.train(world.state.pause_steps - 4)
     assert world.state.advising_only
+
+
+def test_update_advises_nothing_that_the_case_before_has_ruled_out() -> None:
+    before = World(bad_from_100, bad_batch=never, lr_factors=(0.5,), max_rollbacks=2)
+    before.train_until("probe").train_until("calm", limit=3000)
+    left = before.state.left
+    assert left is not None
+    for known in (None, left, replace(left, kind="another")):
+        world = World(bad_from_100, bad_batch=never, mode="advise")
+        world.state = replace(world.state, left=known)
+        (advised,) = [str(d["why"]) for d in world.train(340).journalled("decision")]
+        # the probe of the case before found the data clean
+        assert ("leave the suspect samples out" in advised) == (known is not left)
 
 
 def test_update_gives_up_where_no_healthy_state_lies_before() -> None:

@@ -208,9 +208,13 @@ def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> 
     """Report the incident, and say the first remedies of its plan."""
     record, incident, keys = found.record, found.incident, found.keys
     earlier = state.incidents
-    diagnosis = diagnose(record, incident, earlier=earlier)
+    # What the case before has shown stays true: advice must not contradict it.
+    left = state.left if state.left is not None and state.left.kind == incident.kind else None
+    probe, trials = (None, ()) if left is None else (left.probe, left.trials)
+    diagnosis = diagnose(record, incident, earlier=earlier, probe=probe, trials=trials)
     told, commands, is_new = state.notices.report(incident, diagnosis, keys, e.step)
-    plan = prefer(make_plan(record, incident, diagnosis, earlier=earlier), e.worked)
+    plan = make_plan(record, incident, diagnosis, earlier=earlier, probe=probe, trials=trials)
+    plan = prefer(plan, e.worked)
     headline: tuple[Say, ...] = ()
     if not is_new:  # it was reported at its opening; say again what the advice is about
         told, headline = told.headline(incident, e.step)

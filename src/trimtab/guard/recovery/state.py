@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trimtab.detectors.contract import Finding
+    from trimtab.diagnosis.probes import DataProbe, TrialResult
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
@@ -34,6 +35,7 @@ __all__ = [
     "FindingOlderState",
     "GoingFurtherBack",
     "Leaving",
+    "LeftCase",
     "Opening",
     "Pending",
     "Phase",
@@ -157,6 +159,16 @@ Pending = (
 # -- the state ------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class LeftCase:
+    """What the experiments of a case have shown, of which no remedy was kept."""
+
+    kind: str
+    """Of its incident: what was seen of one says nothing of another."""
+    probe: DataProbe | None
+    trials: tuple[TrialResult, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecoveryState:
     """Everything that recovery decides on and that is not observed anew with each event.
@@ -195,6 +207,8 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    left: LeftCase | None = None
+    """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0
     """How often recovery stopped to act; each time it pauses for longer."""
     calm_since: int = 0

@@ -58,6 +58,7 @@ from trimtab.guard.recovery.state import (
     FindingOlderState,
     GoingFurtherBack,
     Leaving,
+    LeftCase,
     StartingProbe,
     StartingTrial,
 )
@@ -522,7 +523,8 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     base, ending = case.base, asked.ending
     why = f"no remedy kept: {ending.reason}"
     opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
-    state = forget_findings(replace(state, phase="calm", case=None))
+    left = LeftCase(case.incident.kind, case.probe, case.trials)
+    state = forget_findings(replace(state, phase="calm", case=None, left=left))
     if isinstance(ending, Wait):
         return replace(state, wait_until=ending.until_step), (opened,)
     state, commands = give_up(state, ending.reason, e.step)
