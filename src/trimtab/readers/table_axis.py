@@ -111,6 +111,8 @@ def find_table_axis(
 def counting(columns: Columns) -> list[Column]:
     """Return the columns that count steps or batches, the one with most different values first."""
     found = [c for k, c in columns.items() if is_step(k) or is_inner_step(k)]
+    if len(found) < 2:
+        return found
     return sorted(found, key=lambda c: -len(np.unique(c.logged())))
 
 
