@@ -30,7 +30,7 @@ from trimtab.readers.table_axis import (
     names_epoch,
 )
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
-from trimtab.readers.writers import other_writers
+from trimtab.readers.writers import beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
@@ -379,20 +379,22 @@ class LogTable:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        # a row without a place on the axis cannot be compared with any other
+        rows = np.flatnonzero(keep & np.isfinite(step))
         if axis == "step":
-            here = np.flatnonzero(keep & np.isfinite(step))
-            others = other_writers(step[here])
+            main = signals["loss"].present[rows] if "loss" in signals else rows >= 0
+            others = np.zeros(len(rows), dtype=np.bool_)
+            others[main] = other_writers(step[rows[main]])
             if others.any():
                 self.notes.append(_WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
-                keep[here[others]] = False
-        # a row without a place on the axis cannot be compared with any other
-        keep &= np.isfinite(step)
+                rows, main = rows[~others], main[~others]
+            rows = rows[beside_main(step[rows], main)]
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
         builder.unread.update(self._unread(keys.values()))
-        kept = {n: Column(c.values[keep], c.present[keep]) for n, c in signals.items()}
-        _extend(builder, step[keep], kept)
+        kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
+        _extend(builder, step[rows], kept)
         return _with_slope_note(builder.build())
 
     def _signals(
