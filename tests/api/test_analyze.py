@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import trimtab
+from trimtab.analysis.verdict import Ending
 from trimtab.cli import main
 from trimtab.errors import ConfigError, ReadError
 from trimtab.testing.tr8_104b import print_log
@@ -144,8 +145,8 @@ def test_analyze_refuses_what_is_no_source() -> None:
 
 
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
-    steps = list(range(300))
-    quiet = [3 - s / 1000 + (s * 7919 % 13) / 1000 for s in steps]
+    steps = list(range(1500))
+    quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]
     healthy = trimtab.analyze({"step": steps, "loss": quiet})
     assert healthy.verdict == "healthy"
     short = trimtab.analyze({"step": steps[:5], "loss": quiet[:5]})
@@ -156,7 +157,7 @@ def test_verdict_of_each_kind(tmp_path: Path) -> None:
     (run,) = spiked.runs
     calm = replace(run, incidents=tuple(replace(i, dismissed="known") for i in run.incidents))
     assert calm.verdict == "healthy"
-    assert replace(run, ended_badly="gave up").verdict == "ended-badly"
+    assert replace(run, ending=Ending(why="gave up")).verdict == "ended-badly"
 
 
 def test_verdict_of_a_run_that_its_guard_gave_up(tmp_path: Path) -> None:

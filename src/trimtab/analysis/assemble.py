@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.against import against_findings, against_note
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
+from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.timeline import NEAR_STEPS
+from trimtab.analysis.verdict import Ending
 from trimtab.chronicle.coverage import Coverage, coverage_of
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
@@ -20,6 +23,7 @@ from trimtab.detectors.judge import Judge
 from trimtab.detectors.offline import all_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
+from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.diagnosis.features import incident_features
 from trimtab.diagnosis.history import EarlierIncidents, warm_up_label
@@ -36,6 +40,10 @@ from trimtab.signals.runs import root_of, separate_runs
 
 __all__ = ["events_of", "make_account"]
 
+# Each costs some 5 ms, and nobody reads the causes of the thousandth spike of a run.
+_MOST_EXPLAINED = 256
+"""Alarms of one run that are explained and planned for."""
+
 
 @np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
 def make_account(
@@ -51,7 +59,11 @@ def make_account(
     sensitivity: Sensitivity | None = None,
     layers: Sequence[LayerReadings] = (),
     path: str = "",
-    ended_badly: str = "",
+    ending: Ending | None = None,
+    reference: RunRecord | None = None,
+    config: Sequence[ConfigSign] = (),
+    tester: SelfTester | None = None,
+    self_test: bool = True,
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -67,19 +79,40 @@ def make_account(
         sensitivity: Thresholds moved by a factor; for measuring.
         layers: What was measured block by block; drawn, not judged.
         path: Path as given; empty for a record that was made in memory.
-        ended_badly: Why the run is known to have ended badly; empty: that is not known.
+        ending: How the run is known to have ended badly; None: that is not known.
+        reference: A run to judge by, besides the run's own past; None: none.
+        config: What a check of the run's config found.
+        tester: Injects faults into copies of the rows; None: a new one. One that is kept while a
+            log grows pays for a few faults at each look.
+        self_test: Whether to inject faults at all; without, a quiet run is `not-judged`.
     """
     record = separate_runs(derive(record))
-    findings = all_findings(record, judge=judge, sensitivity=sensitivity, hindsight=hindsight)
+    tester = tester or SelfTester(hindsight=hindsight)
+    states = tester.places(record) if self_test else {}
+    judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
+    judge = judge.seeing(record.columns)
+    findings = all_findings(
+        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
+    )
+    if reference is not None:
+        name = Path(reference.source).name or "the reference"
+        findings = (*findings, *against_findings(record, reference, name))
+        record = replace(record, notes=(*record.notes, against_note(record, reference, name)))
     told: list[IncidentAccount] = []
     earlier: dict[int, EarlierIncidents] = {}
     stops = _stops(events)
-    found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
-    for told_of in found:
+    found = [_unless_tried(record, incident) for incident in group_findings(record, findings)]
+    in_full = _explained_in_full(found)
+    for number, told_of in enumerate(found):
         root = root_of(record, record.attempt_index(told_of.attempt))
         kin = earlier.setdefault(root, EarlierIncidents())
         incident, before = _unless_stopped(record, told_of, kin, stops)
-        told.append(_explain(record, incident, before, checkpoints, events, framework))
+        if number in in_full:
+            told.append(_explain(record, incident, before, checkpoints, events, framework, config))
+        else:
+            told.append(
+                IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+            )
         if incident.severity != "info":
             kin.append(incident)
     incidents = [ia.incident for ia in told]
@@ -88,15 +121,34 @@ def make_account(
     account = RunAccount(
         record=record,
         incidents=tuple(told),
-        notes=(*record.notes, *slope_notes(record)),
+        notes=(*record.notes, *slope_notes(record), *_bound_note(found)),
         events=tuple(events),
         read_s=read_s,
         layers=tuple(layers),
         path=path,
-        ended_badly=ended_badly,
+        ending=ending,
         coverage=_coverage(record, events),
+        self_test=tester.run(record, judge, findings, states),
+        judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)
+
+
+def _explained_in_full(found: Sequence[Incident]) -> frozenset[int]:
+    """Return which incidents get causes and a plan: the most severe, of those the latest."""
+    alarms = [i for i, incident in enumerate(found) if incident.severity != "info"]
+    alarms.sort(key=lambda i: (severity_rank(found[i].severity), found[i].onset_row))
+    notes = (i for i, incident in enumerate(found) if incident.severity == "info")
+    return frozenset((*alarms[-_MOST_EXPLAINED:], *notes))
+
+
+def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
+    num = sum(incident.severity != "info" for incident in found)
+    if num <= _MOST_EXPLAINED:
+        return ()
+    return (
+        f"{num} alarms; causes and plans are given for the {_MOST_EXPLAINED} most severe and latest",
+    )
 
 
 def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:
@@ -128,12 +180,13 @@ def _explain(
     checkpoints: Sequence[CheckpointInfo],
     events: Sequence[Event],
     framework: str,
+    config: Sequence[ConfigSign],
 ) -> IncidentAccount:
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
     incident = _with_risk(record, incident, earlier)
-    diagnosis = diagnose(record, incident, earlier=earlier)
+    diagnosis = diagnose(record, incident, earlier=earlier, config=config)
     diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(
         record,

@@ -8,6 +8,7 @@ from typing import Self
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
+from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.source import Beside, account_or_fault
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ConfigError
@@ -107,11 +108,13 @@ class Watch:
         self._interval_s, self._until_idle_s = interval_s, until_idle_s
         self._clock, self._sleep = clock, sleep
         self._first_reading = True
+        # One for all looks: it injects a few faults at each, and keeps what the last ones showed.
+        tester = SelfTester(hindsight=False)
         self._watcher = Watcher(
             Path(path),
             lambda: read_newest(path),
             lambda record: account_or_fault(
-                record, path, beside=beside, judge=judge, hindsight=False
+                record, path, beside=beside, judge=judge, hindsight=False, tester=tester
             ),
             hang_factor=hang_factor,
         )

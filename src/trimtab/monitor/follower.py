@@ -84,6 +84,13 @@ class _Known:
         return not held, abs(mine.onset_row - other.onset_row)
 
 
+@dataclass(frozen=True)
+class _Unseen:
+    """Whether a log changed is not known."""
+
+    why: str
+
+
 class Watcher:
     """Follows one log or run directory."""
 
@@ -131,6 +138,12 @@ class Watcher:
             now: Seconds since the epoch, as file times count them.
         """
         signature = _signature(self.path)
+        if isinstance(signature, _Unseen):
+            self.changed = False
+            text = f"{self.path}: cannot be looked at ({signature.why}); nothing of it is judged"
+            return self._waiting(f"unseen: {signature.why}", text)
+        if self._problem.startswith("unseen"):
+            self._problem = ""
         self.changed = signature not in (None, self._signature)
         if signature is None:
             return self._waiting("absent", f"{self.path}: not there")
@@ -391,8 +404,10 @@ def _signature(path: Path) -> object:
             stats = [(str(p), p.stat()) for p in inside]
             return tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats)
         s = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return _Unseen(error.strerror or type(error).__name__)
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 
