@@ -245,7 +245,7 @@ def _delimiter(lines: Sequence[str]) -> str | None:
     for delimiter in _DELIMITERS:
         counts = [len(_cells(line, delimiter)) for line in lines[:20]]
         fitting = sum(c == counts[0] for c in counts)
-        if counts[0] < 2 or fitting < 0.8 * len(counts) - 1:
+        if not counts or counts[0] < 2 or fitting < 0.8 * len(counts) - 1:
             continue
         if best is None or counts[0] > best[0]:
             best = counts[0], delimiter
