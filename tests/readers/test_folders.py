@@ -78,15 +78,15 @@ def test_lightning_logs_are_a_run_a_version(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_wandb_is_a_run_each_without_its_own_logs(tmp_path: Path) -> None:
-    for name in ("run-20240101_120000-abc", "run-20240102_120000-def"):
-        folder = tmp_path / "wandb" / name
+    names = ("run-20240101_120000-abc", "run-20240102_120000-def")
+    for folder in (tmp_path / "wandb" / name for name in names):
         written(folder / "run.wandb", b":W&B no history here")
         written(folder / "files" / "output.log", _LOG)
         written(folder / "files" / "wandb-summary.json", '{"loss": 2.0}')
         written(folder / "files" / "config.yaml", "lr: 0.1\n")
         written(folder / "logs" / "debug.log", "loss 1.0\n" * 40)
         written(folder / "logs" / "debug-internal.log", "{}\n" * 40)
-    (tmp_path / "wandb" / "latest-run").symlink_to(folder)
+    (tmp_path / "wandb" / "latest-run").symlink_to(tmp_path / "wandb" / names[1])
     assert [r.num_loss_rows for r in read(tmp_path)] == [30, 30]
     assert all(isinstance(found, RunRecord) for _, found in read_each(tmp_path))
 

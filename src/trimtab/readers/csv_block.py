@@ -95,10 +95,10 @@ def even_block(
             columns = {i: BlockColumn(values[:, i], present[:, i]) for i in wanted}
             return columns, np.count_nonzero(present, axis=0), len(values)
     data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero((data == ord(delimiter)) | (data == 10))
-    if not len(ends) or len(ends) % num_cells or ends[-1] != len(data) - 1:
+    marks = np.flatnonzero((data == ord(delimiter)) | (data == 10))
+    if not len(marks) or len(marks) % num_cells or marks[-1] != len(data) - 1:
         return None
-    ends = ends.reshape(-1, num_cells)
+    ends = marks.reshape(-1, num_cells)
     if np.count_nonzero(data == 10) != len(ends) or not (data[ends[:, -1]] == 10).all():
         return None
     starts = np.empty_like(ends)
