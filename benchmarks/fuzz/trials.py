@@ -18,6 +18,8 @@ import numpy as np
 from benchmarks.fuzz.damage import HOSTILE, damage_binary, damage_config, damage_json
 from benchmarks.fuzz.engine import Trial
 from benchmarks.fuzz.seeds import config_seeds, data_seeds, make_run
+from benchmarks.logs.fuzzing import examine, mutated, seed_logs
+from trimtab.analysis.json_form import run_to_json
 from trimtab.analysis.source import account_of
 from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.checkpoints.manifest import list_checkpoints, newest_healthy, read_checkpoint, verify
@@ -33,6 +35,7 @@ from trimtab.data_scan.report import document
 from trimtab.errors import ReadError, TrimtabError
 from trimtab.readers import read_each
 from trimtab.report.html import render_html
+from trimtab.report.terminal import render_terminal
 
 __all__ = ["TRIALS"]
 
@@ -254,6 +257,98 @@ class _PageTrial(_RunTrial):
         return read
 
 
+class _ReaderTrial:
+    """A damaged log of any format, alone or in a directory of what trackers write."""
+
+    def __init__(self, seeds: Path) -> None:
+        self._seeds = seed_logs(seeds)
+        self._names = list(self._seeds)
+        self._others = tuple(self._seeds.values())
+
+    def input(self, rng: random.Random, folder: Path) -> None:
+        made = mutated(self._seeds[rng.choice(self._names)], rng, self._others)
+        if rng.random() < _IN_FOLDER:
+            for place in rng.sample(_PLACES, 3):
+                path = folder / "runs" / place
+                path.parent.mkdir(parents=True, exist_ok=True)
+                other = self._seeds[rng.choice(self._names)]
+                path.write_bytes(made if rng.random() < 0.6 else other)
+        else:
+            (folder / f"log{rng.choice(_ENDINGS)}").write_bytes(made)
+
+    def examine(self, folder: Path) -> bool:
+        (path,) = folder.iterdir()
+        with np.errstate(all="ignore"):
+            return bool(examine(path))
+
+
+_IN_FOLDER = 0.05
+_ENDINGS = ("", "", ".log", ".csv", ".json", ".jsonl", ".txt", ".ipynb")
+_PLACES = (
+    "trainer_state.json",
+    "checkpoint-1/trainer_state.json",
+    "checkpoint-2/trainer_state.json",
+    "runs/a/events.out.tfevents.1",
+    "events.out.tfevents.2",
+    "train/events.out.tfevents.1",
+    "validation/events.out.tfevents.1",
+    "lightning_logs/version_0/metrics.csv",
+    "lightning_logs/version_0/events.out.tfevents.1",
+    "wandb/run-20240101_120000-abc/run-abc.wandb",
+    "wandb/run-20240101_120000-abc/files/output.log",
+    "signals/1.0.jsonl",
+    "mlruns/0/metrics/loss",
+    "outputs/train.log",
+    "model.safetensors",
+)
+
+
+class _AnalysisTrial:
+    """A damaged log of some hundred rows, judged, and told in every form."""
+
+    def __init__(self, seeds: Path) -> None:
+        del seeds
+        rng = np.random.default_rng(0)
+        loss = 3.0 * np.exp(-np.arange(160) / 90) + 1.5 + 0.02 * rng.standard_normal(160)
+        loss[90:94] += (1.0, 2.0, 1.5, 0.6)
+        norm = 1.0 + 0.1 * rng.standard_normal(160)
+        norm[90:92] = 20.0
+        rows = [
+            {"step": i, "loss": round(float(x), 4), "grad_norm": round(float(g), 3), "lr": 1e-3}
+            for i, (x, g) in enumerate(zip(loss, norm, strict=True))
+        ]
+        keys = list(rows[0])
+        table = [",".join(keys), *(",".join(str(r[k]) for k in keys) for r in rows)]
+        self._seeds = (
+            "".join(json.dumps(r) + "\n" for r in rows).encode(),
+            ("\n".join(table) + "\n").encode(),
+            "".join(" ".join(f"{k} {r[k]}" for k in keys) + "\n" for r in rows).encode(),
+            json.dumps({"log_history": rows}).encode(),
+        )
+        self._with_page = False
+
+    def input(self, rng: random.Random, folder: Path) -> None:
+        data = rng.choice(self._seeds)
+        (folder / "log").write_bytes(mutated(data, rng, self._seeds))
+        self._with_page = rng.random() < 1 / _COMMAND_EVERY
+
+    def examine(self, folder: Path) -> bool:
+        read = False
+        for path, outcome in read_each(folder / "log"):
+            if isinstance(outcome, ReadError):
+                _check_sentence(str(outcome), folder / "log")
+                assert "a fault of trimtab's own" not in str(outcome), str(outcome)[-300:]
+                continue
+            read = True
+            with np.errstate(all="ignore"):
+                account = account_of(outcome, path)
+                json.dumps(run_to_json(account, path=path), default=str)
+                render_terminal(account)
+                if self._with_page:
+                    _check_page(render_html(account, title=f"run {HOSTILE}"))
+        return read
+
+
 _ELEMENTS_NEVER = frozenset({"img", "iframe", "object", "embed", "form", "base"})
 
 
@@ -306,5 +401,7 @@ TRIALS: Mapping[str, Callable[[Path], Trial]] = {
     "checkpoints": _CheckpointTrial,
     "journal": _JournalTrial,
     "page": _PageTrial,
+    "readers": _ReaderTrial,
+    "analysis": _AnalysisTrial,
     "preflight": _PreflightTrial,
 }

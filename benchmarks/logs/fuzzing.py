@@ -119,6 +119,7 @@ def seed_logs(folder: Path) -> dict[str, bytes]:
         "sqlite": _database(folder, rows),
     }
     logs |= {name: _lines(rows, make).encode() for name, make in _TEXT.items()}
+    logs |= _documents(rows)
     logs |= {
         "gzip": gzip.compress(text),
         "xz": lzma.compress(text),
@@ -127,6 +128,35 @@ def seed_logs(folder: Path) -> dict[str, bytes]:
         "utf-16": text.decode().encode("utf-16"),
     }
     return logs
+
+
+def _documents(rows: list[dict[str, float]]) -> dict[str, bytes]:
+    """Return notebooks, pages, exports and lines behind a prefix."""
+    head = "<tr><th>Step</th><th>Training Loss</th></tr>"
+    body = "".join(f"<tr><td>{r['step']}</td><td>{r['loss']}</td></tr>" for r in rows)
+    page = f"<table>{head}{body}</table>"
+    cells = [
+        {"outputs": [{"data": {"text/html": [page]}}]},
+        {"outputs": [{"name": "stdout", "text": [f"step {r['step']} loss {r['loss']}" + "\n"]}
+                     for r in rows]},
+    ]  # fmt: skip
+    long = "".join(f"{r['step']},{n},{r[n]}\n" for r in rows for n in ("loss", "lr"))
+    dlll = (
+        f'DLLL {{"type": "LOG", "step": [1, {r["step"]}, 9], "data": {{"train_loss": {r["loss"]}}}}}'
+        for r in rows
+    )
+    two = (json.dumps({**r, "step": r["step"] + 10 * k}) for r in rows for k in (3, 0))
+    return {
+        "notebook": json.dumps({"cells": cells, "nbformat": 4, "metadata": {}}).encode(),
+        "page": f"<html><body>{page}</body></html>".encode(),
+        "long form": f"step,metric,value\n{long}".encode(),
+        "dlll": "\n".join(dlll).encode(),
+        "two writers": "\n".join(two).encode(),
+        "frame": json.dumps({"columns": ["step", "loss"],
+                             "data": [[r["step"], r["loss"]] for r in rows]}).encode(),
+        "nuls": b"\0" * 600 + _lines(rows, _TEXT["key value"]).encode(),
+        "utf-16 text": _lines(rows, _TEXT["nanogpt"]).encode("utf-16-le"),
+    }  # fmt: skip
 
 
 def mutated(data: bytes, rng: random.Random, others: tuple[bytes, ...] = ()) -> bytes:
@@ -158,6 +188,8 @@ def examine(path: Path) -> list[RunRecord]:
                 said = str(outcome)
                 assert str(path) in said, f"the error does not name the file: {said!r}"
                 assert "\n" not in said, f"the error has several lines: {said!r}"
+                # One file loses no other, but a fault of ours stays one.
+                assert "a fault of trimtab's own" not in said, said[-300:]
                 assert len(said) < 2000, f"the error has {len(said)} characters: {said[:100]!r} ..."
             else:
                 _check_record(outcome)
@@ -257,11 +289,20 @@ _TEXT: dict[str, str] = {
         ' "train_loss", "value": {loss}, "metadata": {{"step_num": {step}}}}}'
     ),
     "markdown": "| {step} | {loss} | {lr} |",
+    "averaged": "INFO - Epoch 1, Batch {step}, Training Loss (avg over last 100): {loss}",
+    "gan": "(epoch: 1, iters: {step}, time: 0.8, data: 0.9) D_A: {lr} G_A: {loss} cycle_A: 1.7",
+    "keras": "{step}/12 [=====>....] - ETA: 0s - loss: {loss} - accuracy: 0.9 - val_loss: 2.5",
+    "detr": "Epoch: [0]  [{step}/12]  eta: 0:01:02  lr: {lr}  loss: {loss} ({loss})  max mem: 99",
+    "paddle": "epoch: 0, batch_id: {step}, AUC:0.8, loss:{loss}, avg_batch_cost: 0.1 sec",
+    "spaces": "{step:>8} {loss:>12} {lr:>12}",
 }
 
 
 def _lines(rows: list[dict[str, float]], template: str) -> str:
     head = "| step | loss | lr |\n|---|---|---|\n" if template.startswith("| {") else ""
+    head = head or (
+        "    step         loss           lr\n" if template.startswith("{step:>8}") else ""
+    )
     return head + "".join(f"{template.format(**row)}\n" for row in rows)
 
 

@@ -7,7 +7,7 @@ no two attempts ever overlap on one axis.
 
 import math
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -199,33 +199,63 @@ class _Start:
     trial: bool = False
 
 
+_MIN_STRETCH = 64
+"""Rows below which row numbers cost less than a stretch of their own."""
+
+
 class _Cells:
     """One growing column: (row, value) pairs in row order, and the few that came late."""
 
-    __slots__ = ("late", "rows", "values")
+    __slots__ = ("end_row", "late", "rows", "stretches", "values")
 
     def __init__(self) -> None:
         self.rows = array("q")
         self.values = array("d")
         self.late: dict[int, float] = {}
+        self.stretches: list[tuple[int, NDArray[np.float64]]] = []
+        """(first row, values) of rows that all have one; these need no row numbers."""
+        self.end_row = 0
+        """Row behind the last one with a value."""
 
     def put(self, row: int, value: float) -> bool:
         """Store a value; False where the row has one already."""
         rows = self.rows
         # the usual case, kept short: rows come in order
-        if not rows or row > rows[-1]:
+        if row >= self.end_row:
             rows.append(row)
             self.values.append(value)
+            self.end_row = row + 1
             return True
         at = bisect_left(rows, row)
-        if rows[at] == row or row in self.late:
+        if (at < len(rows) and rows[at] == row) or row in self.late or self._in_stretch(row):
             return False
         self.late[row] = value
         return True
 
+    def extend(self, first: int, column: Column) -> None:
+        """Store the values of rows behind all others."""
+        index = np.flatnonzero(column.present)
+        if not len(index):
+            return
+        self.end_row = first + int(index[-1]) + 1
+        if len(index) == len(column.values) >= _MIN_STRETCH:
+            self.stretches.append((first, np.asarray(column.values, dtype=np.float64)))
+            return
+        self.rows.frombytes((index.astype(np.int64) + first).tobytes())
+        self.values.frombytes(column.values[index].astype(np.float64).tobytes())
+
+    def _in_stretch(self, row: int) -> bool:
+        at = bisect_right(self.stretches, row, key=lambda s: s[0]) - 1
+        return at >= 0 and row < self.stretches[at][0] + len(self.stretches[at][1])
+
     def column(self, num_rows: int) -> Column:
+        if len(self.stretches) == 1 and len(self.stretches[0][1]) == num_rows:
+            return Column(self.stretches[0][1], np.ones(num_rows, dtype=np.bool_))
         values = np.full(num_rows, np.nan)
         present = np.zeros(num_rows, dtype=np.bool_)
+        for first, stretch in self.stretches:
+            values[first : first + len(stretch)] = stretch
+            present[first : first + len(stretch)] = True
         index = np.frombuffer(self.rows, dtype=np.int64) if self.rows else np.zeros(0, np.int64)
         values[index] = np.frombuffer(self.values, dtype=np.float64) if self.rows else 0.0
         present[index] = True
@@ -326,11 +356,8 @@ class RecordBuilder:
             self._begin(self._pending)
         self._steps.frombytes(np.ascontiguousarray(steps, dtype=np.float64).tobytes())
         for name, column in columns.items():
-            index = np.flatnonzero(column.present).astype(np.int64)
-            if len(index):
-                cells = self._data.setdefault(name, _Cells())
-                cells.rows.frombytes((index + first).tobytes())
-                cells.values.frombytes(column.values[index].astype(np.float64).tobytes())
+            if column.present.any():
+                self._data.setdefault(name, _Cells()).extend(first, column)
 
     def _begin(self, start: _Start | None) -> None:
         self._starts.append(replace(start or _Start(), row=len(self._steps)))

@@ -198,7 +198,7 @@ def test_a_directory_without_logs_is_one_error(tmp_path: Path) -> None:
         (lambda p: p.write_bytes(b"\x1f\x8b" + bytes(range(256))), "compressed data is damaged"),
         (
             lambda p: p.write_text("step by step\nall is lost\n"),
-            "no records .* looked for megatron",
+            "no records .* looked for jsonl",
         ),
         (lambda p: p.write_text("{}\n{}\n"), "no known signal; looked for a loss"),
         (lambda p: p.write_text('{"a": 1}\n{"a": 2}\n'), "no known signal; looked for a loss"),

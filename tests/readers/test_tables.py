@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trimtab.errors import ReadError
 from trimtab.readers import find_reader, read_run
+from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.record import Column, RunRecord
 from trimtab.testing.curves import simulate_run
@@ -330,3 +331,11 @@ def test_the_format_is_told_by_content(tmp_path: Path) -> None:
     path = tmp_path / "metrics.csv"
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "loss": 1.0}\n')
     assert find_reader(path).name == "jsonl"
+
+
+@pytest.mark.parametrize("text", ["# a comment\n" * 40, "\0\n# only this\n", "#\n" * 99])
+def test_a_table_of_comments_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "run.csv"
+    path.write_text(text)
+    with pytest.raises(ReadError, match=r"run\.csv: no table"):
+        CsvReader().read(path)

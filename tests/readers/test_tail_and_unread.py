@@ -8,7 +8,7 @@ import pytest
 from trimtab.readers import read_run
 
 _CRASH = ["Traceback (most recent call last):", "RuntimeError: CUDA out of memory"]
-_TEXT = "".join(f"step {i} loss {3 - i * 0.01:.3f} kl={i * 0.2:.3f}\n" for i in range(1, 101))
+_TEXT = "".join(f"step {i} loss {3 - i * 0.01:.3f} colour={i * 0.2:.3f}\n" for i in range(1, 101))
 
 
 def _written(path: Path, text: str) -> Path:
@@ -41,21 +41,21 @@ def test_tail_of_a_table_is_empty(tmp_path: Path) -> None:
 
 
 _ROWS = range(1, 101)
-_MEGATRON = " iteration {i}/ 1000 | lm loss: {a:.4E} | load balancing loss: {b:.4E} |\n"
+_MEGATRON = " iteration {i}/ 1000 | lm loss: {a:.4E} | colour of it: {b:.4E} |\n"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "key"),
     [
-        ("kv.log", _TEXT, "kl"),
+        ("kv.log", _TEXT, "colour"),
         ("megatron.log", "".join(_MEGATRON.format(i=i, a=3, b=i) for i in _ROWS),
-         "load balancing loss"),
-        ("hf.log", "".join(f"{{'loss': {3 - i / 100}, 'epoch': {i / 100}, 'router/dead': {i}.0}}\n"
-                           for i in _ROWS), "router/dead"),
-        ("run.csv", "step,loss,dead_experts\n" + "".join(f"{i},{3 - i / 100},{i}\n" for i in _ROWS),
-         "dead_experts"),
-        ("run.jsonl", "".join(f'{{"step": {i}, "loss": {3 - i / 100}, "moe": {{"dead": {i}}}}}\n'
-                              for i in _ROWS), "moe/dead"),
+         "colour of it"),
+        ("hf.log", "".join(f"{{'loss': {3 - i / 100}, 'epoch': {i / 100}, 'colour/x': {i}.0}}\n"
+                           for i in _ROWS), "colour/x"),
+        ("run.csv", "step,loss,colour_x\n" + "".join(f"{i},{3 - i / 100},{i}\n" for i in _ROWS),
+         "colour_x"),
+        ("run.jsonl", "".join(f'{{"step": {i}, "loss": {3 - i / 100}, "colour": {{"x": {i}}}}}\n'
+                              for i in _ROWS), "colour/x"),
     ],
 )  # fmt: skip
 def test_keys_that_no_signal_took_are_counted(

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.logs.wandb_logs import encode_wandb_log
 from trimtab.readers import read, read_run
 from trimtab.record import RunRecord
 
@@ -231,3 +232,36 @@ def test_evaluations_alone_are_rows_of_their_own(tmp_path: Path) -> None:
     text = "".join(f"{{'eval_loss': {x}, 'epoch': {i}.0}}\n" for i, x in enumerate(_LOSS))
     record = read_text(tmp_path, text)
     assert record.columns["val_loss"].present.sum() == _NUM
+
+
+def test_a_callback_that_logs_beside_its_trainer_is_no_attempt(tmp_path: Path) -> None:
+    # Lightning's CSV: the trainer counts from 0, the guard's callback from 1 and writes first.
+    lines = ["epoch,step,train_loss,trimtab/grad_norm"]
+    for i, x in enumerate(_LOSS):
+        lines += [f",{i + 1},,{1 + i / 100}", f"0,{i},{x},"]
+    record = read_text(tmp_path, "\n".join(lines) + "\n", "metrics.csv")
+    assert len(record.attempts) == 1
+    np.testing.assert_allclose(logged(record), _LOSS)
+    assert record.columns["grad_norm"].present.sum() == _NUM
+
+
+def test_rows_beside_the_losses_do_not_hide_a_restart(tmp_path: Path) -> None:
+    lines = []
+    for i in [*range(40), *range(20, 60)]:
+        lines += [{"step": i + 1, "grad_norm": 1.0}, {"step": i, "loss": 3.0 - i / 100}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    record = read_text(tmp_path, text, "run.jsonl")
+    assert (len(record.attempts), record.num_loss_rows) == (2, 80)
+
+
+def test_attempts_appended_to_one_run_of_wandb(tmp_path: Path) -> None:
+    steps = [*range(0, 400, 10), *range(200, 600, 10)]
+    rows = [
+        {"_step": i, "train/global_step": s, "train/loss": 3.0 - s / 1000}
+        for i, s in enumerate(steps)
+    ]
+    path = tmp_path / "run-abc.wandb"
+    path.write_bytes(encode_wandb_log(rows))
+    record = read_run(path)
+    assert (len(record.attempts), record.num_loss_rows) == (2, 80)
+    assert record.step[record.attempts[1].first_row] == 200

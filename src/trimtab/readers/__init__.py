@@ -79,9 +79,9 @@ __all__ = [
 ]
 
 READERS: tuple[Reader, ...] = (
-    MegatronReader(),
     JsonlReader(),
     CsvReader(),
+    MegatronReader(),
     TensorBoardReader(),
     WandbReader(),
     JsonDocumentReader(),

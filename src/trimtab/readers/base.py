@@ -42,6 +42,7 @@ __all__ = [
     "Reader",
     "Sample",
     "TextLines",
+    "is_plain",
     "num_loss_lines",
     "open_bytes",
     "read_tail",
@@ -140,7 +141,7 @@ class Sample:
         if self.whole:
             return self.raw
         with open_bytes(self.path) as stream:
-            if isinstance(stream, io.BufferedReader) and _is_plain(stream):
+            if isinstance(stream, io.BufferedReader) and is_plain(stream):
                 return _stretches(stream, self.path.stat().st_size)
             parts = [self.raw]
             try:
@@ -269,7 +270,7 @@ def read_tail(path: Path) -> tuple[str, ...]:
         encoding = _encoding(_peek(stream))
         data = b""
         try:
-            if _is_plain(stream):
+            if is_plain(stream):
                 size = stream.seek(0, os.SEEK_END)
                 stream.seek(max(0, size - MAX_TAIL_BYTES))
                 data = stream.read(MAX_TAIL_BYTES)
@@ -491,7 +492,7 @@ class TextLines:
     def blocks(self) -> Iterator[list[str]]:
         """Yield the same lines, thousands at a time."""
         with open_bytes(self.path) as stream:
-            if not _is_plain(stream):  # what is whole before a break is known line by line only
+            if not is_plain(stream):  # what is whole before a break is known line by line only
                 lines = iter(self)
                 while block := list(itertools.islice(lines, _BLOCK_LINES)):
                     yield block
@@ -532,7 +533,7 @@ class TextLines:
         return said
 
 
-def _is_plain(stream: io.BufferedIOBase) -> bool:
+def is_plain(stream: io.BufferedIOBase) -> bool:
     """Whether a file is read as it lies on the disk."""
     return isinstance(stream, io.BufferedReader) and isinstance(stream.raw, io.FileIO)
 

@@ -22,6 +22,7 @@ __all__ = ["JsonlReader", "flatten", "parse_object"]
 
 _COMPOSITE_STEPS = frozenset({"step", "global_step", "iteration"})
 _MAX_PREFIX_LENGTH = 200
+_MANY_ROWS = 20
 _FEW_TEXTS = 0.01
 """Share of lines without a brace below which they are damage, not what others printed."""
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
@@ -115,6 +116,9 @@ class JsonlReader:
         )
         if not known and any("loss" in str(v) for o in found for v in o.values()):
             return 0.0  # lines of text, wrapped by what collected them
+        certain = known and len(found) >= _MANY_ROWS and len(found) == len(lines)
+        if certain and all(line.startswith("{") for line in lines):
+            return 0.96
         return 0.9 if known else 0.3 if len(found) > 1 or len(lines[0]) < SAMPLE_SIZE_BYTES else 0.0
 
     def read(self, path: Path) -> RunRecord:

@@ -6,7 +6,7 @@ whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
+from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, meaning, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -30,7 +31,7 @@ from trimtab.readers.table_axis import (
     names_epoch,
 )
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
-from trimtab.readers.writers import other_writers
+from trimtab.readers.writers import beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
 
@@ -83,12 +84,21 @@ class _Cells:
     (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
+    stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
+    """(first row, values) of rows that all have one; these need no row numbers."""
     num_unread: int = 0
     """Numbers under a key that is for nothing."""
+
+    @property
+    def num_values(self) -> int:
+        return len(self.rows) + sum(len(values) for _, values in self.stretches)
 
     def column(self, num_rows: int) -> Column:
         values = np.full(num_rows, np.nan)
         present = np.zeros(num_rows, dtype=np.bool_)
+        for first, stretch in self.stretches:
+            values[first : first + len(stretch)] = stretch
+            present[first : first + len(stretch)] = True
         index = np.array(self.rows, dtype=np.int64)
         values[index] = np.array(self.values, dtype=np.float64)
         present[index] = True
@@ -213,6 +223,44 @@ class LogTable:
         self._lines.append(line)
         self.num_rows += 1
 
+    def add_block(
+        self,
+        keys: Sequence[str],
+        columns: Mapping[int, BlockColumn],
+        num_filled: Sequence[int],
+        num_rows: int,
+    ) -> bool:
+        """Add rows that are columns already; False where they have to be added one by one.
+
+        Args:
+            keys: Names of all columns.
+            columns: By the place of its key; those of keys that are for nothing are not needed.
+            num_filled: How many cells of each column are not empty.
+            num_rows: How many rows there are.
+        """
+        for index, column in columns.items():
+            if self.role(keys[index]) == "step" and not np.isfinite(column.values).all():
+                return False
+        self._store()
+        self._check_size()
+        rows = np.arange(self.num_rows, self.num_rows + num_rows)
+        for index, key in enumerate(keys):
+            cells = self._cells.get(key)
+            if cells is None:
+                continue
+            found = columns.get(index)
+            if found is None:
+                cells.num_unread += int(num_filled[index])
+                continue
+            if found.present.all():
+                # a copy: a view would keep all columns of the block
+                cells.stretches.append((self.num_rows, found.values.copy()))
+                continue
+            cells.rows.frombytes(rows[found.present].tobytes())
+            cells.values.frombytes(found.values[found.present].tobytes())
+        self.num_rows += num_rows
+        return True
+
     def put(self, key: str, value: object, line: int) -> None:
         """Store one value of the current row; missing ones are left out."""
         self._put(key, value, self.num_rows, line)
@@ -232,11 +280,7 @@ class LogTable:
                 for key, value in zip(self._keys, values, strict=True):
                     self._put(key, value, first + k, lines[k])
             return
-        if sum(len(cells.rows) for cells in self._cells.values()) > MAX_CELLS:
-            raise ReadError(
-                f"{self.source}: more than {MAX_CELLS:,} values; split it into several files"
-            )
-        rows = np.arange(first, self.num_rows).tobytes()
+        self._check_size()
         for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
             role = self.role(key)
             if role == "nothing":
@@ -247,11 +291,16 @@ class LogTable:
             if role != "split":
                 numbers = _plain_numbers(column, finite=role == "step")
             if numbers is not None:
-                self._cells[key].rows.frombytes(rows)
-                self._cells[key].values.frombytes(numbers.tobytes())
+                self._cells[key].stretches.append((first, numbers))
                 continue
             for k, value in enumerate(column):
                 self._put(key, value, first + k, lines[k])
+
+    def _check_size(self) -> None:
+        if sum(cells.num_values for cells in self._cells.values()) > MAX_CELLS:
+            raise ReadError(
+                f"{self.source}: more than {MAX_CELLS:,} values; split it into several files"
+            )
 
     def _put(self, key: str, value: object, row: int, line: int) -> None:
         """Store one value of a row; missing ones are left out."""
@@ -316,7 +365,7 @@ class LogTable:
             ReadError: No key of the file is known.
         """
         self._store()
-        columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if len(c.rows)}
+        columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if c.num_values}
         self._part_held_out(columns)
         self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
@@ -337,20 +386,22 @@ class LogTable:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        # a row without a place on the axis cannot be compared with any other
+        rows = np.flatnonzero(keep & np.isfinite(step))
         if axis == "step":
-            here = np.flatnonzero(keep & np.isfinite(step))
-            others = other_writers(step[here])
+            main = signals["loss"].present[rows] if "loss" in signals else rows >= 0
+            others = np.zeros(len(rows), dtype=np.bool_)
+            others[main] = other_writers(step[rows[main]])
             if others.any():
                 self.notes.append(_WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
-                keep[here[others]] = False
-        # a row without a place on the axis cannot be compared with any other
-        keep &= np.isfinite(step)
+                rows, main = rows[~others], main[~others]
+            rows = rows[beside_main(step[rows], main)]
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
         builder.unread.update(self._unread(keys.values()))
-        kept = {n: Column(c.values[keep], c.present[keep]) for n, c in signals.items()}
-        _extend(builder, step[keep], kept)
+        kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
+        _extend(builder, step[rows], kept)
         return _with_slope_note(builder.build())
 
     def _signals(
@@ -389,7 +440,7 @@ class LogTable:
     def _unread(self, taken: Collection[str]) -> dict[str, int]:
         """Return how many numbers there are under each key that is no signal and no axis."""
         return {
-            key: cells.num_unread or len(cells.rows)
+            key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
             if cells.role in ("nothing", "signal", "domain", "maybe-loss") and key not in taken
         }
@@ -485,9 +536,12 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     if loss is None:
         return []
     rows = np.flatnonzero(loss.present)
+    tied = np.diff(step[rows]) == 0
+    if not tied.any():
+        return []
     # Printed twice within round-off is a repeat; another loss for the step is another attempt.
     differs = ~np.isclose(loss.values[rows[1:]], loss.values[rows[:-1]], rtol=0, equal_nan=True)
-    again = differs & (np.diff(step[rows]) == 0)
+    again = differs & tied
     for column in signals.values():
         # A row that only adds signals to its step continues the row before.
         again &= column.present[rows[1:]] | ~column.present[rows[:-1]]

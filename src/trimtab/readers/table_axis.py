@@ -111,6 +111,8 @@ def find_table_axis(
 def counting(columns: Columns) -> list[Column]:
     """Return the columns that count steps or batches, the one with most different values first."""
     found = [c for k, c in columns.items() if is_step(k) or is_inner_step(k)]
+    if len(found) < 2:
+        return found
     return sorted(found, key=lambda c: -len(np.unique(c.logged())))
 
 
@@ -122,11 +124,11 @@ def _inside_epoch(
     step = columns[key]
     if epoch is None or not len(rows):
         return None
-    both = step.present[rows] & epoch.present[rows]
+    placed = step.present[rows] & epoch.present[rows]
     # A last summary has no place in an epoch, and takes none from the others.
-    if np.count_nonzero(both) < _MIN_STEP_SHARE * len(rows):
+    if np.count_nonzero(placed) < _MIN_STEP_SHARE * len(rows):
         return None
-    rows = rows[both]
+    rows = rows[placed]
     falls = np.diff(step.values[rows]) < 0
     turns = np.diff(epoch.values[rows]) > 0
     begun = int(np.count_nonzero(falls & turns))

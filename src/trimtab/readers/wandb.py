@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
@@ -31,6 +32,9 @@ _HEADER_SIZE_BYTES = 7
 _TRAINER_STEPS = frozenset(
     {"step", "global step", "iteration", "iter", "train/global step", "trainer/global step"}
 )
+_MIN_STEPS = 10
+_MAX_FALLS = 0.02
+"""Share of rows at which the trainer's step may fall back: more often it counts something else."""
 _HISTORY = 2
 _ITEM, _STEP = 1, 2
 _MAX_SCALAR_LENGTH = 40
@@ -67,12 +71,13 @@ class WandbReader:
             raise ReadError(
                 f"{path}: a W&B log without history; nothing has been logged yet, or it is broken"
             )
+        series = history.series()
         notes = [*_damage_notes(damage, num_bad, cut=cut), *history.step_note()]
         seen = sorted(history.columns)
         return record_of_series(
             str(path),
             self.name,
-            history.series(),
+            series,
             notes=notes,
             tags_seen=seen,
             unread=history.unread(),
@@ -84,6 +89,8 @@ class _History:
 
     def __init__(self) -> None:
         self.steps: list[float] = []
+        self.appended = ""
+        """How the trainer's step falls back, where rows are counted by it."""
         self.columns: dict[str, list[tuple[int, float]]] = {}
 
     def add(self, row: list[tuple[str, object]]) -> None:
@@ -106,8 +113,13 @@ class _History:
         self.steps.append(step)
 
     def series(self) -> dict[str, TagSeries]:
-        """Return the series of every key that may be a signal."""
-        steps = np.array(self.steps)
+        """Return the series of every key that may be a signal.
+
+        They are counted by W&B's own step, which only rises; by the trainer's where that falls
+        back, since another attempt was appended then.
+        """
+        own = self._trainer_steps()
+        steps = np.array(self.steps) if own is None else own
         found: dict[str, TagSeries] = {}
         for key, cells in self.columns.items():
             if cells and is_wanted_tag(key):
@@ -115,6 +127,23 @@ class _History:
                 places = table[:, 0].astype(np.int64)
                 found[key] = TagSeries(table[:, 0], steps[places], table[:, 1])
         return found
+
+    def _trainer_steps(self) -> NDArray[np.float64] | None:
+        """Return the trainer's step at each row, float64 [n_rows], where it falls back; else None.
+
+        Rows without one have that of the row before.
+        """
+        for key, cells in self.columns.items():
+            if normalise(key) not in _TRAINER_STEPS or len(cells) < _MIN_STEPS:
+                continue
+            places = np.array([place for place, _ in cells])
+            values = np.array([value for _, value in cells])
+            falls = int(np.count_nonzero(np.diff(values) < 0))
+            if 0 < falls <= _MAX_FALLS * len(values) and np.isfinite(values).all():
+                at = np.searchsorted(places, np.arange(len(self.steps)), side="right") - 1
+                self.appended = f"{key} falls back {counted(falls, 'time')}"
+                return np.asarray(values[np.maximum(at, 0)], dtype=np.float64)
+        return None
 
     def unread(self) -> dict[str, int]:
         """Return the number of values of every key that is no signal and counts nothing."""
@@ -126,6 +155,8 @@ class _History:
 
     def step_note(self) -> list[str]:
         """Say which keys count the trainer's own steps, and how they go with W&B's."""
+        if self.appended:
+            return [f"rows are counted by the trainer's step: {self.appended} while W&B's runs on"]
         for key in self.columns:
             cells = self.columns[key]
             if normalise(key) in _TRAINER_STEPS and len(cells) > 1 and cells[-1][1] > cells[0][1]:

@@ -1,9 +1,13 @@
-"""Several writers of one file: whose rows are whose, by steps that rise within each of them."""
+"""Several writers of one file: whose rows are whose, by steps that rise within each of them.
+
+Writers that log the same signal are several runs; one that logs other signals, such as a callback
+beside its trainer, adds to the rows of the first.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["other_writers"]
+__all__ = ["beside_main", "other_writers"]
 
 _MAX_WRITERS = 16
 _MIN_FALLS = 8
@@ -71,3 +75,37 @@ def _owners(step: NDArray[np.float64]) -> NDArray[np.intp] | None:
         last[best] = here
         owner[row] = best
     return owner
+
+
+def beside_main(step: NDArray[np.float64], main: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """Return an order of rows in which only a fall of the main rows' step is a fall.
+
+    Other rows, with signals of their own, go to their step among the main rows of their attempt:
+    a callback may count from 1 where its trainer counts from 0, and write first.
+
+    Args:
+        step: float64 [n_rows], finite, in file order.
+        main: bool [n_rows], the rows with a training loss; their order is kept.
+
+    Returns:
+        int [n_rows]; as in the file where no other row falls back.
+
+    Example:
+        >>> main = np.array([False, True] * 3)
+        >>> beside_main(np.array([1.0, 0, 2, 1, 3, 2]), main).tolist()
+        [1, 0, 3, 2, 5, 4]
+    """
+    in_order = np.arange(len(step))
+    falls = np.flatnonzero(np.diff(step) < 0) + 1
+    if main.all() or not main.any() or (main[falls].all() and main[falls - 1].all()):
+        return in_order
+    places = np.flatnonzero(main)
+    attempt_of_main = np.concatenate(([0], np.cumsum(np.diff(step[places]) < 0)))
+    before = np.searchsorted(places, in_order, side="right") - 1
+    after = np.minimum(before + 1, len(places) - 1)
+    attempt = attempt_of_main[np.maximum(before, 0)]
+    # Written ahead of the first loss of the next attempt: nearer to it than to the one before.
+    begins_next = attempt_of_main[after] > attempt
+    nearer = np.abs(step - step[places[after]]) < np.abs(step - step[places[np.maximum(before, 0)]])
+    attempt = np.where(~main & begins_next & nearer, attempt_of_main[after], attempt)
+    return np.asarray(np.lexsort((in_order, step, attempt)))

@@ -69,6 +69,12 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         pattern=rb"Train: \d+ \[\s*\d+/\d+ \(\s*\d+%\)\]\s+Loss:",
     ),
     TextReader(
+        name="darknet",
+        looks_for="darknet lines (`100: 2.5, 2.6 avg, 0.001 rate, 3.2 seconds, 6400 images`)",
+        pattern=rb"\d+: [\d.]+, [\d.]+ avg(?: loss)?, [\d.]+ rate,",
+        keys={"avg": _LOSS, "avg loss": _LOSS, "rate": Meaning("signal", "lr")},
+    ),
+    TextReader(
         name="stable-baselines3",
         looks_for="stable-baselines3 tables (`| total_timesteps | 2048 |`)",
         pattern=rb"\|\s+total_timesteps\s+\|\s*\d",

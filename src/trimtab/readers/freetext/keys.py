@@ -365,7 +365,8 @@ def _exact(text: str) -> Meaning | None:
     if name is None:
         return None
     # A part of a loss goes on being one, which may stand in for the loss in text.
-    if SIGNAL_BY_NAME[name].domain and "loss" in text and not ("/" in text and name in _NO_LOSS):
+    is_part = "loss" in text or _ADVERSARIAL.fullmatch(text) is not None
+    if SIGNAL_BY_NAME[name].domain and is_part and not ("/" in text and name in _NO_LOSS):
         return None
     return Meaning("signal", name)
 
