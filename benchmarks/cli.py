@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_crash, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.causes.command import add_causes
 from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
@@ -24,6 +24,7 @@ from benchmarks.peers.table import UNFED
 from benchmarks.predictions import Prediction, write_predictions
 from benchmarks.reliability import calibration_error
 from benchmarks.scan_speed import measure_scan, scan_text
+from benchmarks.self_test_power import measure_power, power_table
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
 from benchmarks.trust import cli_power
 from trimtab.cli.output import print_json, tell_error
@@ -135,6 +136,30 @@ def _calibration(arguments: argparse.Namespace) -> int:
         print_json({"schema": 1, "seeds": list(seeds), "bins": rows})
     else:
         print(reliability_table(pairs))
+    return 0
+
+
+def _add_self_test(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser(
+        "self-test", help="on made-up runs: the power that a self-test states, and that there is"
+    )
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 12 s each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_self_test)
+
+
+def _self_test(arguments: argparse.Namespace) -> int:
+    seeds = _seeds(arguments.seeds)
+    progress = _Progress()
+    planted = measure_power(seeds, say=progress.say)
+    progress.end()
+    if arguments.json:
+        rows = [dataclasses.asdict(p) for p in planted]
+        print_json({"schema": 1, "seeds": list(seeds), "faults": rows})
+    else:
+        print(power_table(planted))
     return 0
 
 
@@ -252,12 +277,15 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_detect,
     _add_noise,
     _add_calibration,
+    _add_self_test,
     cli_read.add,
+    cli_crash.add,
     _add_scan,
     cli_page.add,
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_guard.add_families,
     cli_power.add_power,
     cli_power.add_durability,
     cli_fuzz.add,

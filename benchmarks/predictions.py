@@ -71,7 +71,8 @@ class Prediction:
 
 def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = None) -> Prediction:
     """Return what `trimtab inspect --json` says of a record, cut down to a prediction."""
-    told = run_to_json(make_account(record, sensitivity=sensitivity), path=record.source)
+    account = make_account(record, sensitivity=sensitivity, self_test=False)
+    told = run_to_json(account, path=record.source)
     claims = tuple(claim_of(i) for i in told["incidents"])
     return Prediction(id=name, rows=told["rows"], claims=claims)
 

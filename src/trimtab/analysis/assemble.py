@@ -12,7 +12,9 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.against import against_findings, against_note
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
+from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.timeline import NEAR_STEPS
+from trimtab.analysis.verdict import Ending
 from trimtab.chronicle.coverage import Coverage, coverage_of
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
@@ -53,9 +55,11 @@ def make_account(
     sensitivity: Sensitivity | None = None,
     layers: Sequence[LayerReadings] = (),
     path: str = "",
-    ended_badly: str = "",
+    ending: Ending | None = None,
     reference: RunRecord | None = None,
     config: Sequence[ConfigSign] = (),
+    tester: SelfTester | None = None,
+    self_test: bool = True,
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -71,12 +75,20 @@ def make_account(
         sensitivity: Thresholds moved by a factor; for measuring.
         layers: What was measured block by block; drawn, not judged.
         path: Path as given; empty for a record that was made in memory.
-        ended_badly: Why the run is known to have ended badly; empty: that is not known.
+        ending: How the run is known to have ended badly; None: that is not known.
         reference: A run to judge by, besides the run's own past; None: none.
         config: What a check of the run's config found.
+        tester: Injects faults into copies of the rows; None: a new one. One that is kept while a
+            log grows pays for a few faults at each look.
+        self_test: Whether to inject faults at all; without, a quiet run is `not-judged`.
     """
     record = separate_runs(derive(record))
-    findings = all_findings(record, judge=judge, sensitivity=sensitivity, hindsight=hindsight)
+    tester = tester or SelfTester(hindsight=hindsight)
+    states = tester.places(record) if self_test else {}
+    judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
+    findings = all_findings(
+        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
+    )
     if reference is not None:
         name = Path(reference.source).name or "the reference"
         findings = (*findings, *against_findings(record, reference, name))
@@ -103,8 +115,10 @@ def make_account(
         read_s=read_s,
         layers=tuple(layers),
         path=path,
-        ended_badly=ended_badly,
+        ending=ending,
         coverage=_coverage(record, events),
+        self_test=tester.run(record, judge, findings, states),
+        judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)
 

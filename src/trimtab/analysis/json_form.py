@@ -55,7 +55,8 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "attempts": [_attempt(record, a) for a in record.attempts],
         "incidents": [incident_to_json(record, a) for a in account.incidents],
         "notes": list(account.notes),
-        "judged": None if account.coverage is None else account.coverage.to_json(),
+        "judged": account.judgement.to_json(),
+        "ending": None if account.ending is None else account.ending.to_json(),
         "degraded": "" if account.coverage is None else account.coverage.degraded,
     }
 

@@ -33,6 +33,8 @@ class TrialResult:
     expected_loss: float
     """What the trend expects there, nats per token."""
     steps: int
+    unit: float | None = None
+    """What shares of the loss are taken of, nats per token; None: the expected loss."""
     skipped: bool = False
     """Whether the suspect data was left out."""
     lr_factor: float = 1.0
