@@ -95,17 +95,31 @@ def _recurrence(known: dict[str, Any]) -> Recurrence | None:
 
 def _trials(known: dict[str, Any]) -> tuple[TrialResult, ...]:
     """Return the branches that the source reports: data left out, fp32, the same again."""
-    alike = {"held": True, "loss": 2.0, "expected_loss": 2.0, "steps": 50}
     found = []
     if known.pop("skip_alone", False):
-        found.append(TrialResult(name="without the data", skipped=True, **alike))
+        found.append(_trial("without the data", skipped=True))
     if known.pop("fp32_held", False):
-        found.append(TrialResult(name="in another format", changed=("fp32",), **alike))
+        found.append(_trial("in another format", changed=("fp32",)))
     control = known.pop("control", "")
     if control:
-        exact = True if control == "exact" else None
-        found.append(TrialResult(name="as it was", bitwise=exact, **alike))
+        found.append(_trial("as it was", bitwise=True if control == "exact" else None))
     return tuple(found)
+
+
+def _trial(
+    name: str, *, skipped: bool = False, changed: tuple[str, ...] = (), bitwise: bool | None = None
+) -> TrialResult:
+    """Return a branch that held."""
+    return TrialResult(
+        name=name,
+        held=True,
+        loss=2.0,
+        expected_loss=2.0,
+        steps=50,
+        skipped=skipped,
+        changed=changed,
+        bitwise=bitwise,
+    )
 
 
 def read_stated() -> tuple[Stated, ...]:
