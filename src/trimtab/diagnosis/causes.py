@@ -10,6 +10,7 @@ from dataclasses import replace
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES, DOMAIN_PRIOR
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.nonfinite_causes import NONFINITE
 from trimtab.diagnosis.outside_causes import OUTSIDE
@@ -458,11 +459,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
     *OUTSIDE,
     *PLAIN,
     *NONFINITE,
+    *DOMAIN_CAUSES,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.192,
+        prior=0.192 - DOMAIN_PRIOR,
         rules=(),
         look_alikes=(),
         test=(

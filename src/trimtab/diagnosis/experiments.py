@@ -8,6 +8,9 @@ the unchanged replay.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from trimtab.detectors.domain_signs import SIGN_BY_ID
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES
+
 __all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
 
 
@@ -44,6 +47,8 @@ class Experiment:
         """Tell whether the outcome differs between two causes."""
         return self.predicts.get(one, self.otherwise) != self.predicts.get(other, self.otherwise)
 
+
+_DOMAIN_KINDS = frozenset(sign.kind for sign in SIGN_BY_ID.values())
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
@@ -264,6 +269,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"poisoned-optimizer-state": "goes well"},
+    ),
+    *(
+        Experiment(
+            id=f"look-for-{cause.id}",
+            text=cause.test,
+            cost="minutes to an hour",
+            otherwise="not so",
+            predicts={cause.id: "shows it"},
+            kinds=_DOMAIN_KINDS,
+        )
+        for cause in DOMAIN_CAUSES
     ),
 )
 """Cheapest first."""
