@@ -13,7 +13,7 @@ __all__ = ["CAUSE_LEVELS", "CauseLevel", "cause_level"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredShare:
     """Share of first causes that were right, with its 90 % interval."""
 
     hit_rate: float
@@ -29,8 +29,8 @@ class CauseLevel:
     name: Literal["low", "likely", "sure"]
     floor: float
     """Shares from here up to the floor of the next level are of this one."""
-    made_up: Measured
-    stated: Measured
+    made_up: MeasuredShare
+    stated: MeasuredShare
     measured: str
     """Day of the measurement, ISO."""
 
@@ -39,22 +39,22 @@ CAUSE_LEVELS: tuple[CauseLevel, ...] = (
     CauseLevel(
         name="low",
         floor=0.0,
-        made_up=Measured(hit_rate=1.00, low=0.6, high=1.0, number=4),
-        stated=Measured(hit_rate=0.70, low=0.52, high=0.84, number=20),
+        made_up=MeasuredShare(hit_rate=1.00, low=0.6, high=1.0, number=4),
+        stated=MeasuredShare(hit_rate=0.70, low=0.52, high=0.84, number=20),
         measured="2026-11-22",
     ),
     CauseLevel(
         name="likely",
         floor=0.4,
-        made_up=Measured(hit_rate=1.00, low=0.96, high=1.0, number=70),
-        stated=Measured(hit_rate=0.96, low=0.83, high=0.99, number=23),
+        made_up=MeasuredShare(hit_rate=1.00, low=0.96, high=1.0, number=70),
+        stated=MeasuredShare(hit_rate=0.96, low=0.83, high=0.99, number=23),
         measured="2026-11-22",
     ),
     CauseLevel(
         name="sure",
         floor=0.65,
-        made_up=Measured(hit_rate=0.99, low=0.97, high=1.0, number=201),
-        stated=Measured(hit_rate=1.00, low=0.92, high=1.0, number=31),
+        made_up=MeasuredShare(hit_rate=0.99, low=0.97, high=1.0, number=201),
+        stated=MeasuredShare(hit_rate=1.00, low=0.92, high=1.0, number=31),
         measured="2026-11-22",
     ),
 )
