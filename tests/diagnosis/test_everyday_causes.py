@@ -322,3 +322,8 @@ def test_features_of_rows_that_are_not_there_are_unknown() -> None:
     assert f.flat_top in (None, False)
     assert f.core_rows is None or f.core_rows >= 1
     assert not math.isnan(f.onset)
+
+
+def test_ids_are_unique() -> None:
+    ids = [c.id for c in CAUSES]
+    assert len(set(ids)) == len(ids)

@@ -5,6 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
@@ -12,6 +14,7 @@ from trimtab.plan.planner import make_plan, small_init_std, suggest_clip
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.testing.tr8_104b import as_record
+from trimtab.vocabulary import Severity
 
 CHRONICLE = [CheckpointInfo(step=s) for s in (6000, 4000, 3000)]
 
@@ -253,3 +256,52 @@ def test_what_healed_long_ago_is_gone_back_for_last(rows_after: int, first: str)
     named = [r.remedy for r in plan.remedies]
     assert named[0] == first
     assert named[-1 if first == "patience" else 0] == "roll-back"
+
+
+def _sign(record: RunRecord, row: int, signal: str, severity: Severity) -> Finding:
+    return finding_at(
+        record,
+        detector="test",
+        kind="grad-spike" if signal == "grad_norm" else "scale-collapse",
+        signal=signal,
+        severity=severity,
+        row=row,
+        onset_row=row,
+        value=2.0,
+        expected=1.0,
+        score=10.0,
+        closed=False,
+        text=f"{signal} moved",
+    )
+
+
+def test_a_note_of_long_before_is_no_place_to_go_back_to() -> None:
+    builder = RecordBuilder("x", "jsonl")
+    for step in range(1, 3001):
+        builder.add(step, {"loss": 3.0 if step > 2900 else 2.0, "grad_norm": 0.4})
+    record = builder.build()
+    far = _sign(record, 400, "loss_scale", "info")
+    near = _sign(record, 2880, "grad_norm", "warning")
+    spike = dataclasses.replace(
+        FIRST,
+        attempt="1.0",
+        onset_row=2900,
+        onset=2901,
+        peak_row=2900,
+        peak=2901,
+        end_row=None,
+        end=None,
+        precursor_row=400,
+        precursor=401,
+        precursor_signal="loss_scale",
+        findings=(far, near),
+    )
+    plan = make_plan(record, spike, led_by("learning-rate-too-high"))
+    assert step_of(plan, "roll-back").values["before_step"] == 2881
+    assert "401" in step_of(plan, "roll-back").why  # it is said, and not followed
+    alone = dataclasses.replace(spike, findings=(far,))
+    plan = make_plan(record, alone, led_by("learning-rate-too-high"))
+    assert step_of(plan, "roll-back").values["before_step"] == 2901
+    told = dataclasses.replace(spike, findings=(_sign(record, 400, "loss_scale", "warning"), near))
+    plan = make_plan(record, told, led_by("learning-rate-too-high"))
+    assert step_of(plan, "roll-back").values["before_step"] == 401

@@ -12,6 +12,7 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import with_resolved
 from trimtab.detectors.confidence import level_of
 from trimtab.detectors.kind_places import KindPlace
+from trimtab.diagnosis.cause_levels import cause_level
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
@@ -168,6 +169,7 @@ def _cause(c: Cause) -> dict[str, Any]:
         "cause": c.cause,
         "title": c.title,
         "confidence": c.confidence,
+        "confidence_level": cause_level(c.confidence).name,
         "evidence": list(c.evidence),
         "against": list(c.against),
     }

@@ -21,7 +21,7 @@ __all__ = [
     "LEVELS",
     "MEASURED_DETECTORS",
     "STRONG_SCORE",
-    "Level",
+    "ConfidenceLevel",
     "LevelName",
     "calibrated",
     "level_name",
@@ -33,7 +33,7 @@ LevelName = Literal["low", "likely", "sure"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class ConfidenceLevel:
     """One level of confidence, as measured."""
 
     name: LevelName
@@ -63,8 +63,8 @@ class Level:
 
 
 _ON = "196 labelled public logs, each repository judged by a choice made on the others"
-LEVELS: tuple[Level, ...] = (
-    Level(
+LEVELS: tuple[ConfidenceLevel, ...] = (
+    ConfidenceLevel(
         name="low",
         floor=0.0,
         hit_rate=0.50,
@@ -75,7 +75,7 @@ LEVELS: tuple[Level, ...] = (
         measured="2026-11-22",
         on=_ON,
     ),
-    Level(
+    ConfidenceLevel(
         name="likely",
         floor=0.75,
         hit_rate=0.86,
@@ -86,7 +86,7 @@ LEVELS: tuple[Level, ...] = (
         measured="2026-11-22",
         on=_ON,
     ),
-    Level(
+    ConfidenceLevel(
         name="sure",
         floor=0.91,
         hit_rate=0.96,
@@ -164,7 +164,7 @@ def level_name(detector: str, score: float, *, strong: float = STRONG_SCORE) -> 
     return "likely"
 
 
-def level_of(confidence: float) -> Level:
+def level_of(confidence: float) -> ConfidenceLevel:
     """Return the level of a stated confidence; NaN counts as the lowest."""
     return next((x for x in reversed(LEVELS) if confidence >= x.floor), LEVELS[0])
 

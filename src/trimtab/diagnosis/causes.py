@@ -175,6 +175,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("norm-led", e.norm_led, -0.7, say.LED),
             EvidenceRule("jump", e.jumped, -1.0, say.JUMPED),
             EvidenceRule(
+                "non-finite",
+                e.sudden_nonfinite,
+                -0.7,
+                "odd data lifts a loss; it seldom makes it NaN by itself",
+            ),
+            EvidenceRule(
                 "clipped-hard", e.clipped_hard, -0.2, "it was in trouble before: " + say.CLIPPED
             ),
             EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
@@ -357,6 +363,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("control-held", e.control_held_exactly, 6.0, say.CONTROL_HELD),
             EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
+            ),
+            EvidenceRule(
+                "many-ranks",
+                e.slow_of_many,
+                0.7,
+                "of {f.num_ranks} processes the slowest sets the pace",
             ),
             EvidenceRule("control-failed", e.control_failed, -4.0, say.CONTROL_FAILED),
             EvidenceRule(

@@ -13,6 +13,7 @@ from trimtab.diagnosis.causes import CAUSES, UNKNOWN, CauseEntry
 from trimtab.diagnosis.config_signs import ConfigSign, config_weight
 from trimtab.diagnosis.experiments import Experiment, cheapest_between
 from trimtab.diagnosis.features import Features, incident_features
+from trimtab.diagnosis.history import believed_sign
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
@@ -88,7 +89,7 @@ def diagnose(
     features = incident_features(
         record, incident, earlier=earlier, probe=probe, trials=trials, config=config
     )
-    return rank_causes(features, before=incident.first_step)
+    return rank_causes(features, before=believed_sign(incident)[0])
 
 
 def rank_causes(features: Features, *, before: float) -> Diagnosis:

@@ -371,6 +371,11 @@ def pace_alone(f: Features) -> float:
     return yes(bool(f.kinds) and f.kinds <= PACE_KINDS)
 
 
+def slow_of_many(f: Features) -> float:
+    """The clock alone is odd, in a run of 64 processes or more."""
+    return pace_alone(f) * yes((f.num_ranks or 1) >= 64)
+
+
 def clock_alone(f: Features) -> float:
     """No kind of the incident is about the loss or the gradients."""
     return yes(not f.kinds & STATE_KINDS)

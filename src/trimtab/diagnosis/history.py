@@ -21,6 +21,7 @@ __all__ = [
     "EarlierIncidents",
     "LrRise",
     "Recurrence",
+    "believed_sign",
     "find_lr_jump",
     "find_recurrence",
     "find_warm_up_end",
@@ -69,6 +70,31 @@ class LrRise:
     def ratio(self) -> float:
         """How many times the old rate the new one is."""
         return self.after / self.before
+
+
+_NOTE_ROWS = 64
+"""A note on another signal further back than this may be chance: a healthy loss scale falls, too.
+Ours."""
+
+
+def believed_sign(incident: Incident) -> tuple[float, float | None]:
+    """Return (the step to go back before, an earlier sign that is not followed, or None).
+
+    An alarm on another signal counts however early it came, a note only near the onset: over
+    thousands of rows some signal always stands out once.
+    """
+    if incident.precursor_row is None or incident.precursor is None:
+        return incident.first_step, None
+    early = [f for f in incident.findings if f.onset_row < incident.onset_row]
+    if not any(f.onset_row == incident.precursor_row for f in early):
+        return incident.first_step, None  # the sign is known by its place alone
+    believed = [
+        f.onset
+        for f in early
+        if f.severity != "info" or incident.onset_row - f.onset_row <= _NOTE_ROWS
+    ]
+    first = min([*believed, incident.onset])
+    return first, incident.precursor if incident.precursor < first else None
 
 
 def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise | None:

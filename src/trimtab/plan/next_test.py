@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features
+from trimtab.diagnosis.history import believed_sign
 from trimtab.incidents import Incident
 from trimtab.plan.flags import experiment_flags, located
 from trimtab.plan.rollback import RollbackChoice
@@ -36,7 +37,7 @@ def next_test_flags(
     if _EARLIER in flags:
         return f"{flags}  ({_EARLIER}: a checkpoint before the first incident of the series)"
     if _STEP in flags:
-        return f"{flags}  ({_STEP}: the newest checkpoint before {step_text(incident.first_step)})"
+        return f"{flags}  ({_STEP}: the newest checkpoint before {step_text(believed_sign(incident)[0])})"
     return flags
 
 
@@ -67,7 +68,7 @@ def _values(
     values = {
         "at": _STEP if choice.target is None else str(choice.target.step),
         "earlier": str(steps[0]) if len(steps) > 1 else _EARLIER,
-        "first": step_text(incident.first_step),
+        "first": step_text(believed_sign(incident)[0]),
         "last": step_text(_last_suspect(record, incident, f)),
         "attempt": shlex.quote(incident.attempt),
         "log": shlex.quote(record.source),

@@ -19,6 +19,7 @@ from trimtab.diagnosis.evidence import (
 )
 from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features, incident_features
+from trimtab.diagnosis.history import believed_sign
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.plan.flags import TRAPS, dialect, flags_for, located
@@ -193,7 +194,7 @@ def _first_sign(diagnosis: Diagnosis, incident: Incident, f: Features) -> float:
     Where an earlier incident damaged the weights, that is its first sign.
     """
     spoilt = CAUSE_BY_ID[diagnosis.top.cause].go_back == "always"
-    return f.blow_up if spoilt and f.blow_up is not None else incident.first_step
+    return f.blow_up if spoilt and f.blow_up is not None else believed_sign(incident)[0]
 
 
 def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
@@ -261,6 +262,12 @@ Built = tuple[str, Values, str] | None
 def _roll_back(case: _Case) -> Built:
     choice, again = case.choice, case.features.recurrence
     why = [f"the first sign is at {step_text(choice.before)}"]
+    passed = believed_sign(case.incident)[1]
+    if passed is not None:
+        why.append(
+            f"the note on {case.incident.precursor_signal or 'another signal'} at"
+            f" {step_text(passed)} is too far back to be one"
+        )
     if again is not None and choice.further_back_than is not None:
         stated = "resumed at" if again.resume_stated else "resumed at or before"
         when = "sooner" if again.sooner_by > 0 else "again"

@@ -253,7 +253,8 @@ def _causes(causes: tuple[CauseText, ...], *, wide: bool) -> Table:
             Text(str(cause.rank)),
             Text(cause.title, style="bold" if cause.rank == 1 else ""),
         )
-        confidence, details = Text(cause.confidence), Text(cause.details, style="dim")
+        confidence = Text(f"{cause.level} {cause.confidence}".strip())
+        details = Text(cause.details, style="dim")
         if wide:
             table.add_row(rank, title, confidence, details)
         else:

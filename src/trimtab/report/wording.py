@@ -13,6 +13,8 @@ from trimtab.analysis.self_test import MIN_RECORDS
 from trimtab.analysis.timeline import done_after
 from trimtab.analysis.verdict import Ending
 from trimtab.detectors.confidence import level_of
+from trimtab.diagnosis.cause_levels import cause_level
+from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
@@ -62,6 +64,8 @@ class CauseText:
     evidence: tuple[str, ...]
     against: tuple[str, ...]
     test: str
+    level: str = ""
+    """How sure it is, as measured: low, likely or sure; of the first cause alone."""
     minor: bool
     """Of low confidence: named without its evidence."""
 
@@ -368,6 +372,7 @@ def _causes(ia: IncidentAccount) -> tuple[CauseText, ...]:
             evidence=tuple(reworded(e) for e in c.evidence),
             against=tuple(reworded(e) for e in c.against),
             test=plain(c.test),
+            level=cause_level(c.confidence).name if rank == 1 and c.cause != UNKNOWN else "",
             minor=rank > MAX_CAUSES or (rank > 1 and c.confidence < MINOR),
         )
         for rank, c in enumerate(ia.diagnosis.causes, start=1)
