@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks import cli_crash, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -100,6 +101,12 @@ def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]
         "calibration", help="on made-up runs: how often alarms are right, by how sure they were"
     )
     parser.add_argument(
+        "--corpus",
+        metavar="DIR",
+        type=Path,
+        help="instead on labelled logs: the levels, cross-validated over repositories",
+    )
+    parser.add_argument(
         "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 8 s each"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -107,8 +114,17 @@ def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _calibration(arguments: argparse.Namespace) -> int:
-    seeds = _seeds(arguments.seeds)
     progress = _Progress()
+    if arguments.corpus is not None:
+        alarms = stated_alarms(arguments.corpus, say=progress.say)
+        progress.end()
+        figures = level_figures(alarms)
+        if arguments.json:
+            print_json({"schema": 1, "levels": [dataclasses.asdict(f) for f in figures]})
+        else:
+            print(levels_text(figures, alarms))
+        return 0
+    seeds = _seeds(arguments.seeds)
     pairs: list[tuple[float, bool]] = []
     for seed in seeds:
         progress.say(f"seed {seed}: {len(pairs)} alarms so far")
@@ -268,6 +284,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_guard.add_families,
     cli_power.add_power,
     cli_power.add_durability,
     cli_fuzz.add,

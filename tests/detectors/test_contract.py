@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.judge import DETECTORS, Judge, judge_record
 from trimtab.testing.contract import (
     CHECKS,
@@ -38,6 +39,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "saturation": frozenset(),
     "batch": frozenset(),
     "corrupt": frozenset(),
+    **{d.name: frozenset() for d in DOMAIN_DETECTORS},
 }
 CASES = tuple(
     ContractCase(

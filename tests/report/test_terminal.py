@@ -41,7 +41,7 @@ def test_first_what_happened_then_what_to_do(uncured: RunAccount) -> None:
         "since step 902",
         "first sign 884",
         "attempt 1.0",
-        "very sure",
+        "sure (",
     ):
         assert part in first
     assert lines[2].split()[:4] == ["do", "1", "roll", "back"]

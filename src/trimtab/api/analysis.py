@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import account_of, read_beside, read_source
+from trimtab.analysis.source import account_or_fault, read_beside, read_source
 from trimtab.analysis.verdict import RunJudgement
 from trimtab.detectors.contract import Detector
 from trimtab.detectors.judge import make_judge
@@ -42,6 +42,7 @@ def analyze(
     *,
     config: str | os.PathLike[str] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
     detectors: Iterable[Detector[Any] | str] = (),
     thresholds: Mapping[str, float] | None = None,
 ) -> "Analysis":
@@ -52,6 +53,7 @@ def analyze(
             (`trimtab.read`), a pandas or polars frame, or a mapping of column names to values.
         config: The run's training config: the clip in force, the width, whose flags to give.
         checkpoints: Directory of its checkpoints; plans then name the one to go back to.
+        against: A reference run: where the loss lies above its loss is an incident, too.
         detectors: Further detectors, or names of entry points in the group `trimtab.detectors`.
         thresholds: Settings of detectors, such as `{"spike.threshold_sigma": 12}`.
 
@@ -74,6 +76,7 @@ def analyze(
     beside = read_beside(
         config=None if config is None else Path(config),
         checkpoints=None if checkpoints is None else Path(checkpoints),
+        against=against,
     )
     runs: list[RunAccount] = []
     errors: list[tuple[str, str]] = []
@@ -85,7 +88,11 @@ def analyze(
                 errors.append((path, str(found)))
                 continue
             read_s = time.perf_counter() - started
-            runs.append(account_of(found, path, beside=beside, judge=judge, read_s=read_s))
+            account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+            if isinstance(account, ReadError):
+                errors.append((path, str(account)))
+            else:
+                runs.append(account)
             started = time.perf_counter()
     if not runs:
         raise ReadError("; ".join(why for _, why in errors[:3]) or "nothing to read")

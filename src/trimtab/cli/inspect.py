@@ -12,7 +12,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount, fails_on
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import Beside, account_of, read_beside
+from trimtab.analysis.source import Beside, account_or_fault, read_beside
 from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
@@ -73,6 +73,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="directory of its checkpoints: the plan names the one to roll back to",
     )
     parser.add_argument(
+        "--against",
+        metavar="RUN",
+        help="a reference run: also report where the loss lies above its loss at equal steps",
+    )
+    parser.add_argument(
         "--lr-history",
         metavar="FILE",
         type=Path,
@@ -92,7 +97,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and print every path; one that cannot be read does not stop the others."""
-    beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    beside = read_beside(
+        config=arguments.config, checkpoints=arguments.checkpoints, against=arguments.against
+    )
     if arguments.lr_history is not None and len(arguments.paths) != 1:
         raise ConfigError("--lr-history: takes one path; give one log")
     if arguments.follow:
@@ -124,7 +131,12 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
             continue
         bar.say(f"judging {path}")
         read_s = time.perf_counter() - started
-        account = account_of(found, path, beside=beside, judge=judge, read_s=read_s)
+        account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+        if isinstance(account, ReadError):
+            errors.append((path, str(account)))
+            bar.stop()
+            tell_error(account)
+            continue
         fails = fails or fails_on(account, arguments.fail_on)
         num_told += 1
         report = _write_report(account, arguments.html, num_told)

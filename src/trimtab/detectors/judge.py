@@ -7,7 +7,15 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,6 +37,7 @@ from trimtab.detectors.contract import (
 )
 from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.level import LevelDetector
@@ -65,6 +74,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    *DOMAIN_DETECTORS,
 )
 """The built-in detectors with their default settings."""
 
@@ -181,6 +191,14 @@ class Judge:
         if not names:
             return self
         return Judge(tuple(d for d in self.detectors if d.name not in names))
+
+    def seeing(self, logged: Container[str]) -> "Judge":
+        """Return the judge without the detectors none of whose signals is logged.
+
+        They see no row, and their columns would cost a long log memory for nothing.
+        """
+        seen = tuple(d for d in self.detectors if any(name in logged for name in d.signals))
+        return self if len(seen) == len(self.detectors) else Judge(seen)
 
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge rows one after another, as `update` does; their columns are those of `signals`.
@@ -305,9 +323,10 @@ def judge_record(
     Args:
         record: What the run logged.
         judge: The detectors to use; None: the built-in ones.
-        before: Rows whose state is wanted; each gets the state in which the judge meets it.
+        before: Rows whose state is wanted; each gets the state in which `judge.seeing` of what the
+            record logs meets it.
     """
-    judge = judge or Judge()
+    judge = (judge or Judge()).seeing(record.columns)
     wanted = set() if before is None else {row for row in before if 0 <= row < record.num_rows}
     rows = rows_of(record, judge.signals)
     forks = _fork_rows(record)

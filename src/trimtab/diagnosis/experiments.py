@@ -8,6 +8,9 @@ the unchanged replay.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from trimtab.detectors.domain_signs import SIGN_BY_ID
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES
+
 __all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
 
 
@@ -44,6 +47,8 @@ class Experiment:
         """Tell whether the outcome differs between two causes."""
         return self.predicts.get(one, self.otherwise) != self.predicts.get(other, self.otherwise)
 
+
+_DOMAIN_KINDS = frozenset(sign.kind for sign in SIGN_BY_ID.values())
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
@@ -155,6 +160,29 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"plateau", "skipped-steps", "frozen-signal", "scale-collapse"}),
     ),
     Experiment(
+        id="count-labels",
+        text=(
+            "count the labels that are not masked in each batch from {before} to the onset: none in"
+            " one of them means 0 / 0 in the mean of its loss; some in all of them means the formula"
+            " of the loss, so evaluate its terms one by one in fp32"
+        ),
+        cost="minutes, no GPU",
+        otherwise="all batches have labels",
+        predicts={"masked-batch": "a batch without labels"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
+        id="loss-terms",
+        text=(
+            "evaluate the terms of the loss of the batch at the onset one by one in fp32, forward"
+            " and backward, and find the first that is not finite"
+        ),
+        cost="one step",
+        otherwise="finite in fp32",
+        predicts={"undefined-loss": "one term is not finite"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
         id="data-losses",
         text=(
             "compute the loss of the batches around the onset, forward only, under a state from"
@@ -223,6 +251,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         predicts={"warm-up-end": "peaks with the rate"},
     ),
     Experiment(
+        id="replay-elsewhere",
+        text=(
+            "replay the steps from before {before} three times on this node and once on another:"
+            " what fails on this node alone is its hardware"
+        ),
+        cost="four times the steps from there to the onset",
+        otherwise="the same everywhere",
+        predicts={"hardware-fault": "fails on one node", "not-reproducible": "fails now and then"},
+    ),
+    Experiment(
         id="earlier-state",
         text=(
             "replay the same data from a checkpoint before the first event of the series: if that"
@@ -231,6 +269,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"poisoned-optimizer-state": "goes well"},
+    ),
+    *(
+        Experiment(
+            id=f"look-for-{cause.id}",
+            text=cause.test,
+            cost="minutes to an hour",
+            otherwise="not so",
+            predicts={cause.id: "shows it"},
+            kinds=_DOMAIN_KINDS,
+        )
+        for cause in DOMAIN_CAUSES
     ),
 )
 """Cheapest first."""

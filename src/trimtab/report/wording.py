@@ -12,6 +12,7 @@ from trimtab.analysis.resolution import left_behind, resolved
 from trimtab.analysis.self_test import MIN_RECORDS
 from trimtab.analysis.timeline import done_after
 from trimtab.analysis.verdict import Ending
+from trimtab.detectors.confidence import level_of
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
@@ -149,11 +150,10 @@ def capital(text: str) -> str:
 
 
 def confidence_word(confidence: float) -> str:
-    """Return a confidence as a word; the words' limits are ours."""
-    for limit, word in ((0.95, "very sure"), (0.8, "sure"), (0.6, "likely"), (0.4, "uncertain")):
-        if confidence >= limit:
-            return word
-    return "weak"
+    """Return a confidence as its measured level, with the share of such alarms that was right."""
+    level = level_of(confidence)
+    word = "low confidence" if level.name == "low" else level.name
+    return f"{word} ({level.hit_rate:.0%})"
 
 
 def _place(incident: Incident) -> tuple[int, int]:
