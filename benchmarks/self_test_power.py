@@ -32,6 +32,8 @@ NOISES: tuple[NoiseKind, ...] = ("gaussian", "ar1", "t3")
 FAULTS = ("spike", "rise", "drift", "norm-burst")
 PER_RUN = 3
 """Faults of each kind planted in each run, one to a copy."""
+GRAIN_ROWS = 256
+"""How far before a fault its incident may begin: onsets of slow rises are known to a block."""
 BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0)
 
 
@@ -118,7 +120,7 @@ def _plant(
     seen = any(
         i.severity != "info"
         and (i.kind, i.incident.onset_row) not in before
-        and row - 64 <= i.incident.onset_row <= row + fault.horizon_rows
+        and row - GRAIN_ROWS <= i.incident.onset_row <= row + fault.horizon_rows
         for i in told
     )
     return PlantedFault(

@@ -1,9 +1,8 @@
 """What a verdict rests on, and how it fails a command."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from trimtab.report.html import render_html
 from trimtab.report.overview import overview_line
 from trimtab.report.terminal import terminal_text
 from trimtab.testing.curves import record_of, simulate_run
-
-Told = Callable[..., int]
 
 
 @pytest.fixture(scope="module")
@@ -125,8 +122,7 @@ def test_a_log_that_ends_in_a_crash_is_never_healthy(
     log.write_text("".join(lines) + ending, encoding="utf-8")
     assert main(["inspect", str(log), "--fail-on", "critical"]) == int(bool(ending))
     text = " ".join(capsys.readouterr().out.split())
-    runs: Any = trimtab.analyze(log).to_dict()["runs"]
-    (run,) = runs
+    run = cast("list[dict[str, Any]]", trimtab.analyze(log).to_dict()["runs"])[0]
     if not ending:
         assert run["verdict"] == "healthy"
         return
@@ -183,3 +179,20 @@ def test_verdict_of_several_runs_is_the_worst_with_its_reason(tmp_path: Path) ->
     assert found.verdict == "not-judged"
     assert found.judgement.why == "20 train losses, fewer than 30"
     assert "self-test" in repr(trimtab.analyze(tmp_path / "a.csv"))
+
+
+def test_without_trouble_is_said_only_where_no_later_row_is_as_high() -> None:
+    rng = np.random.default_rng(0)
+    t = np.arange(12_000.0)
+    loss = 2.5 + 1.5 * np.exp(-t / 4000) + 0.01 * rng.standard_normal(len(t))
+    loss[3000:3040] += 2.0
+
+    def told(values: object) -> str:
+        run = make_account(record_of(t, {"loss": np.asarray(values)}), self_test=False)
+        first = min((i for i in run.incidents if i.severity != "info"), key=lambda i: i.onset)
+        return " ".join(r.why for r in first.plan.remedies)
+
+    assert "since then without trouble" in told(loss)
+    loss[6000:11_000:100] += 1.8  # fifty rows, far apart: none is an incident of its own
+    assert "without trouble" not in told(loss)
+    assert "50 rows of them half as far up or more" in told(loss)

@@ -65,7 +65,7 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
         horizon_rows=40,
         large=30.0,
         num_large=10,
-        num_graded=8,
+        num_graded=10,
         required=True,
         settles=True,
     ),
@@ -77,7 +77,7 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
         horizon_rows=128,
         large=16.0,
         num_large=10,
-        num_graded=10,
+        num_graded=12,
         required=True,
     ),
     InjectedFault(

@@ -43,11 +43,16 @@ class Aftermath:
     """Whether no alarm began since."""
     recovered: bool
     """Whether the incident itself is over."""
+    num_high: int = 0
+    """Rows since then that rose more than half as far above the level as the incident did."""
 
     def text(self, axis: str) -> str:
         """Return it as a clause."""
         first = "recovered" if self.recovered else "it lasts, and the loss went on down"
-        trouble = " without trouble" if self.quiet else ""
+        trouble = " without trouble" if self.quiet and not self.num_high else ""
+        if self.num_high:
+            rows = "row" if self.num_high == 1 else "rows"
+            trouble = f", {number(self.num_high)} {rows} of them half as far up or more"
         return (
             f"{first}; {number(float(round(self.distance)))} {axis}s since then{trouble}, "
             f"loss {self.before:.4g} before it, {self.last:.4g} at the end"
@@ -91,7 +96,19 @@ def aftermath_of(
         last=last,
         quiet=not alarms,
         recovered=incident.end_row is not None,
+        num_high=_num_high(incident, loss[later], level),
     )
+
+
+def _num_high(incident: Incident, later: NDArray[np.float64], level: float) -> int:
+    """Return how many later losses rose more than half as far as the incident; 0 for a fall."""
+    rises = [
+        f.value - level
+        for f in incident.findings
+        if f.signal == "loss" and f.direction == "up" and np.isfinite(f.value)
+    ]
+    rise = max(rises, default=0.0)
+    return int((later > level + rise / 2).sum()) if rise > 0 else 0
 
 
 def _over_row(incident: Incident) -> int | None:

@@ -33,6 +33,8 @@ MAIN_SIGNALS = ("loss", "grad_norm", "val_loss")
 _BLIND = {"loss": "train loss", "grad_norm": "gradient norm", "val_loss": "validation"}
 _DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"})
 """Signals that follow from others, and are judged through them."""
+_NEVER = 0.05
+"""A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
 """Names that a sentence lists; the rest is counted."""
 _IN_NATS = re.compile(r"(?:^|[^a-z])(?:lm|ce|nll|cross|xent|token|crossentropyloss)(?:[^a-z]|$)")
@@ -221,7 +223,7 @@ def _missed(f: FaultPower, *, in_nats: bool) -> str:
     """Return how the judge failed on one fault, in a clause."""
     title = f.fault.title + _of_size(f, f.largest, in_nats=in_nats)
     if f.share_large < BAR:
-        return f"{title} would be seen in {_percent(f.share_large)} of places only"
+        return f"{title} {_how_often(f.share_large)}"
     noticed, warm = f.noticed
     return f"the streaming judge notices {title} {noticed} times of {warm}"
 
@@ -234,6 +236,12 @@ def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
         within = f" within {f.within_rows} rows" if f.within_rows else ""
         return f"+{_amount(f.size, in_nats=in_nats)}{within} ({_percent(f.share)})"
     return f"{f.fault.title} of {number(f.size, digits=2)}"
+
+
+def _how_often(share: float) -> str:
+    if share < _NEVER:
+        return "would not be seen"
+    return f"would be seen in {_percent(share)} of places only"
 
 
 def _percent(share: float) -> str:
@@ -271,7 +279,7 @@ def _cannot_tell(
         rows = f"{number(record.num_loss_rows)} rows"
         if f.smallest is None:
             size = _of_size(f, f.largest, in_nats=in_nats)
-            said.append(f"{rows}: {f.fault.title}{size} would be seen in {_percent(f.share)} only")
+            said.append(f"{rows}: {f.fault.title}{size} {_how_often(f.share)}")
         elif f.fault.name in ("rise", "drift", "spike"):
             kind = (
                 f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
