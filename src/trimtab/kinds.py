@@ -229,6 +229,13 @@ KINDS: tuple[Kind, ...] = (
         rank=15,
     ),
     Kind(
+        name="behind-reference",
+        title="worse than the reference run",
+        meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
+        severity="warning",
+        rank=16,
+    ),
+    Kind(
         name="signal-abnormal",
         title="a signal is abnormal while the loss is calm",
         meaning="a signal that leads or explains the loss left its own past for good",
