@@ -5,6 +5,7 @@ rule that one repository alone suggested has been fitted to it, so on that repos
 nothing: it is turned off there. A rule without a record counts as suggested by all, and stays on.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,20 @@ from trimtab.detectors.judge import DETECTORS
 from trimtab.detectors.offline import HINDSIGHT
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.errors import ConfigError, ReadError
-from trimtab.text import words_of
 
-__all__ = ["ORIGINS", "Origin", "read_origins", "rules_off_for", "score_left_out"]
+__all__ = [
+    "ORIGINS",
+    "LeftOut",
+    "Origin",
+    "left_out_text",
+    "read_origins",
+    "rules_off_for",
+    "score_left_out",
+]
 
 ORIGINS = Path(__file__).parent / "origins"
+# A detector has dashes in its name, a function underscores.
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +94,7 @@ def rules_off_for(repo: str, origins: Sequence[Origin]) -> frozenset[str]:
     switches.add("hindsight_findings")
     off: set[str] = set()
     for name in switches:
-        records = [o for o in origins if name in words_of(o.where) or name == o.rule]
+        records = [o for o in origins if name in _NAME.findall(o.where) or name == o.rule]
         if records and all(o.suggested_by == {repo} for o in records):
             off.add(name)
     return frozenset(off)
@@ -120,3 +130,14 @@ def score_left_out(folder: Path, runs: Sequence[LabelledRun], *, say: Say) -> Le
         scores.append(score_run(run, said))
         say(f"{number}/{len(runs)} {run.id} without its own rules")
     return LeftOut(figures=totals(scores), off=off, num_records=len(origins))
+
+
+def left_out_text(found: LeftOut) -> str:
+    """Return the figures as a few lines."""
+    figures = found.figures
+    off = "; ".join(f"{repo}: {', '.join(rules)}" for repo, rules in sorted(found.off.items()))
+    return (
+        f"each repository without the rules that it alone suggested ({found.num_records} records):"
+        f" F1 {figures['f1']:.2f}, same family {figures['f1_same_family']:.2f}, false per 10k"
+        f" {figures['false_per_10k']:.2f}\n  off: {off or 'none'}"
+    )

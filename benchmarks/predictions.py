@@ -15,7 +15,15 @@ from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.record import RunRecord
 
-__all__ = ["Claim", "Prediction", "claim_of", "predict", "predict_peer", "write_predictions"]
+__all__ = [
+    "Claim",
+    "Prediction",
+    "claim_of",
+    "claims_of",
+    "predict",
+    "predict_peer",
+    "write_predictions",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
