@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_crash, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_crash, cli_everyday, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
@@ -315,4 +315,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_trust.add_faults,
     cli_trust.add_kills,
     cli_trust.add_damage,
+    cli_everyday.add_everyday,
 )

@@ -1,7 +1,7 @@
 """Predictions of trimtab or of a published rule: one line per run, the form that is scored."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,7 @@ from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.record import RunRecord
 
-__all__ = [
-    "Claim",
-    "Prediction",
-    "claim_of",
-    "claims_of",
-    "predict",
-    "predict_peer",
-    "write_predictions",
-]
+__all__ = ["Claim", "Prediction", "claims_of", "predict", "predict_peer", "write_predictions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,33 +91,20 @@ def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = N
 
 def claims_of(told: Mapping[str, Any], number: int) -> tuple[Claim, ...]:
     """Return a claim for each kind of an incident, at its own place; one alarm together."""
-    whole = claim_of(told)
-    parts = (
-        replace(
-            whole,
+    whole = {k: told[k] for k in ("kind", "onset", "peak", "end", "onset_row", "end_row")}
+    return tuple(
+        Claim(
             kind=part["kind"],
+            severity=told["severity"],
             onset=part["onset"],
             peak=part["peak"],
             end=part["end"],
             onset_row=part["onset_row"],
             end_row=part["end_row"],
+            confidence=told["confidence"],
+            alarm=number,
         )
-        for part in told["kinds"][1:]
-    )
-    return tuple(replace(claim, alarm=number) for claim in (whole, *parts))
-
-
-def claim_of(told: Mapping[str, Any]) -> Claim:
-    """Return an incident of `inspect --json` as a claim."""
-    return Claim(
-        kind=told["kind"],
-        severity=told["severity"],
-        onset=told["onset"],
-        peak=told["peak"],
-        end=told["end"],
-        onset_row=told["onset_row"],
-        end_row=told["end_row"],
-        confidence=told["confidence"],
+        for part in [whole, *told["kinds"][1:]]
     )
 
 

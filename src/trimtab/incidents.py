@@ -56,7 +56,10 @@ _NOTED = ("resume-jump", "skipped-steps")
 ELEVATED_SHARE = 0.03
 """A level this share above the one before is not the one before."""
 
-_SLOW_KINDS = ("plateau", "grad-drift")
+_LEARNED_KINDS = ("overfitting", "memorised")
+"""One condition, seen in validation and in training: an incident of its own, one per attempt."""
+
+_SLOW_KINDS = ("plateau", "grad-drift", "never-learns", *_LEARNED_KINDS)
 """Conditions in the background of which other episodes come and go: incidents of their own."""
 
 _CONDITIONS = frozenset(
@@ -259,12 +262,19 @@ def _with_slow(
     slow = [f for f in findings if f.kind in _SLOW_KINDS]
     # A plateau overlaps every spike within it, and would join them all into one episode.
     groups = _episodes([f for f in findings if f.kind not in _SLOW_KINDS], record, join_rows)
+    learned = [f for f in slow if f.kind in _LEARNED_KINDS]
+    slow = [f for f in slow if f.kind not in _LEARNED_KINDS]
     starts = [(g[0].onset_row, _began(g)) for g in groups] if slow else []
+    if learned:
+        groups.append(sorted(learned, key=lambda f: (f.onset_row, f.row)))
+        starts.append((groups[-1][0].onset_row, groups[-1][0].onset_row))
     for f in sorted(slow, key=lambda f: (f.onset_row, f.row)):
         at = f.onset_row
         near = (
             i
             for i, (first, began) in enumerate(starts)
+            # A run that never learns does not begin with a spike of its first rows.
+            if f.kind != "never-learns"
             if abs(first - at) <= join_rows or abs(began - at) <= join_rows
         )
         home = next(near, None)
@@ -529,6 +539,8 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
     block-wise finding dates an onset to a block, where a row-wise one knows better.
     """
     dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
+    # What a jump of a setting did begins after it.
+    dating = [f for f in dating if f.kind != "setting-jump" or lead.kind == f.kind]
     return [f for f in dating if f.grain_rows == 1] or dating
 
 

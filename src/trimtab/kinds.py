@@ -31,7 +31,7 @@ RUN_VERDICTS: tuple[RunVerdict, ...] = ("healthy", "not-judged", "incident", "en
 """From best to worst. `incident`: an alarm stands that is neither resolved nor dismissed.
 `not-judged`: too little was logged for the absence of alarms to mean anything."""
 
-Topic = Literal["learning", "data", "logging", "pace"]
+Topic = Literal["learning", "data", "logging", "pace", "signals"]
 
 
 def severity_rank(severity: str) -> int:
@@ -222,6 +222,34 @@ KINDS: tuple[Kind, ...] = (
         rank=15,
     ),
     Kind(
+        name="overfitting",
+        title="validation rises while training falls",
+        meaning="the validation loss has turned and rises, the training loss still falls",
+        severity="warning",
+        rank=14,
+    ),
+    Kind(
+        name="memorised",
+        title="training data learned by heart",
+        meaning="the training loss comes to nearly nothing, as of data that was fed many times",
+        severity="warning",
+        rank=14,
+    ),
+    Kind(
+        name="never-learns",
+        title="nothing is learned",
+        meaning="from the first row on the loss stays where guessing or a stopped update leaves it",
+        severity="warning",
+        rank=14,
+    ),
+    Kind(
+        name="setting-jump",
+        title="a setting jumped",
+        meaning="the learning rate, weight decay, batch or a decay rate left its schedule",
+        severity="warning",
+        rank=14,
+    ),
+    Kind(
         name="grokking",
         title="sudden understanding",
         meaning="training and validation loss drop together long after the training set is learned",
@@ -233,6 +261,57 @@ KINDS: tuple[Kind, ...] = (
         title="worse than the reference run",
         meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
         severity="warning",
+        rank=16,
+    ),
+    Kind(
+        name="policy-collapse",
+        title="the policy degenerates",
+        meaning=(
+            "entropy, length, divergence or reward of a trained policy leave the range in which"
+            " it can learn"
+        ),
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="reward-hacking",
+        title="reward without merit",
+        meaning="the training reward rises or spreads while what it should stand for does not",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="router-collapse",
+        title="the router of the experts degenerates",
+        meaning="the router's entropy, logits or balancing loss leave their range",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="expert-imbalance",
+        title="experts unevenly used",
+        meaning="tokens crowd at few experts, others get none, or tokens are dropped",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="precision-overflow",
+        title="values leave the number format's range",
+        meaning="low precision overflows, saturates or falls back to a higher one",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="precision-underflow",
+        title="values vanish in the number format",
+        meaning="gradients or updates become zero in low precision",
+        severity="warning",
+        topic="signals",
         rank=16,
     ),
     Kind(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.judge import DETECTORS, Judge, judge_record
 from trimtab.testing.contract import (
     CHECKS,
@@ -38,7 +39,15 @@ FINDS: dict[str, frozenset[Ability]] = {
     "saturation": frozenset(),
     "batch": frozenset(),
     "corrupt": frozenset(),
+    **{d.name: frozenset() for d in DOMAIN_DETECTORS},
     "signs": frozenset({"jump", "shift"}),
+    "setting-change": frozenset(),
+    "never-learns": frozenset(),
+    "rate-ended": frozenset(),
+    "overfitting": frozenset(),
+    "by-heart": frozenset(),
+    "rough-start": frozenset(),
+    "silent-nan": frozenset(),
 }
 CASES = tuple(
     ContractCase(

@@ -160,7 +160,7 @@ def test_a_scale_of_one_from_the_start_is_bf16_and_a_lower_scale_that_holds_is_a
 def test_a_learning_rate_that_jumps_is_noted_and_a_cut_is_not() -> None:
     lr = np.concatenate([np.linspace(0, 3e-4, 50), np.full(50, 3e-4), np.full(50, 6e-3)])
     found = find_all(LrChangeDetector(), {"lr": lr})
-    assert [(f.row, f.severity) for f in found] == [(100, "info")]
+    assert [(f.row, f.severity) for f in found] == [(100, "warning")]
     assert find_all(LrChangeDetector(), {"lr": np.where(np.arange(99) < 50, 3e-4, 3e-5)}) == ()
 
 

@@ -161,7 +161,8 @@ FAULTS = {
     "learning-rate-too-high": too_high,
     "fp16-range": fp16,
     "benign-noise": benign,
-    "hardware-fault": hardware,
+    # A machine that corrupts a value and a batch without labels leave the same log.
+    "undefined-loss": hardware,
     "code-or-resume-change": resumed,
 }
 

@@ -44,7 +44,7 @@ def test_a_stall_is_a_note_of_its_own_and_no_first_sign() -> None:
 
 
 def test_a_norm_that_is_not_wired_is_no_first_sign_of_a_spike() -> None:
-    loss = level(2000)
+    loss = level(2000) + np.exp(-np.arange(2000) / 50.0)  # it learns: there is a gradient
     loss[1500:1520] += 2.0
     frozen, spike = incidents({"loss": loss, "grad_norm": np.zeros(2000)})
     assert (frozen.kind, frozen.severity, frozen.onset_row) == ("frozen-signal", "info", 0)

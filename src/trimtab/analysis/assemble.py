@@ -90,6 +90,7 @@ def make_account(
     tester = tester or SelfTester(hindsight=hindsight)
     states = tester.places(record) if self_test else {}
     judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
+    judge = judge.seeing(record.columns)
     findings = all_findings(
         record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
     )

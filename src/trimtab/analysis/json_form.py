@@ -117,6 +117,19 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
     }
 
 
+def _level(confidence: float) -> dict[str, Any]:
+    """Return the level of a confidence with what was measured of it."""
+    level = level_of(confidence)
+    return {
+        "level": level.name,
+        "hit_rate": level.hit_rate,
+        "low": level.low,
+        "high": level.high,
+        "alarms": level.num_alarms,
+        "measured": level.measured,
+    }
+
+
 def _kind_place(record: RunRecord, k: KindPlace) -> dict[str, Any]:
     """Return one kind of an incident with its own place, as the incident gives its own."""
     last = None if k.end_row is None else record.loss_row(k.end_row + 1) - 1
@@ -129,19 +142,6 @@ def _kind_place(record: RunRecord, k: KindPlace) -> dict[str, Any]:
         "peak": _time(k.peak),
         "end": _time(k.end),
         "end_row": None if last is None else max(last, onset_row),
-    }
-
-
-def _level(confidence: float) -> dict[str, Any]:
-    """Return the level of a confidence with what was measured of it."""
-    level = level_of(confidence)
-    return {
-        "level": level.name,
-        "hit_rate": level.hit_rate,
-        "low": level.low,
-        "high": level.high,
-        "alarms": level.num_alarms,
-        "measured": level.measured,
     }
 
 

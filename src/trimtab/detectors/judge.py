@@ -7,7 +7,15 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,17 +37,25 @@ from trimtab.detectors.contract import (
 )
 from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
+from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
+from trimtab.detectors.rough_start import RoughStartDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
+from trimtab.detectors.setting_change import SettingChangeDetector
 from trimtab.detectors.settings import load_detectors, with_thresholds
+from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
@@ -65,7 +81,15 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    *DOMAIN_DETECTORS,
     LevelDetector(name="signs", signals=CALM_SIGNALS),
+    SettingChangeDetector(),
+    NeverLearnsDetector(),
+    RateEndedDetector(),
+    OverfittingDetector(),
+    LearnedByHeartDetector(),
+    RoughStartDetector(),
+    SilentNanDetector(),
 )
 """The built-in detectors with their default settings."""
 
@@ -182,6 +206,14 @@ class Judge:
         if not names:
             return self
         return Judge(tuple(d for d in self.detectors if d.name not in names))
+
+    def seeing(self, logged: Container[str]) -> "Judge":
+        """Return the judge without the detectors none of whose signals is logged.
+
+        They see no row, and their columns would cost a long log memory for nothing.
+        """
+        seen = tuple(d for d in self.detectors if any(name in logged for name in d.signals))
+        return self if len(seen) == len(self.detectors) else Judge(seen)
 
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge rows one after another, as `update` does; their columns are those of `signals`.
@@ -306,9 +338,10 @@ def judge_record(
     Args:
         record: What the run logged.
         judge: The detectors to use; None: the built-in ones.
-        before: Rows whose state is wanted; each gets the state in which the judge meets it.
+        before: Rows whose state is wanted; each gets the state in which `judge.seeing` of what the
+            record logs meets it.
     """
-    judge = judge or Judge()
+    judge = (judge or Judge()).seeing(record.columns)
     wanted = set() if before is None else {row for row in before if 0 <= row < record.num_rows}
     rows = rows_of(record, judge.signals)
     forks = _fork_rows(record)

@@ -1,12 +1,15 @@
 """The learning rate in force leaves its schedule: a jump from one row to the next.
 
 Schedules move slowly or by planned cuts. A rise by more than `factor` in one row that is far
-beyond the rise of the row before is a change of settings, a reload bug or a schedule error. It is
-evidence, not an alarm. Falls are not reported: a cut is a remedy.
+beyond the rise of the row before is a change of settings, a reload bug or a schedule error: a
+warning where it leads beyond every rate before (`above`), or, the first time, to one that the run
+has not had lately. A restart of a schedule comes back to a rate that was in force, and a cut that
+is taken back does too: such rises are evidence, not alarms. Falls are not reported: a cut is a
+remedy.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,13 @@ class LrChangeState:
     lr: float
     rise: float
     num_rows: int
+    highest: float = 0.0
+    """Of all rates so far."""
+    recent: float = 0.0
+    """Highest rate of the block of rows under way."""
+    earlier: float = 0.0
+    """Highest rate of the block before it."""
+    num_jumps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +44,10 @@ class LrChangeDetector:
     factor: float = 1.3
     min_rows: int = 10
     """A warm-up doubles and triples in its first rows."""
+    above: float = 1.05
+    """Rates within this ratio of one that was in force are that rate again. Ours."""
+    recent_rows: int = 256
+    """Rows of a block of recent rates; a cut is taken back within two of them. Ours."""
 
     def start(self) -> LrChangeState:
         """Return the state before any row."""
@@ -69,7 +83,17 @@ class LrChangeDetector:
         before = float(lr[-2]) if len(lr) > 1 else state.lr
         # Not the logarithm of a quotient, which underflows to 0 for rates far apart.
         rise = math.log(last) - math.log(before) if before > 0 else 0.0
-        return LrChangeState(last, rise, state.num_rows + len(lr))
+        recent, earlier, seen = state.recent, state.earlier, state.num_rows
+        at = 0
+        while at < len(lr):
+            room = self.recent_rows - seen % self.recent_rows
+            part = lr[at : at + room]
+            recent = max(recent, float(part.max()))
+            seen, at = seen + len(part), at + len(part)
+            if seen % self.recent_rows == 0:
+                recent, earlier = 0.0, recent
+        highest = max(state.highest, float(lr.max()))
+        return LrChangeState(last, rise, seen, highest, recent, earlier, state.num_jumps)
 
     def update(self, state: LrChangeState, row: Row) -> tuple[LrChangeState, tuple[Finding, ...]]:
         """Judge one row; missing, zero and non-finite rates leave the state as it is."""
@@ -77,7 +101,7 @@ class LrChangeDetector:
         if not row.present[0] or not math.isfinite(lr) or lr <= 0:
             return state, ()
         rise = math.log(lr) - math.log(state.lr) if state.lr > 0 else 0.0
-        new = LrChangeState(lr, rise, state.num_rows + 1)
+        new = self._pass(state, np.array([lr]))
         # A linear warm-up rises by a smaller share each row, so the row before is an upper bound.
         expected_rise = max(0.0, state.rise)
         if (
@@ -86,11 +110,15 @@ class LrChangeDetector:
             or rise < 4 * expected_rise
         ):
             return new, ()
+        lately = self.above * max(state.recent, state.earlier, state.lr)
+        fresh = state.num_jumps == 0 and lately < lr < state.highest / self.above
+        beyond = lr > self.above * state.highest
+        new = replace(new, num_jumps=state.num_jumps + 1)
         finding = Finding(
             detector=self.name,
-            kind="shift",
+            kind="setting-jump",
             signal="lr",
-            severity="info",
+            severity="warning" if beyond or fresh else "info",
             row=row.index,
             step=row.step,
             onset_row=row.index,
@@ -100,7 +128,7 @@ class LrChangeDetector:
             value=lr,
             expected=state.lr * math.exp(expected_rise),
             score=rise,
-            closed=False,
+            closed=True,
             text=f"learning rate {state.lr:.3g} → {lr:.3g} in one row (x{lr / state.lr:.3g})",
         )
         return new, (finding,)

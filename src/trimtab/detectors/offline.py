@@ -3,9 +3,16 @@
 from collections.abc import Callable, MutableMapping
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.data_sets import set_findings
+from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
+from trimtab.detectors.loss_shapes import (
+    flat_window_findings,
+    late_stall_findings,
+    too_low_findings,
+)
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
@@ -25,6 +32,12 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     repeat_findings,
     sensor_findings,
     silence_findings,
+    set_findings,
+    late_stall_findings,
+    too_low_findings,
+    flat_window_findings,
+    staircase_findings,
+    round_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 

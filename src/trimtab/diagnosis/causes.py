@@ -10,6 +10,8 @@ from dataclasses import replace
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES, DOMAIN_PRIOR
+from trimtab.diagnosis.everyday_causes import EVERYDAY
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.nonfinite_causes import NONFINITE
 from trimtab.diagnosis.outside_causes import OUTSIDE
@@ -59,6 +61,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "the grad norm rose {f.norm_with_scale:.3g} x while the loss scale fell",
             ),
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
+            EvidenceRule(
+                "rough-start",
+                e.sign("rough-start-warm"),
+                3.5,
+                "the loss climbed above where it began within the first rows",
+            ),
             EvidenceRule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
             # e^4 = 55: an experiment outweighs any single sign in the log.
             EvidenceRule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),
@@ -101,6 +109,9 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule(
                 "at-resume", e.jumped_at_resume, 1.5, "it rose as the attempt resumed, and stayed"
             ),
+            EvidenceRule(
+                "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
+            ),
             EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
             EvidenceRule(
                 "cut-held", lambda f: e.jumped(f) * e.cut_held_without_skip(f), 4.0, say.CUT_HELD
@@ -132,6 +143,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("short", e.short_and_over, 0.4, say.SHORT),
             EvidenceRule("flat-top", e.flat_top, 2.2, say.FLAT_TOP),
+            EvidenceRule(
+                "flat-window",
+                e.sign("flat-window"),
+                3.5,
+                "the loss stood at one height between two sharp edges, as of data of another kind",
+            ),
             EvidenceRule(
                 "outlier",
                 e.of_kind("batch-outlier"),
@@ -446,11 +463,13 @@ _ENTRIES: tuple[CauseEntry, ...] = (
     *OUTSIDE,
     *PLAIN,
     *NONFINITE,
+    *DOMAIN_CAUSES,
+    *EVERYDAY,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.192,
+        prior=0.154 - DOMAIN_PRIOR,
         rules=(),
         look_alikes=(),
         test=(

@@ -404,3 +404,15 @@ def of_kind(*kinds: str) -> Callable[[Features], float]:
     """Return a strength that is 1 when the incident is one of these kinds."""
     wanted = frozenset(kinds)
     return lambda f: yes(bool(f.kinds & wanted))
+
+
+def sign(*detectors: str) -> Callable[[Features], float]:
+    """Return a strength that is 1 when one of these detectors speaks in the incident."""
+    wanted = frozenset(detectors)
+    return lambda f: yes(bool(f.signs & wanted))
+
+
+def no_sign(*detectors: str) -> Callable[[Features], float]:
+    """Return a strength that is 1 when none of these detectors speaks in the incident."""
+    wanted = frozenset(detectors)
+    return lambda f: yes(not f.signs & wanted)

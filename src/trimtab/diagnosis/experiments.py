@@ -8,6 +8,9 @@ the unchanged replay.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from trimtab.detectors.domain_signs import SIGN_BY_ID
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES
+
 __all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
 
 
@@ -45,7 +48,59 @@ class Experiment:
         return self.predicts.get(one, self.otherwise) != self.predicts.get(other, self.otherwise)
 
 
+_DOMAIN_KINDS = frozenset(sign.kind for sign in SIGN_BY_ID.values())
+
 EXPERIMENTS: tuple[Experiment, ...] = (
+    Experiment(
+        id="logged-settings",
+        text=(
+            "lay the logged rate, weight decay, batch and losses by data set beside what was"
+            " intended from {before} on: the one that differs is the cause"
+        ),
+        cost="minutes, no GPU",
+        otherwise="as intended",
+        predicts={
+            "setting-changed": "a setting differs",
+            "rate-at-zero": "the rate is 0",
+            "no-warm-up": "the rate begins at its peak",
+            "one-data-set": "one set differs",
+        },
+    ),
+    Experiment(
+        id="count-labels",
+        text=(
+            "count the labels that count in each batch from {before} on, and compute their losses"
+            " in fp32: none that counts, or a loss that is not finite, means the batch or the loss"
+        ),
+        cost="a few forward passes",
+        otherwise="labels, and a finite loss",
+        predicts={"undefined-loss": "no label, or a loss that is not finite"},
+    ),
+    Experiment(
+        id="seen-and-unseen",
+        text=(
+            "compute the loss in eval mode on samples of the training set and on samples never"
+            " trained on: seen near 0 means learned by heart, unseen above its lowest means"
+            " overfitting, both low means that targets leak or the loss changed"
+        ),
+        cost="some forward passes",
+        otherwise="both as before",
+        predicts={
+            "memorised-data": "seen near 0",
+            "overfitting": "unseen rises",
+            "leaked-targets": "both low",
+        },
+    ),
+    Experiment(
+        id="one-batch",
+        text=(
+            "train on one batch alone for 200 steps: no weight moves means no gradient, a loss that"
+            " stays means labels or inputs, one that comes near 0 means rate or data"
+        ),
+        cost="200 steps of one batch",
+        otherwise="the loss comes near 0",
+        predicts={"no-gradient": "no weight moves", "chance-from-start": "the loss stays"},
+    ),
     Experiment(
         id="first-forward",
         text=(
@@ -264,6 +319,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"poisoned-optimizer-state": "goes well"},
+    ),
+    *(
+        Experiment(
+            id=f"look-for-{cause.id}",
+            text=cause.test,
+            cost="minutes to an hour",
+            otherwise="not so",
+            predicts={cause.id: "shows it"},
+            kinds=_DOMAIN_KINDS,
+        )
+        for cause in DOMAIN_CAUSES
     ),
 )
 """Cheapest first."""

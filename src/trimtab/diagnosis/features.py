@@ -72,6 +72,11 @@ class Features:
     batch_odd: str = ""
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
+    signs: frozenset[str] = frozenset()
+    """Detectors whose findings make the incident; those of one kind of training
+    (`trimtab.detectors.domain_signs`) by the sign's own name, too."""
+    sign_texts: str = ""
+    """What they said, for people."""
 
     clip: float = ASSUMED_CLIP
     clip_assumed: bool = True
@@ -263,6 +268,7 @@ def incident_features(
         "onset": incident.onset,
         "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
+        **_signs(incident),
         "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
@@ -286,6 +292,16 @@ def incident_features(
     values.update(_core(record, attempt, before, during))
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
+
+
+def _signs(incident: Incident) -> dict[str, object]:
+    told = {
+        f.detector.removeprefix("sign-"): f.text.removesuffix(", lasting")
+        for f in incident.findings
+        if f.detector.startswith("sign-")
+    }
+    detectors = frozenset(f.detector for f in incident.findings)
+    return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:

@@ -115,6 +115,12 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule("plateau", e.of_kind("plateau"), 2.2, "the loss is flat"),
             EvidenceRule(
+                "stall",
+                e.sign("late-stall"),
+                1.5,
+                "the fall that the rows before promised did not come",
+            ),
+            EvidenceRule(
                 "skipped",
                 e.of_kind("skipped-steps", "scale-collapse"),
                 1.0,

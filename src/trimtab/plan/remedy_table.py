@@ -8,6 +8,7 @@ retrospective (marin-community), and the papers named.
 
 from collections.abc import Mapping
 
+from trimtab.plan.domain_remedies import DOMAIN_REMEDIES
 from trimtab.plan.outside_remedies import OUTSIDE_REMEDIES
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy
@@ -372,6 +373,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     *OUTSIDE_REMEDIES,
+    *DOMAIN_REMEDIES,
 )
 
 REMEDY_BY_ID: Mapping[str, Remedy] = {r.id: r for r in REMEDIES}

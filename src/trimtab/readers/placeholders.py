@@ -19,11 +19,23 @@ _MIN_REPEATED = 0.2
 def drop_zero_norm(
     signals: MutableMapping[str, Column], keys: MutableMapping[str, str], notes: list[str]
 ) -> None:
-    """Leave out a grad norm that is 0 in every row."""
+    """Leave out a grad norm that is 0 in every row, unless the loss shows no learning either."""
     norm = signals.get("grad_norm")
-    if norm is not None and not np.any(norm.values[norm.present]):
+    if norm is not None and not np.any(norm.values[norm.present]) and _falls(signals.get("loss")):
         del signals["grad_norm"], keys["grad_norm"]
         notes.append(ZERO_NORM)
+
+
+def _falls(loss: Column | None) -> bool:
+    """Whether a loss falls by a fiftieth from its first quarter to its last, or is too short."""
+    values = np.zeros(0) if loss is None else loss.values[loss.present]
+    values = values[np.isfinite(values)]
+    # A gradient of 0 beside a loss that goes down was not measured; beside a flat one it may be.
+    if len(values) < 8:
+        return True
+    quarter = len(values) // 4
+    first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+    return first - last > 0.02 * abs(first)
 
 
 def placeholder_rows(

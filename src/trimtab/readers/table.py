@@ -21,6 +21,7 @@ from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -31,7 +32,7 @@ from trimtab.readers.table_axis import (
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
 from trimtab.readers.writers import other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import canonical, normalise, unit_scale
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
 
 __all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
@@ -78,7 +79,8 @@ class BadValue:
 @dataclass
 class _Cells:
     role: str
-    """signal, step, inner (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
+    """signal, domain (a signal of one kind of training), gathered (into one of these), step, inner
+    (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     num_unread: int = 0
@@ -151,19 +153,23 @@ def _role(key: str) -> str:
         return "rank"
     if name in _SPLIT_KEYS:
         return "split"
-    if signal_of_tag(key) is not None:
-        return "signal"
+    signal = signal_of_tag(key)
+    if signal is not None:
+        return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
+    return "maybe-loss" if _may_stand_in(key) else "nothing"
+
+
+def _may_stand_in(key: str) -> bool:
+    """Whether a key may be the training loss where nothing better is there."""
     # a loss under an unknown name may still be the training loss, if nothing better is there
-    words = name.replace("/", " ").split()
+    words = normalise(key).replace("/", " ").split()
     if words[-1:] and words[-1] in _OF_A_SPREAD:
-        return "nothing"
+        return False
     guessed = any("loss" in w for w in words) or (
         # `cost`, `G_GAN` and the like: what text would take for a loss
         (found := meaning(key)) is not None and found.name == "loss"
     )
-    if guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
-        return "maybe-loss"
-    return "nothing"
+    return guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words)
 
 
 class LogTable:
@@ -312,6 +318,7 @@ class LogTable:
         self._store()
         columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if len(c.rows)}
         self._part_held_out(columns)
+        self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
             raise ReadError(
@@ -353,10 +360,11 @@ class LogTable:
         found: dict[str, list[str]] = {}
         for key in columns:
             name = signal_of_tag(key)
-            if self._cells[key].role == "signal" and name is not None:
+            if self._cells[key].role in ("signal", "domain") and name is not None:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
-            stand_in = [k for k in columns if self._cells[k].role == "maybe-loss"]
+            # The loss of a generator or a policy is a signal of its own, and may stand in too.
+            stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
                 stand_in.sort(key=stand_in_rank)
@@ -383,8 +391,27 @@ class LogTable:
         return {
             key: cells.num_unread or len(cells.rows)
             for key, cells in self._cells.items()
-            if cells.role in ("nothing", "signal", "maybe-loss") and key not in taken
+            if cells.role in ("nothing", "signal", "domain", "maybe-loss") and key not in taken
         }
+
+    def _stands_in(self, key: str) -> bool:
+        role = self._cells[key].role
+        return role == "maybe-loss" or (role == "domain" and _may_stand_in(key))
+
+    def _gather(self, columns: dict[str, Column]) -> None:
+        """Put what is logged once for each layer or expert together, under the signal's name."""
+        keys = [k for k in columns if self._cells[k].role == "domain"]
+        groups = spread_groups(keys)
+        if not groups:
+            return
+        found, notes = gather(groups, {k: columns[k].values for k in keys})
+        for key in {key for group in groups.values() for key in group}:
+            del columns[key]
+            self._cells[key].role = "gathered"
+        self.notes.extend(notes)
+        for name, values in found.items():
+            columns[name] = Column(values, np.isfinite(values))
+            self._cells[name] = _Cells("domain")
 
     def _part_held_out(self, columns: dict[str, Column]) -> None:
         """Give the losses on rows of held-out data a column of their own."""
@@ -392,7 +419,7 @@ class LogTable:
         held_out[self._held_out] = True
         for key in list(columns):
             role, column = self._cells[key].role, columns[key]
-            trains = role == "maybe-loss" or (role == "signal" and signal_of_tag(key) == "loss")
+            trains = self._stands_in(key) or (role == "signal" and signal_of_tag(key) == "loss")
             here = column.present & held_out
             if trains and here.any() and not np.array_equal(here, column.present):
                 columns[key] = Column(column.values, column.present & ~held_out)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from trimtab.vocabulary import canonical, normalise
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
@@ -316,7 +316,7 @@ def meaning(key: str) -> Meaning | None:
         if start and words[start - 1] in _NO_MEASUREMENT:
             break
         found = _exact(" ".join(words[start:]))
-        if found is None:
+        if found is None or (start and _is_of_domain(found)):
             continue
         if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
             break
@@ -342,6 +342,15 @@ def meaning(key: str) -> Meaning | None:
     return _guessed_loss(text)
 
 
+_NO_LOSS = frozenset({"policy_kl", "value_loss", "aux_loss", "router_z_loss"})
+"""Signals that a path such as `actor/kl_loss` names, and that never are the loss of a run."""
+
+
+def _is_of_domain(found: Meaning) -> bool:
+    """Whether it is a signal of one kind of training: `entropy` behind other words may be any."""
+    return found.kind == "signal" and bool(SIGNAL_BY_NAME[found.name].domain)
+
+
 def _exact(text: str) -> Meaning | None:
     text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
@@ -353,7 +362,12 @@ def _exact(text: str) -> Meaning | None:
     if text in _RANK_KEYS:
         return Meaning("rank", "rank")
     name = canonical(text)
-    return None if name is None else Meaning("signal", name)
+    if name is None:
+        return None
+    # A part of a loss goes on being one, which may stand in for the loss in text.
+    if SIGNAL_BY_NAME[name].domain and "loss" in text and not ("/" in text and name in _NO_LOSS):
+        return None
+    return Meaning("signal", name)
 
 
 def _of_path(text: str, found: Meaning) -> Meaning | None:

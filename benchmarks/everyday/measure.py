@@ -1,0 +1,185 @@
+"""One case of the everyday benchmark, judged through the door that users take: `trimtab.analyze`."""
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import trimtab
+from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
+from benchmarks.everyday.formats import formats_of, write_log
+from benchmarks.everyday.reference import reference_power
+from benchmarks.everyday.runs import make_healthy
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.source import account_of
+from trimtab.errors import ReadError
+
+__all__ = ["LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
+
+LENGTHS = (100, 300, 1000, 10_000)
+"""Rows of a run."""
+_TOLERANCE = 0.02
+"""How far before its fault an alarm may begin, as a share of the rows; 3 rows at least."""
+
+
+@dataclass(frozen=True)
+class EverydayCase:
+    """One fault on one run, in all formats that can hold it."""
+
+    fault: str
+    num_rows: int
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """Its name in the file of results."""
+        return f"{self.fault}/{self.num_rows}/{self.seed}"
+
+
+@dataclass(frozen=True)
+class EverydayOutcome:
+    """What was told of one case in one format."""
+
+    key: str
+    format: str
+    power: float
+    """Of the reference test."""
+    alarmed: bool
+    live: bool
+    """Alarmed without hindsight too."""
+    right_cause: bool
+    cause: str
+    """First cause of the first alarm at the fault; empty without one."""
+    kinds: str
+    early: int
+    """Alarms that lie before the fault."""
+    twin_silent: bool
+    twin_kinds: str
+
+
+def cases_of(
+    seeds: Iterable[int], *, lengths: Iterable[int] = LENGTHS, faults: Iterable[str] = ()
+) -> Iterator[EverydayCase]:
+    """Yield all cases of some seeds, the shorter runs first."""
+    chosen = tuple(faults) or tuple(f.id for f in FAULTS)
+    seeds = tuple(seeds)
+    for num_rows in lengths:
+        for fault in chosen:
+            for seed in seeds:
+                yield EverydayCase(fault, num_rows, seed)
+
+
+def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOutcome]:
+    """Judge one case and its twin in each format.
+
+    Args:
+        case: The fault, the length and the seed.
+        one_format: Take one of the formats, by the seed; for a quick look.
+    """
+    fault = FAULT_BY_ID[case.fault]
+    # The number of the fault, so that two faults of one seed are not put at the same place.
+    seed = case.seed
+    faulty, twin = make_healthy(seed, case.num_rows), make_healthy(seed, case.num_rows)
+    row = fault.plant(faulty)
+    fault.twin(twin)
+    power = reference_power(fault, seed, case.num_rows)
+    names = formats_of(faulty)
+    if one_format:
+        names = (names[case.seed % len(names)],)
+    found: list[EverydayOutcome] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            account = trimtab.analyze(write_log(faulty, name, Path(folder))).runs[0]
+            live = _alarms(_live(Path(folder), write_log(faulty, name, Path(folder))), row)
+            # A format that cannot hold the twin's extra signals is not asked to.
+            held = name if name in formats_of(twin) else "csv"
+            quiet = trimtab.analyze(write_log(twin, held, Path(folder))).runs[0]
+            alarms = _alarms(account, row)
+            cause = next((a.diagnosis.top.cause for a in alarms[0] if a.diagnosis.causes), "")
+            false, early = _alarms(quiet, 0)
+            found.append(
+                EverydayOutcome(
+                    key=case.key,
+                    format=name,
+                    power=power,
+                    alarmed=bool(alarms[0]),
+                    live=bool(live[0]),
+                    right_cause=cause in fault.causes,
+                    cause=cause,
+                    kinds=_told(alarms[0]),
+                    early=len(alarms[1]),
+                    twin_silent=not false and not early,
+                    twin_kinds=_told(false),
+                )
+            )
+    return found
+
+
+def _live(folder: Path, path: Path) -> RunAccount:
+    """Return the account of a log as `watch` judges it: without later rows."""
+    found = trimtab.read(path)
+    record = found[0] if isinstance(found, tuple | list) else found
+    if isinstance(record, ReadError):
+        raise record
+    return account_of(record, str(folder), hindsight=False)
+
+
+def _alarms(account: RunAccount, row: int) -> tuple[list, list]:  # type: ignore[type-arg]
+    """Return the alarms at or after a fault, as listed, and those before it."""
+    slack = max(3, round(_TOLERANCE * account.record.num_rows))
+    alarms = [a for a in account.incidents if a.incident.severity != "info"]
+    at = [a for a in alarms if _reaches(a.incident.onset_row, a.incident.end_row, row, slack)]
+    return at, [a for a in alarms if a not in at]
+
+
+def _reaches(onset_row: int, end_row: int | None, row: int, slack: int) -> bool:
+    del end_row
+    return onset_row >= row - slack
+
+
+def _told(alarms: list) -> str:  # type: ignore[type-arg]
+    return " ".join(a.incident.kind for a in alarms)
+
+
+def measure_all(
+    cases: Iterable[EverydayCase], *, results: Path | None, jobs: int, one_format: bool
+) -> Iterator[tuple[int, list[EverydayOutcome]]]:
+    """Yield (how many cases are left, outcomes); cases in the file of results are not run again.
+
+    Args:
+        cases: What to measure.
+        results: One JSON line per outcome; None: nothing is kept.
+        jobs: Processes.
+        one_format: See `measure`.
+    """
+    known: dict[str, list[EverydayOutcome]] = {}
+    if results is not None and results.exists():
+        for line in results.read_text().splitlines():
+            # The last line may be torn where a run was stopped.
+            try:
+                outcome = EverydayOutcome(**json.loads(line))
+            except (ValueError, TypeError):
+                continue
+            known.setdefault(outcome.key, []).append(outcome)
+    todo = list(cases)
+    left = len(todo)
+    for case in [c for c in todo if c.key in known]:
+        left -= 1
+        yield left, known[case.key]
+    todo = [c for c in todo if c.key not in known]
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcomes in pool.map(_measured, todo, [one_format] * len(todo)):
+            if results is not None:
+                with results.open("a") as file:
+                    file.writelines(json.dumps(asdict(o)) + "\n" for o in outcomes)
+            left -= 1
+            yield left, outcomes
+
+
+def _measured(case: EverydayCase, one_format: bool) -> list[EverydayOutcome]:  # noqa: FBT001
+    return measure(case, one_format=one_format)
+
+
+Results = Mapping[str, list[EverydayOutcome]]

@@ -1,0 +1,137 @@
+"""Losses of single data sets, and validation by set, in hindsight.
+
+A mix logs the loss of each set beside the whole: columns `loss/NAME` and `val_loss/NAME`. Sets fall
+together; the difference of one to the median of all is steady. One that leaves it is told:
+
+    g[k] = loss/NAME - median of all sets, in blocks;  z = (level of g after - before) / noise
+
+with noise from `dependent_blocks_sigma` of the blocks before. Validation of each set is judged as
+the whole is (`overfitting`).
+"""
+
+import itertools
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Rows
+from trimtab.detectors.overfitting import OverfittingDetector
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import dependent_blocks_sigma, median
+
+__all__ = ["set_findings"]
+
+Floats = NDArray[np.float64]
+
+MIN_ROWS = 48
+NUM_BLOCKS = 32
+THRESHOLD = 8.0
+LEAST_SHARE = 0.02
+"""Of the level; sets wander by one per cent as their weights in a batch change. Ours."""
+MAX_SETS = 64
+
+
+def set_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return what single sets did apart from the others, attempt by attempt."""
+    trained = sorted(n for n in record.columns if n.startswith("loss/"))[:MAX_SETS]
+    checked = sorted(n for n in record.columns if n.startswith("val_loss/"))[:MAX_SETS]
+    found: list[Finding] = []
+    for index in range(len(record.attempts)):
+        span = record.rows_of(index)
+        if len(trained) >= 2:
+            found += _apart(record, trained, span)
+        for name in checked:
+            found += _overfits(record, name, span)
+    return tuple(found)
+
+
+def _overfits(record: RunRecord, name: str, span: slice) -> list[Finding]:
+    detector = OverfittingDetector()
+    columns = [record.columns.get(n) for n in (name, "loss")]
+    num = span.stop - span.start
+    values, present = np.full((num, 2), np.nan), np.zeros((num, 2), dtype=np.bool_)
+    for j, column in enumerate(columns):
+        if column is not None:
+            present[:, j] = column.present[span]
+            values[present[:, j], j] = column.values[span][present[:, j]]
+    mine = present.any(axis=1)
+    rows = Rows(
+        np.arange(span.start, span.stop)[mine],
+        record.step[span][mine],
+        values[mine],
+        present[mine],
+    )
+    _, told = detector.update_rows(detector.start(), rows)
+    last = {f.key: f for f in told}
+    return [_of_set(f, name) for f in last.values()]
+
+
+def _of_set(f: Finding, name: str) -> Finding:
+    from dataclasses import replace
+
+    text = f.text.replace("validation loss", f"validation loss of {name.partition('/')[2]}", 1)
+    return replace(f, signal=name, text=f"{text} (in hindsight)")
+
+
+def _apart(record: RunRecord, names: list[str], span: slice) -> list[Finding]:
+    columns = np.stack([record.columns[n].values[span] for n in names])
+    rows = np.flatnonzero(np.isfinite(columns).all(axis=0))
+    if len(rows) < MIN_ROWS:
+        return []
+    losses = columns[:, rows]
+    gaps = losses - np.median(losses, axis=0)
+    edges = np.linspace(0, len(rows), min(NUM_BLOCKS, len(rows) // 3) + 1).astype(np.intp)
+    pairs = list(itertools.pairwise(edges))
+    found: list[Finding] = []
+    for name, gap, loss in zip(names, gaps, losses, strict=True):
+        if not gap.any():  # the median itself
+            continue
+        blocks = np.array([median(gap[a:b]) for a, b in pairs])
+        best = _leaves(blocks)
+        if best is None:
+            continue
+        k, score, moved = best
+        level = median(np.abs(loss))
+        if moved < LEAST_SHARE * level:
+            continue
+        onset = int(rows[edges[k]]) + span.start
+        last = int(rows[-1]) + span.start
+        found.append(
+            finding_at(
+                record,
+                detector="set-apart",
+                kind="shift",
+                signal=name,
+                severity="warning",
+                row=last,
+                onset_row=onset,
+                value=median(loss[edges[k] :]),
+                expected=median(loss[edges[k] :]) - moved,
+                score=min(99.0, score),
+                closed=True,
+                text=(
+                    f"loss of {name.partition('/')[2]} rises by {moved:.3g} against the other sets"
+                    " (in hindsight)"
+                ),
+            )
+        )
+    return found
+
+
+def _leaves(blocks: Floats) -> tuple[int, float, float] | None:
+    """Return (block, score, how far up) where the blocks leave their level for good; else None."""
+    best: tuple[int, float, float] | None = None
+    for k in range(8, len(blocks) - 2):
+        before = blocks[:k]
+        noise = max(dependent_blocks_sigma(before), 1e-12)
+        # The past may have a slope of its own, which goes on.
+        slope = np.polyfit(np.arange(k), before, 1)[0]
+        ahead = median(before[-4:]) + max(slope, 0.0) * (len(blocks) - k + 2)
+        moved = median(blocks[k:]) - ahead
+        score = moved / noise
+        if score > THRESHOLD and float((blocks[k:] - median(before[-4:])).min()) > 2 * noise:
+            if best is None or score > best[1]:
+                best = k, score, moved
+            break
+    return best

@@ -1,0 +1,198 @@
+"""Epochs in the loss, in hindsight: steps down at each pass, and batches that come round and round.
+
+**Staircase**: with w rows on each side, the step at row t is
+
+    d[t] = median loss[t-w .. t-1] - median loss[t .. t+w-1]
+
+A period p whose multiples p, 2 p, ... are all steps of `STEP_SIGMA` and `STEP_SHARE` of the level,
+while steps elsewhere are small, is an epoch: at each new pass the model has seen the data before. A
+warning unless validation falls along; where each step is small for the run, it is how passes look.
+
+**Round and round**: differences of the losses repeat with a period of 4 rows or more; their
+autocorrelation at that lag, and at twice it, is above `ROUND_CORRELATION`, for `ROUND_PERIODS` of
+them. It is a warning where it sets in in the middle of a run. A run that always repeats has epochs
+in one order: a note.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma, median
+
+__all__ = ["round_findings", "staircase_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+MIN_ROWS = 60
+MOST_POINTS = 600
+"""Blocks that a longer attempt is folded into."""
+STEP_SIGMA = 6.0
+STEP_SHARE = 0.04
+MIN_STEPS = 2
+ROUND_CORRELATION = 0.6
+ROUND_SIGMA = 6.0
+ROUND_PERIODS = 4
+ROUND_ROWS = 8192
+"""Of the end of an attempt, that are searched."""
+
+
+def staircase_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt whose loss steps down at multiples of a period."""
+    found = (_staircase(record, rows) for rows in _attempts(record))
+    return tuple(f for f in found if f is not None)
+
+
+def round_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt that begins to repeat a few batches."""
+    found = (_round(record, rows) for rows in _attempts(record))
+    return tuple(f for f in found if f is not None)
+
+
+def _attempts(record: RunRecord) -> list[Rows]:
+    if "loss" not in record.columns:
+        return []
+    spans = [record.rows_of(i) for i in range(len(record.attempts))]
+    found = [record.columns["loss"].finite_rows(span) for span in spans]
+    return [rows for rows in found if len(rows) >= MIN_ROWS]
+
+
+def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
+    loss = record.columns["loss"].values[rows]
+    # A share of the level says nothing of a loss that may be negative.
+    if float(loss.min()) < 0:
+        return None
+    size = max(1, -(-len(rows) // MOST_POINTS))
+    num = len(rows) // size
+    points = np.median(loss[: num * size].reshape(num, size), axis=1)
+    width = max(3, num // 40)
+    windows = np.lib.stride_tricks.sliding_window_view(points, width)
+    levels = np.median(windows, axis=1)
+    down = levels[:-width] - levels[width:]  # at the boundary t = i + width
+    share = down / np.maximum(np.abs(levels[:-width]), 1e-12)
+    sigma = max(mad_sigma(share), 1e-12)
+    bar = max(STEP_SIGMA * sigma, STEP_SHARE)
+    best: tuple[float, int] | None = None
+    for period in range(2 * width + 1, num // MIN_STEPS):
+        at = np.arange(period, num - width, period)
+        if len(at) < MIN_STEPS:
+            break
+        # A boundary lies within a block or two of its place.
+        near = [share[max(0, t - width - 2) : t - width + 3].max() for t in at.tolist()]
+        weakest = float(min(near))
+        if weakest < bar:
+            continue
+        between = np.ones(len(share), dtype=np.bool_)
+        for t in at.tolist():
+            between[max(0, t - 2 * width) : t + 1] = False
+        # The steep start is no flat of a stair.
+        between[: period // 2] = False
+        if between.sum() < 4 or float(np.median(share[between])) > 0.25 * weakest:
+            continue
+        if best is None or weakest > best[0]:
+            best = weakest, period
+    if best is None:
+        return None
+    weakest, period = best
+    onset = int(rows[min(period * size, len(rows) - 1)])
+    fell = _validation_falls(record, onset, int(rows[-1]))
+    steps = (num - width - 1) // period
+    return finding_at(
+        record,
+        detector="staircase",
+        kind="memorised",
+        signal="loss",
+        severity="info" if fell else "warning",
+        row=int(rows[-1]),
+        onset_row=onset,
+        value=float(points[-1]),
+        expected=float(points[max(period - 1, 0)]),
+        score=min(99.0, weakest / sigma),
+        direction="down",
+        closed=True,
+        text=(
+            f"loss steps down by {weakest:.0%} or more every {period * size} rows, {steps} times:"
+            " each pass over the data is learned by heart a little more (in hindsight)"
+        ),
+    )
+
+
+def _validation_falls(record: RunRecord, first: int, last: int) -> bool:
+    val = record.columns.get("val_loss")
+    if val is None:
+        return False
+    checks = val.values[val.finite_rows(slice(first, last + 1))]
+    if len(checks) < 3:
+        return False
+    third = max(1, len(checks) // 3)
+    return median(checks[-third:]) < median(checks[:third])
+
+
+def _round(record: RunRecord, rows: Rows) -> Finding | None:
+    loss = record.columns["loss"].values[rows[-ROUND_ROWS:]]
+    half = len(loss) // 2
+    period = _period(loss[half:])
+    if period is None:
+        return None
+    always = _period(loss[:half]) is not None or half < 2 * period
+    tail = rows[-ROUND_ROWS:]
+    onset = int(tail[_sets_in(loss, period)])
+    return finding_at(
+        record,
+        detector="round-and-round",
+        kind="repeated-data",
+        signal="loss",
+        severity="info" if always else "warning",
+        row=int(rows[-1]),
+        onset_row=onset,
+        value=float(period),
+        expected=0.0,
+        score=9.0,
+        closed=True,
+        text=(
+            f"the losses repeat every {period} rows: the same batches come over and over"
+            " (in hindsight)"
+        ),
+    )
+
+
+def _period(loss: Floats) -> int | None:
+    """Return the period with which the differences of losses repeat; None where they do not."""
+    steps = np.diff(loss)
+    num = len(steps)
+    if num < 32:
+        return None
+    bound = 3 * mad_sigma(steps)
+    if bound <= 0:
+        return None
+    clipped = np.clip(steps, -bound, bound)
+    clipped = clipped - clipped.mean()
+    spectrum = np.fft.rfft(clipped, 2 * num)
+    raw = np.fft.irfft(np.abs(spectrum) ** 2)[:num]
+    rho = raw / max(float(raw[0]), 1e-300)
+    most = num // ROUND_PERIODS
+    lags = np.arange(4, most + 1)
+    if not len(lags):
+        return None
+    # Fewer pairs at longer lags, so each has its own bar.
+    pairs = num - lags
+    scaled = rho[lags] * num / pairs
+    bar = np.maximum(ROUND_CORRELATION, ROUND_SIGMA / np.sqrt(pairs))
+    twice = rho[np.minimum(2 * lags, num - 1)] * num / np.maximum(num - 2 * lags, 1)
+    hits = np.flatnonzero((scaled > bar) & (twice > ROUND_CORRELATION))
+    return int(lags[hits[0]]) if len(hits) else None
+
+
+def _sets_in(loss: Floats, period: int) -> int:
+    """Return the position from which the losses repeat with this period."""
+    steps = np.diff(loss)
+    scale = max(mad_sigma(steps[len(steps) // 2 :]), 1e-12)
+    same = np.abs(steps[period:] - steps[:-period]) < scale
+    # From the end backwards, while most steps of a period are those of the one before.
+    at = len(same)
+    while at >= period and same[at - period : at].mean() > 0.6:
+        at -= period
+    return min(at, len(loss) - 1)

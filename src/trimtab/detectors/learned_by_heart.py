@@ -1,0 +1,168 @@
+"""Learned by heart: the training loss comes to nearly nothing and stays there.
+
+A loss in nats that falls to `share` of where it began and below `most` nats belongs to data that
+was fed many times, or to a task that can be solved. Validation tells them apart: where it came
+down too, nothing is reported. The level is the median of the last 16 rows; it must stay for
+`min_rows` rows, and for a `lasting` share of all rows so far.
+
+A rule for losses in nats: a record with a negative loss, or one that does not begin between
+`least_start` and `most_start` nats, is a squared error or a probability, as may be one whose
+trainer logs neither a rate nor a validation loss; they are not judged. Told once.
+See `memorised` for losses that are low only beside the validation loss.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
+
+__all__ = ["LearnedByHeartDetector", "LearnedByHeartState"]
+
+Floats = NDArray[np.float64]
+
+_LEVEL_ROWS = 16
+_FIRST_ROWS = 11
+
+
+@dataclass(frozen=True)
+class LearnedByHeartState:
+    """Where the loss began, its last rows, since when it is low, and what validation did."""
+
+    first: tuple[float, ...] = ()
+    recent: tuple[float, ...] = ()
+    num_rows: int = 0
+    low_rows: int = 0
+    low_row: int = 0
+    low_step: float = 0.0
+    first_val: float = math.nan
+    last_val: float = math.nan
+    rated: bool = False
+    """A learning rate was logged."""
+    done: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedByHeartDetector:
+    """See the module."""
+
+    name: str = "by-heart"
+    signals: tuple[str, ...] = ("loss", "val_loss", "lr")
+    share: float = 0.02
+    most: float = 0.03
+    """Nats; text that was never seen costs a hundred times as much. Ours."""
+    least_start: float = 1.0
+    most_start: float = 14.0
+    """ln of a million; no vocabulary is larger."""
+    min_rows: int = 24
+    lasting: float = 0.1
+    solved: float = 0.1
+    """Share of its first value below which validation says that the task is solved. Ours."""
+
+    def start(self) -> LearnedByHeartState:
+        """Return the state before any row."""
+        return LearnedByHeartState()
+
+    def update(
+        self, state: LearnedByHeartState, row: Row
+    ) -> tuple[LearnedByHeartState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave what they concern as it is."""
+        if state.done:
+            return state, ()
+        loss, val, rate = row.values.tolist()
+        s = state
+        if not s.rated and row.present[2] and math.isfinite(rate):
+            s = replace(s, rated=True)
+        if row.present[1] and math.isfinite(val):
+            s = replace(s, last_val=val, first_val=val if math.isnan(s.first_val) else s.first_val)
+        if not row.present[0] or not math.isfinite(loss):
+            return s, ()
+        if loss < 0:
+            return replace(s, done=True), ()
+        if len(s.first) < _FIRST_ROWS:
+            s = replace(s, first=(*s.first, loss))
+        s = replace(s, recent=(*s.recent[1 - _LEVEL_ROWS :], loss), num_rows=s.num_rows + 1)
+        start = max(s.first)
+        in_nats = self.least_start <= start <= self.most_start
+        if not in_nats and len(s.first) == _FIRST_ROWS:
+            return replace(s, done=True), ()
+        # The row itself first: the median costs a sort.
+        bar = min(self.share * start, self.most)
+        low = min(s.recent) < bar and len(s.recent) == _LEVEL_ROWS
+        if not low or median(np.array(s.recent)) >= bar:
+            return replace(s, low_rows=0) if s.low_rows else s, ()
+        if not s.low_rows:
+            s = replace(s, low_row=row.index, low_step=row.step)
+        s = replace(s, low_rows=s.low_rows + 1)
+        # A loss of exactly 0 is no loss: a sentinel, or NaN that the trainer hides.
+        if max(s.recent) == 0 or s.low_rows < max(self.min_rows, self.lasting * s.num_rows):
+            return s, ()
+        if s.last_val < self.solved * s.first_val or not (s.rated or not math.isnan(s.last_val)):
+            return s, ()
+        return replace(s, done=True), (self._finding(s, row),)
+
+    def update_rows(
+        self, state: LearnedByHeartState, rows: Rows
+    ) -> tuple[LearnedByHeartState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; stretches above the bar are passed."""
+        if state.done:
+            return state, ()
+        found: list[Finding] = []
+        losses = rows.values[:, 0]
+        usable = np.flatnonzero(np.isfinite(losses))
+        # Below it alone a row can be part of a low level; a negative one ends the rule.
+        telling = usable[losses[usable] < self.most]
+        at, s = 0, state
+        while at < len(rows) and not s.done:
+            later = int(np.searchsorted(telling, at))
+            stop = int(telling[later]) if later < len(telling) else len(rows)
+            begun = len(s.first) == _FIRST_ROWS and len(s.recent) == _LEVEL_ROWS
+            if begun and not s.low_rows and min(s.recent) >= self.most and stop > at:
+                s = _passed(s, rows.values[at:stop])
+                at = stop
+                continue
+            stop = min(at + _LEVEL_ROWS, len(rows))
+            part = slice(at, stop)
+            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
+            s, told = step_through(self, s, some)
+            found += told
+            at = stop
+        return s, tuple(found)
+
+    def _finding(self, s: LearnedByHeartState, row: Row) -> Finding:
+        level, start = median(np.array(s.recent)), max(s.first)
+        checked = "no validation is logged"
+        if not math.isnan(s.last_val):
+            checked = f"validation is at {s.last_val:.3g}"
+        return Finding(
+            detector=self.name,
+            kind="memorised",
+            signal="loss",
+            severity="warning",
+            row=row.index,
+            step=row.step,
+            onset_row=s.low_row,
+            onset=s.low_step,
+            peak_row=row.index,
+            peak=row.step,
+            value=level,
+            expected=start,
+            score=min(99.0, self.share * start / max(level, 1e-9) * 6),
+            direction="down",
+            closed=True,
+            text=f"training loss {level:.3g} for {s.low_rows} rows, {start:.3g} at first; {checked}",
+        )
+
+
+def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
+    """Return the state after rows whose losses are all above the bar."""
+    finite, checks, rates = (column[np.isfinite(column)] for column in values.T)
+    if len(rates) and not s.rated:
+        s = replace(s, rated=True)
+    if len(checks):
+        first = float(checks[0]) if math.isnan(s.first_val) else s.first_val
+        s = replace(s, first_val=first, last_val=float(checks[-1]))
+    recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]
+    return replace(s, recent=recent, num_rows=s.num_rows + len(finite))

@@ -1,0 +1,420 @@
+"""Shapes of the loss in hindsight: a stall at the end, a fall without a reason, a flat window.
+
+The rows are folded into 60 blocks. Curves c + A row^-a, from a line to a steep bend, are fitted to
+the blocks before a place (least squares with Huber's weights), and those that fit as well as the
+best are carried on. What comes is held against what the most cautious of them promises; the error
+has the noise of the blocks (`dependent_blocks_sigma`) and that of the fit.
+
+* **stall**: at least `STALL_SHARE` of the fall that every such curve promises did not come, by
+  `STALL_SIGMA` of its error, over the last 8 to 60 % of the rows, at a learning rate above a tenth
+  of its peak;
+* **too low**: the loss falls by `LOW_SHARE` of its level within few rows (`DropDetector` needs 192
+  rows before it) or over up to a third of the run, beyond what the curve before it promises, while
+  neither the rate was cut nor a validation loss fell along.
+
+A **flat window** is found on the rows: 4 to 200 of them stand at one height over the level of the
+rows around, with an edge on both sides that takes a row or two. Data of another kind looks so; a
+spike of the optimizer rises and decays.
+
+All need 60 rows. Blind to a shape in a loss that is already flat.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import (
+    MAD_TO_SIGMA,
+    dependent_blocks_sigma,
+    difference_sigma,
+    mad_sigma,
+    median,
+)
+
+__all__ = ["flat_window_findings", "late_stall_findings", "too_low_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+MIN_ROWS = 60
+NUM_BLOCKS = 60
+STALL_SHARE = 0.7
+"""Of the promised fall that must be missing. Ours."""
+STALL_SIGMA = 7.0
+STALL_ROWS_SIGMA = 2.0
+"""Least promised fall, in the noise of single rows: less of a fall nobody would miss. Ours."""
+STALL_SPANS = (0.08, 0.6)
+LR_SHARE = 0.1
+_POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
+LOW_SHARE = 0.12
+"""Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
+SLOW_LOW_SHARE = 0.18
+"""The same for a fall over more than two blocks: healthy runs have bends. Ours."""
+LOW_SIGMA = 10.0
+LOW_FIRST = 1 / 3
+"""Of the rows; before it a run still finds its way down. Ours."""
+LOW_CONTRAST = 0.4
+"""Largest part of the fall that the curve before may itself have fallen over as many blocks."""
+LOW_SPAN = 0.35
+WINDOW_ROWS = (5, 64)
+WINDOW_SIGMA = 6.0
+EDGE_SHARE = 0.6
+"""Of the height that the first row, and the row after the last, must take."""
+
+
+@dataclass(frozen=True)
+class _Curve:
+    """The loss of an attempt in blocks."""
+
+    rows: Rows
+    """First row of each block, and one more."""
+    x: Floats
+    """ln(row + 1) at the middle of each block."""
+    y: Floats
+
+
+def _curve(record: RunRecord, rows: Rows) -> _Curve:
+    loss = record.columns["loss"].values[rows]
+    num = min(NUM_BLOCKS, len(rows))
+    edges = np.linspace(0, len(rows), num + 1).astype(np.intp)
+    y = np.array([median(loss[a:b]) for a, b in itertools.pairwise(edges)])
+    x = np.log((edges[:-1] + edges[1:]) / 2 + 1)
+    return _Curve(rows[np.minimum(edges, len(rows) - 1)], x, y)
+
+
+def _attempts(record: RunRecord) -> list[Rows]:
+    if "loss" not in record.columns:
+        return []
+    spans = [record.rows_of(i) for i in range(len(record.attempts))]
+    found = [record.columns["loss"].finite_rows(span) for span in spans]
+    return [rows for rows in found if len(rows) >= MIN_ROWS]
+
+
+def late_stall_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt whose loss stands still from somewhere to its end."""
+    found = (_late_stall(record, rows) for rows in _attempts(record))
+    return tuple(f for f in found if f is not None)
+
+
+def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
+    c = _curve(record, rows)
+    num = len(c.y)
+    best: tuple[float, int, float] | None = None
+    for k in range(int(num * (1 - STALL_SPANS[1])), int(num * (1 - STALL_SPANS[0]))):
+        judged = _missing_fall(c, k)
+        if judged is not None and (best is None or judged[0] > best[0]):
+            best = judged[0], k, judged[1]
+    if best is None:
+        return None
+    score, k, promised = best
+    loss = record.columns["loss"].values[rows]
+    if promised < STALL_ROWS_SIGMA * difference_sigma(np.diff(loss)):
+        return None
+    onset, last = int(c.rows[k]), int(rows[-1])
+    if not _rate_is_up(record, rows, onset):
+        return None
+    level = median(c.y[k:])
+    return finding_at(
+        record,
+        detector="late-stall",
+        kind="plateau",
+        signal="loss",
+        severity="warning",
+        row=last,
+        onset_row=onset,
+        value=level,
+        expected=level - promised,
+        score=min(99.0, score),
+        closed=False,
+        text=(
+            f"loss {level:.4g} over the last {last - onset + 1} rows, where the rows before"
+            f" promised a fall by {promised:.3g} (in hindsight)"
+        ),
+    )
+
+
+def _missing_fall(c: _Curve, k: int) -> tuple[float, float] | None:
+    """Return (score, promised fall) where the blocks from k on stand still; else None."""
+    tail = c.y[k:]
+    slope = float(np.polyfit(np.arange(len(tail)), tail, 1)[0]) * len(tail)
+    # The cheap test first: what falls as far as the blocks before it does not stand.
+    fits = None if -slope > 0.5 * float(np.ptp(c.y[k // 3 : k])) else _fit(c, slice(k // 3, k))
+    if fits is None or len(tail) < 4:
+        return None
+    worst: tuple[float, float] | None = None
+    for promise, error in fits.promises(k, len(c.y)):
+        promised = float(promise[0] - promise[-1])
+        # What rises is another trouble.
+        if promised <= 0 or not -0.5 * promised < -slope <= (1 - STALL_SHARE) * promised:
+            return None
+        judged = median(tail - promise) / error, promised
+        worst = judged if worst is None else min(worst, judged)
+    return worst if worst is not None and worst[0] >= STALL_SIGMA else None
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """Curves that fit some blocks: [n_fits, n_blocks] levels, carried on over the whole attempt."""
+
+    levels: Floats
+    noise: Floats
+    """Of one block, [n_fits]."""
+    lever: Floats
+    """Squared distance of each block from the middle of the fit, in its own unit: [n_fits, n]."""
+    num: int
+
+    def promises(self, first: int, stop: int) -> list[tuple[Floats, float]]:
+        """Return (levels, error of their middle) for blocks [first, stop), by fit."""
+        own = 1 / self.num + self.lever[:, (first + stop) // 2] + 1.57 / (stop - first)
+        errors = self.noise * np.sqrt(own)
+        return list(zip(self.levels[:, first:stop], errors.tolist(), strict=True))
+
+
+def _fit(c: _Curve, before: slice) -> _Fits | None:
+    """Return the curves that fit some blocks nearly as well as the best; None of fewer than 8.
+
+    Curves c + A row^-a are fitted for a from -1, a line, to 1.5, a steep bend. The blocks cannot
+    tell apart what fits as well as the best.
+    """
+    y = c.y[before]
+    if len(y) < 8:
+        return None
+    shapes = _shapes(c)
+    s = shapes[:, before]
+    weights = np.ones_like(s)
+    for _ in range(3):
+        total = weights.sum(axis=1, keepdims=True)
+        mean_s = (weights * s).sum(axis=1, keepdims=True) / total
+        mean_y = (weights * y).sum(axis=1, keepdims=True) / total
+        centered = s - mean_s
+        spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
+        slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
+        rest = y - mean_y - slope * centered
+        scale = 1.5 * MAD_TO_SIGMA * np.median(np.abs(rest), axis=1, keepdims=True)
+        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(np.abs(rest), 1e-300))
+    errors = np.sqrt((weights * rest**2).sum(axis=1) / weights.sum(axis=1))
+    # By the likelihood of normal noise: 2 ln L falls by less than 4 for what cannot be excluded.
+    chosen = np.flatnonzero(errors <= max(float(errors.min()), 1e-12) * math.exp(2 / len(y)))
+    noise = np.array([max(dependent_blocks_sigma(rest[k]), 1e-12) for k in chosen.tolist()])
+    all_centered = shapes[chosen] - mean_s[chosen]
+    levels = mean_y[chosen] + slope[chosen] * all_centered
+    return _Fits(levels, noise, all_centered**2 / spread[chosen], len(y))
+
+
+def _shapes(c: _Curve) -> Floats:
+    """Return the shapes of all powers over the blocks: [n_powers, n_blocks]."""
+    rows = [-c.x if power == 0 else np.sign(power) * np.exp(-power * c.x) for power in _POWERS]
+    return np.stack(rows)
+
+
+def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
+    """Whether the rate is known, was near its peak at the onset, and is above a tenth of it after.
+
+    Under a rate that still warms up, a loss has no past to go by.
+    """
+    lr = record.columns.get("lr")
+    if lr is None:
+        return False
+    values = lr.values[rows]
+    before = values[(rows <= onset) & np.isfinite(values)]
+    after = values[(rows > onset) & np.isfinite(values)]
+    if not len(before) or not len(after) or before.max() <= 0:
+        return False
+    return float(after.min()) > LR_SHARE * float(before.max()) >= LR_SHARE * 0.8 * after.max()
+
+
+def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt whose loss falls by an eighth without a reason."""
+    found = (_too_low(record, rows) for rows in _attempts(record))
+    return tuple(f for f in found if f is not None)
+
+
+def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
+    c = _curve(record, rows)
+    # A ratio of levels says nothing where a loss may be negative.
+    if float(c.y.min()) <= 0:
+        return None
+    num = len(c.y)
+    best: tuple[float, int, int, float] | None = None
+    for k in range(int(num * LOW_FIRST), num - 4):
+        fits: _Fits | None = None
+        level = median(c.y[k - 4 : k])
+        for width in (1, 2, max(3, num // 10), int(num * LOW_SPAN) // 2, int(num * LOW_SPAN)):
+            end = k + width
+            if end + 3 > num:
+                break
+            # The cheap test first: the curve carried on lies below the level.
+            if median(c.y[end : end + 3]) > (1 - LOW_SHARE) * level:
+                continue
+            fits = fits or _fit(c, slice(max(k // 3, k - 24), k))
+            share = LOW_SHARE if width <= 2 else SLOW_LOW_SHARE
+            judged = None if fits is None else _unexplained_fall(c, fits, (k, end), share)
+            if judged is not None and (best is None or judged[0] > best[0]):
+                best = judged[0], k, end, judged[1]
+    if best is None:
+        return None
+    score, k, end, fall = best
+    first, stop = int(c.rows[k]), int(c.rows[end])
+    if _rate_was_cut(record, rows, first, stop) or _validation_fell(record, rows, first, stop):
+        return None
+    onset = _edge(record, rows, first, stop, median(c.y[k - 4 : k]), median(c.y[end : end + 3]))
+    low = median(c.y[end:])
+    return finding_at(
+        record,
+        detector="too-low",
+        kind="too-good",
+        signal="loss",
+        severity="warning",
+        row=stop,
+        onset_row=onset,
+        peak_row=stop,
+        value=low,
+        expected=low + fall,
+        score=min(99.0, score),
+        direction="down",
+        closed=True,
+        text=(
+            f"loss {fall / (low + fall):.0%} below what the rows before promise within"
+            f" {stop - onset + 1} rows, at the same rate (in hindsight)"
+        ),
+    )
+
+
+def _unexplained_fall(
+    c: _Curve, fits: _Fits, place: tuple[int, int], share: float
+) -> tuple[float, float] | None:
+    """Return (score, fall) of the blocks after a place below the curve carried on; else None."""
+    first, end = place
+    own = float(c.y[max(0, 2 * first - end - 2)] - c.y[first - 1])
+    worst: tuple[float, float] | None = None
+    for promise, error in fits.promises(end, len(c.y)):
+        level = float(promise[:3].mean())
+        fall = median(promise[:3] - c.y[end : end + 3])
+        # It must stay low to the end of the rows, or the run has left it again.
+        stays = median(promise - c.y[end:]) >= 0.5 * fall
+        if fall < share * level or own > LOW_CONTRAST * fall or not stays:
+            return None
+        judged = fall / error, fall
+        worst = judged if worst is None else min(worst, judged)
+    return worst if worst is not None and worst[0] >= LOW_SIGMA else None
+
+
+def _edge(record: RunRecord, rows: Rows, first: int, stop: int, high: float, low: float) -> int:
+    """Return the row from which the loss is nearer to the low level, or has left the high one."""
+    loss = record.columns["loss"].values
+    width = max(1, (stop - first) // 4)
+    around = rows[(rows >= first - width) & (rows <= stop)]
+    half = high - 0.25 * (high - low)
+    below = np.flatnonzero(loss[around] < half)
+    return int(around[below[0]]) if len(below) else first
+
+
+def _rate_was_cut(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
+    """Whether the rate fell by more than a third around the fall: a schedule brings a loss down."""
+    lr = record.columns.get("lr")
+    if lr is None:
+        return False
+    reach = max(8, (stop - first) // 2)
+    near = rows[(rows >= first - reach) & (rows <= stop)]
+    values = lr.values[near]
+    values = values[np.isfinite(values) & (values > 0)]
+    steps = np.diff(np.log(values)) if len(values) > 1 else np.zeros(0)
+    # In one step, or over the whole: a decay to its end.
+    return bool(len(steps)) and (
+        float(steps.min()) < math.log(2 / 3) or float(values[-1]) < 0.35 * float(values[0])
+    )
+
+
+def _validation_fell(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
+    val = record.columns.get("val_loss")
+    if val is None:
+        return False
+    span = slice(int(rows[0]), int(rows[-1]) + 1)
+    checks = val.finite_rows(span)
+    before, after = checks[checks < first][-3:], checks[checks > stop][:3]
+    if not len(before) or not len(after):
+        return False
+    old, new = median(val.values[before]), median(val.values[after])
+    return new < old - 0.5 * LOW_SHARE * abs(old)
+
+
+def flat_window_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the windows of rows that stand at one height between two sharp edges."""
+    found: list[Finding] = []
+    for rows in _attempts(record):
+        found += _flat_windows(record, rows)
+    return tuple(found)
+
+
+def _flat_windows(record: RunRecord, rows: Rows) -> list[Finding]:
+    loss = record.columns["loss"].values[rows]
+    steps = np.diff(loss)
+    noise = max(difference_sigma(steps), 1e-12)
+    ups = np.flatnonzero(steps > WINDOW_SIGMA * noise)
+    downs = np.flatnonzero(steps < -WINDOW_SIGMA * noise)
+    found: list[Finding] = []
+    at = 0
+    # Logs with an edge at every other row have no windows; the search stays linear.
+    for up in ups[:256].tolist():
+        if up < at:
+            continue
+        near = downs[(downs >= up + WINDOW_ROWS[0]) & (downs <= up + WINDOW_ROWS[1])]
+        for down in near[:4].tolist():
+            inside = loss[up + 1 : down + 1]
+            side = max(8, min(len(inside), 32))
+            left, right = loss[max(0, up + 1 - side) : up + 1], loss[down + 1 : down + 1 + side]
+            if len(left) < 6 or len(right) < 6:
+                continue
+            level = max(median(left), median(right))
+            height = median(inside) - level
+            # Rows that follow one another, or have heavy tails, wander further than they step.
+            rough = max(noise, mad_sigma(left), mad_sigma(right))
+            if height < WINDOW_SIGMA * rough or not _is_flat_top(
+                inside, left, right, height, noise
+            ):
+                continue
+            found.append(
+                finding_at(
+                    record,
+                    detector="flat-window",
+                    kind="spike",
+                    signal="loss",
+                    severity="warning",
+                    row=int(rows[min(down + 6, len(rows) - 1)]),
+                    onset_row=int(rows[up + 1]),
+                    peak_row=int(rows[up + 1 + int(np.argmax(inside))]),
+                    end_row=int(rows[down]),
+                    value=median(inside),
+                    expected=level,
+                    score=min(99.0, height / noise),
+                    closed=True,
+                    text=(
+                        f"loss {level:.4g} → {median(inside):.4g} for {len(inside)} rows between"
+                        " two sharp edges (in hindsight)"
+                    ),
+                )
+            )
+            at = down + 1
+            break
+    return found
+
+
+def _is_flat_top(inside: Floats, left: Floats, right: Floats, height: float, noise: float) -> bool:
+    """Whether a window has one height, and the rows on both sides are on one level below it."""
+    third = max(1, len(inside) // 3)
+    ends = abs(median(inside[:third]) - median(inside[-third:]))
+    spread = mad_sigma(inside)
+    sides = abs(median(left) - median(right))
+    edges = min(median(inside) - left[-1], median(inside) - right[0])
+    return (
+        ends < 0.25 * height
+        and spread < max(2 * noise, 0.2 * height)
+        and sides < 0.25 * height
+        and float(edges) > EDGE_SHARE * height
+    )

@@ -1,0 +1,239 @@
+"""A run that never learns: from its first row on the loss stays where it began.
+
+A flat loss alone is no fault: a trained model that goes on looks the same. It is one beside a sign
+of why nothing is learned, of which there are three:
+
+* the level is ln k, the loss of a guess among k classes: k of two, of a usual number of classes, or
+  of a usual vocabulary; a loss above 9 nats is that of a guess whatever k is;
+* every gradient norm is exactly 0;
+* every learning rate is exactly 0.
+
+The losses are folded into at most 32 blocks, which grow with the log, so the memory is bounded.
+Flat means that the last quarter of the blocks lies within noise, and within 3 %, of the first. It
+is judged from `min_rows` rows on, and not while the rate still rises to new highs, up to
+`late_rows`; told once, and again if the loss falls after all. ln k is a rule for losses that have a
+natural zero, so a record with a negative loss is not judged by it.
+
+Blind to a run that learns a little and stops: see `plateau`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Row, Rows, step_through
+from trimtab.signals.robust import difference_sigma, median
+
+__all__ = ["NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
+
+_MOST_BLOCKS = 32
+_FIRST_BLOCK = 3
+_CLASSES = (2, 3, 4, 10, 26, 27, 50, 64, 80, 97, 100, 101, 112, 113, 114, 200, 256, 257, 258, 365, 512,
+            1000, 1001, 1024, 2048, 4096, 8192)  # fmt: skip
+"""Usual numbers of classes: pairs, digits, letters, bytes, image sets, primes of modular arithmetic.
+Few among the small ones, where every level would be near one."""
+_SURELY_A_GUESS = 9.0
+"""Above ln 8,103 there are only vocabularies, and no trained model is that bad."""
+_LARGEST = 14.0
+"""ln of a million: no vocabulary is larger, and what is above is no loss in nats."""
+_CHANCE_SHARE = 0.004
+"""How near ln k the level must lie, and how well it must be known."""
+_FLAT_SHARE = 0.03
+_FLAT_SIGMA = 3.0
+_LEARNT_SHARE = 0.05
+
+
+def classes_guessed(level: float, error: float) -> int | None:
+    """Return the number of classes k whose guess has this loss, ln k; None where there is none.
+
+    Args:
+        level: Loss, nats.
+        error: Its standard error; a level that is known worse than to 0.4 % is near nothing.
+
+    Example:
+        >>> classes_guessed(0.6931, 0.001), classes_guessed(2.5, 0.001)
+        (2, None)
+    """
+    if _SURELY_A_GUESS <= level <= _LARGEST:
+        return round(math.exp(level))
+    reach = _CHANCE_SHARE * level
+    near = [k for k in _CLASSES if abs(math.log(k) - level) <= reach and error <= reach]
+    return min(near, key=lambda k: abs(math.log(k) - level)) if near else None
+
+
+@dataclass(frozen=True)
+class NeverLearnsState:
+    """The losses so far in blocks, and what was seen of norm and rate."""
+
+    blocks: NDArray[np.float64]
+    """float64 [< 32], means or medians of `size` rows each."""
+    size: int = _FIRST_BLOCK
+    waiting: tuple[float, ...] = ()
+    num_rows: int = 0
+    """Finite losses."""
+    first_row: int = -1
+    first_step: float = 0.0
+    negative: bool = False
+    moved: bool = False
+    """A gradient norm above 0 was seen."""
+    num_norms: int = 0
+    rate: float = 0.0
+    """Highest learning rate."""
+    num_rates: int = 0
+    rate_rows: int = 0
+    """Rates since the last new high."""
+    told: int = 0
+    """0: nothing; 1: told; 2: over, or too late to say."""
+    level: float = 0.0
+    why: str = ""
+    told_row: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverLearnsDetector:
+    """See the module."""
+
+    name: str = "never-learns"
+    signals: tuple[str, ...] = ("loss", "grad_norm", "lr")
+    min_rows: int = 48
+    late_rows: int = 300
+    """Rows from which a rate that still rises is no excuse. Ours."""
+    last_rows: int = 4096
+    """A loss that moved before is no longer watched from here on. Ours."""
+
+    def start(self) -> NeverLearnsState:
+        """Return the state before any row."""
+        return NeverLearnsState(np.zeros(0))
+
+    def update_rows(
+        self, state: NeverLearnsState, rows: Rows
+    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does; once it is settled, rows cost nothing."""
+        found: list[Finding] = []
+        at = 0
+        while at < len(rows) and state.told < 2:
+            part = slice(at, at + 512)
+            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
+            state, told = step_through(self, state, some)
+            found += told
+            at += 512
+        return state, tuple(found)
+
+    def update(
+        self, state: NeverLearnsState, row: Row
+    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave what they concern as it is."""
+        if state.told == 2:
+            return state, ()
+        loss, norm, rate = row.values.tolist()
+        s = state
+        if row.present[1] and math.isfinite(norm):
+            s = replace(s, num_norms=s.num_norms + 1, moved=s.moved or norm != 0)
+        if row.present[2] and math.isfinite(rate):
+            # A new high by less than a per cent is the flat top of a schedule.
+            higher = rate > 1.01 * s.rate
+            s = replace(
+                s,
+                rate=max(s.rate, rate),
+                num_rates=s.num_rates + 1,
+                rate_rows=0 if higher else s.rate_rows + 1,
+            )
+        if not row.present[0] or not math.isfinite(loss):
+            return s, ()
+        s = replace(
+            s, num_rows=s.num_rows + 1, waiting=(*s.waiting, loss), negative=s.negative or loss < 0
+        )
+        if s.first_row < 0:
+            s = replace(s, first_row=row.index, first_step=row.step)
+        if len(s.waiting) < s.size:
+            return s, ()
+        blocks = np.append(s.blocks, median(np.array(s.waiting)))
+        s = replace(s, blocks=blocks, waiting=())
+        if len(blocks) == _MOST_BLOCKS:
+            s = replace(s, blocks=blocks.reshape(-1, 2).mean(axis=1), size=2 * s.size)
+        if s.told:
+            return self._follow(s, row)
+        if s.num_rows < self.min_rows:
+            return s, ()
+        if s.num_rows > self.last_rows:
+            return replace(s, told=2), ()
+        return self._judge(s, row)
+
+    def _judge(self, s: NeverLearnsState, row: Row) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+        flat, fell, level, error = _flatness(s.blocks)
+        if fell:
+            return replace(s, told=2), ()
+        if not flat:
+            return s, ()
+        why = self._why(s, level, error)
+        if not why:
+            return s, ()
+        s = replace(s, told=1, level=level, why=why, told_row=row.index)
+        return s, (self._finding(s, row, over=False),)
+
+    def _why(self, s: NeverLearnsState, level: float, error: float) -> str:
+        if s.num_norms >= self.min_rows // 2 and not s.moved:
+            return "gradient"
+        if s.num_rates >= self.min_rows // 2 and s.rate == 0:
+            return "rate"
+        rises = s.num_rates > 0 and s.rate_rows < 8 and s.num_rows < self.late_rows
+        if s.negative or rises or classes_guessed(level, error) is None:
+            return ""
+        return "chance"
+
+    def _follow(
+        self, s: NeverLearnsState, row: Row
+    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+        """Tell once more when the loss falls after all."""
+        if s.level - median(s.blocks[-2:]) < _LEARNT_SHARE * abs(s.level):
+            return s, ()
+        return replace(s, told=2), (self._finding(s, row, over=True),)
+
+    def _finding(self, s: NeverLearnsState, row: Row, *, over: bool) -> Finding:
+        because = {
+            "gradient": "every gradient norm is 0",
+            "rate": "every learning rate is 0",
+            "chance": f"as a guess among {classes_guessed(s.level, 0.0)} classes has it",
+        }[s.why]
+        return Finding(
+            detector=f"{self.name}-{s.why}",
+            kind="never-learns",
+            signal="loss",
+            severity="warning",
+            row=row.index,
+            step=row.step,
+            onset_row=s.first_row,
+            onset=s.first_step,
+            peak_row=s.first_row,
+            peak=s.first_step,
+            end_row=row.index if over else None,
+            end=row.step if over else None,
+            value=s.level,
+            expected=s.level,
+            score=min(99.0, 6.0 * s.num_rows / self.min_rows),
+            closed=True,
+            text=(
+                f"loss {s.level:.4g} since the first row, {because}"
+                + (f"; it falls from {row.step:g} on" if over else "")
+            ),
+        )
+
+
+def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, bool, float, float]:
+    """Return whether blocks are flat, whether they have fallen, their level, its standard error."""
+    level = median(blocks)
+    quarter = max(len(blocks) // 4, 1)
+    noise = difference_sigma(np.diff(blocks))
+    error = noise / math.sqrt(len(blocks))
+    last = median(blocks[-quarter:])
+    moved = abs(median(blocks[:quarter]) - last)
+    # Medians of a quarter have 1.25 times the error of a mean.
+    within = _FLAT_SIGMA * 1.25 * noise * math.sqrt(2 / quarter)
+    most = _FLAT_SHARE * abs(level)
+    # The first block by itself: a steep fall is over before a quarter of the rows is.
+    fall = float(blocks[0]) - last
+    fell = fall > max(_FLAT_SIGMA * 1.5 * noise, _FLAT_SHARE / 2 * abs(level))
+    flat = not fell and moved <= min(max(within, 1e-3 * abs(level)), most)
+    return flat, fell, level, error

@@ -1,0 +1,171 @@
+"""Overfitting: the validation loss has turned and rises, while the training loss falls on.
+
+Each validation is compared with the lowest before it. With d[k] the second differences of the last
+validations and sigma = 1.4826 median |d| / sqrt(6):
+
+    rise = lowest of the last `confirm` validations - lowest before them
+
+is a finding if it exceeds `threshold` sigma, `share` of the fall from the first validation to the
+lowest, and `share` of what the training loss fell since then, and if the training loss (median of
+its last rows) is not above where it was at the lowest validation. Differences only, so adding a
+constant to the losses, or scaling them, changes nothing.
+
+It dates from the validation after the lowest, and is reported once; again when validation comes to
+a new low. Blind to a set of which the loss is logged fewer than `min_validations` times.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Row, Rows
+from trimtab.signals.robust import difference_sigma, median
+
+__all__ = ["OverfittingDetector", "OverfittingState"]
+
+_PAST = 24
+_TRAIN_ROWS = 16
+
+
+@dataclass(frozen=True)
+class OverfittingState:
+    """Recent losses, the lowest validation, and what followed it."""
+
+    train: tuple[float, ...] = ()
+    """Last finite training losses, at most 16."""
+    past: tuple[float, ...] = ()
+    """Last validations, at most 24."""
+    num_checks: int = 0
+    first: float = 0.0
+    lowest: float = math.inf
+    train_then: float = math.nan
+    """Level of the training loss at the lowest validation."""
+    onset_row: int = -1
+    """The validation after the lowest."""
+    onset: float = 0.0
+    told: bool = False
+    worst: float = -math.inf
+    worst_row: int = 0
+    worst_step: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverfittingDetector:
+    """See the module."""
+
+    name: str = "overfitting"
+    signals: tuple[str, ...] = ("val_loss", "loss")
+    threshold: float = 5.0
+    share: float = 0.05
+    """Of the fall of validation, and of that of training since. Ours."""
+    confirm: int = 3
+    min_validations: int = 6
+
+    def start(self) -> OverfittingState:
+        """Return the state before any row."""
+        return OverfittingState()
+
+    def update(
+        self, state: OverfittingState, row: Row
+    ) -> tuple[OverfittingState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave what they concern as it is."""
+        val, loss = row.values.tolist()
+        s = state
+        if row.present[1] and math.isfinite(loss):
+            s = replace(s, train=(*s.train[1 - _TRAIN_ROWS :], loss))
+        if not row.present[0] or not math.isfinite(val):
+            return s, ()
+        return self._check(s, val, row.index, row.step)
+
+    def update_rows(
+        self, state: OverfittingState, rows: Rows
+    ) -> tuple[OverfittingState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; only validations need work."""
+        losses = rows.values[:, 1]
+        usable = np.flatnonzero(np.isfinite(losses))
+        findings: list[Finding] = []
+        s, at = state, 0
+        for k in (*np.flatnonzero(np.isfinite(rows.values[:, 0])).tolist(), len(rows)):
+            stop = int(np.searchsorted(usable, k, "right"))
+            if stop > at:
+                new = losses[usable[max(at, stop - _TRAIN_ROWS) : stop]].tolist()
+                s = replace(s, train=(*s.train, *new)[-_TRAIN_ROWS:])
+                at = stop
+            if k < len(rows):
+                s, found = self._check(
+                    s, float(rows.values[k, 0]), int(rows.index[k]), float(rows.step[k])
+                )
+                findings += found
+        return s, tuple(findings)
+
+    def _check(
+        self, s: OverfittingState, val: float, row: int, step: float
+    ) -> tuple[OverfittingState, tuple[Finding, ...]]:
+        past = (*s.past[1 - _PAST :], val)
+        s = replace(s, past=past, num_checks=s.num_checks + 1)
+        if s.num_checks == 1:
+            s = replace(s, first=val)
+        if val < s.lowest:
+            over = (self._finding(s, row, step, over=True),) if s.told else ()
+            level = median(np.array(s.train)) if s.train else math.nan
+            low = replace(
+                s, lowest=val, train_then=level, onset_row=-1, told=False, worst=-math.inf
+            )
+            return low, over
+        if s.onset_row < 0:
+            s = replace(s, onset_row=row, onset=step)
+        if val > s.worst:
+            s = replace(s, worst=val, worst_row=row, worst_step=step)
+        if s.told or s.num_checks < self.min_validations or not self._rises(s):
+            return s, ()
+        s = replace(s, told=True)
+        return s, (self._finding(s, row, step, over=False),)
+
+    def _rises(self, s: OverfittingState) -> bool:
+        # Without training losses it may be the whole run that goes wrong.
+        if len(s.train) < 4 or math.isnan(s.train_then):
+            return False
+        values = np.array(s.past)
+        rise = float(values[-self.confirm :].min()) - s.lowest
+        if rise <= 0:
+            return False
+        noise = _noise(s)
+        fell = s.train_then - median(np.array(s.train))
+        spread = difference_sigma(np.diff(np.array(s.train))) / 2
+        if fell < -spread:
+            return False
+        needed = self.share * max(s.first - s.lowest, fell, 0.0)
+        return rise > max(self.threshold * noise, needed)
+
+    def _finding(self, s: OverfittingState, row: int, step: float, *, over: bool) -> Finding:
+        return Finding(
+            detector=self.name,
+            kind="overfitting",
+            signal="val_loss",
+            severity="info" if over else "warning",
+            row=row,
+            step=step,
+            onset_row=s.onset_row,
+            onset=s.onset,
+            peak_row=s.worst_row,
+            peak=s.worst_step,
+            end_row=row if over else None,
+            end=step if over else None,
+            value=s.worst,
+            expected=s.lowest,
+            score=min(99.0, (s.worst - s.lowest) / max(_noise(s), 1e-12)),
+            closed=True,
+            text=(
+                f"validation loss {s.lowest:.4g} → {s.worst:.4g} since its lowest while the"
+                " training loss does not rise" + (", then a new low" if over else "")
+            ),
+        )
+
+
+def _noise(s: OverfittingState) -> float:
+    """Return the noise of one validation, as far as the last ones show it."""
+    values = np.array(s.past)
+    if len(values) < 5:
+        return 0.0
+    return difference_sigma(np.diff(values, 2), order=2)

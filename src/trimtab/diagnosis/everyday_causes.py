@@ -1,0 +1,210 @@
+"""Causes of everyday trouble: settings, validation, data fed too often, losses that are undefined.
+
+Most have one plain sign, a detector that speaks of nothing else; without it they are practically
+excluded, and with it they stand above causes that a spike could have.
+"""
+
+from trimtab.diagnosis import evidence as e
+from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.evidence import EvidenceRule
+
+__all__ = ["EVERYDAY"]
+
+# As in `plain_causes`: rare, so that other incidents lose nothing, and lifted by its sign alone.
+_RARE = 0.002
+_SURE = 11.0
+_ABSENT = -8.0
+
+
+def _plain(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
+    """Return the two rules of a cause with one plain sign."""
+    return (
+        EvidenceRule("sign", e.sign(*detectors), _SURE, says),
+        EvidenceRule("no-sign", e.no_sign(*detectors), _ABSENT, "nothing in the log shows it"),
+    )
+
+
+EVERYDAY: tuple[CauseEntry, ...] = (
+    CauseEntry(
+        id="overfitting",
+        title="overfitting: the training set is learned beyond what it says of other data",
+        modes=("F16", "F28"),
+        prior=_RARE,
+        rules=_plain(
+            "overfitting", says="validation has turned and rises while the training loss falls"
+        ),
+        look_alikes=("memorised-data", "repeated-data"),
+        test=(
+            "evaluate the checkpoint of the lowest validation and the last one on a held-out set"
+            " that was never looked at"
+        ),
+        remedies=("roll-back", "weight-decay", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="memorised-data",
+        title="the training data is learned by heart: too many passes over too little data",
+        modes=("F15", "F16", "F28"),
+        prior=_RARE,
+        rules=_plain(
+            "by-heart",
+            "memorised",
+            "staircase",
+            says="the training loss is far below what unseen data of the kind costs",
+        ),
+        look_alikes=("overfitting", "leaked-targets", "repeated-data"),
+        test="count the passes over each sample, and compare the loss on samples never trained on",
+        remedies=("restore-data-order", "roll-back", "weight-decay"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="leaked-targets",
+        title="the loss fell for no reason of learning: targets in the input, or a changed loss",
+        modes=("F16", "F28"),
+        prior=_RARE,
+        rules=(
+            *_plain("too-low", "drop", says="the loss came down within few rows, at the same rate"),
+            EvidenceRule(
+                "repeats", e.of_kind("repeated-data"), -3.0, "losses show data that was fed twice"
+            ),
+            EvidenceRule(
+                "other-kind", e.other_kind("too-good"), -9.0, "the loss did not come down for long"
+            ),
+            EvidenceRule(
+                "by-heart", e.of_kind("memorised"), -9.0, "the training data is learned by heart"
+            ),
+            EvidenceRule("non-finite", e.of_kind("non-finite"), -9.0, "it is NaN, not low"),
+        ),
+        look_alikes=("repeated-data", "memorised-data", "code-or-resume-change"),
+        test="decode a batch from after the fall and compare its targets with its inputs",
+        remedies=("roll-back", "restore-settings"),
+    ),
+    CauseEntry(
+        id="setting-changed",
+        title="a setting was changed: weight decay, batch or a decay rate",
+        modes=("F27", "F29"),
+        prior=_RARE,
+        rules=_plain("setting-change", says="the log shows the setting at another value"),
+        look_alikes=("code-or-resume-change", "learning-rate-jump"),
+        test="compare the settings of the launch, and of a resume, with those of the run before",
+        remedies=("restore-settings", "roll-back"),
+    ),
+    CauseEntry(
+        id="no-warm-up",
+        title="no warm-up: the first updates at the full learning rate",
+        modes=("F04", "F10", "F23"),
+        prior=_RARE,
+        rules=_plain(
+            "rough-start-cold",
+            says="the rate is at its peak from the first row, and the loss climbed at once",
+        ),
+        look_alikes=("learning-rate-too-high", "warm-up-end"),
+        test="start again with a linear warm-up over one per cent of the steps",
+        remedies=("longer-warm-up", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="no-gradient",
+        title="no gradient reaches the weights: frozen parameters, a detached loss, or underflow",
+        modes=("F36",),
+        prior=_RARE,
+        rules=_plain(
+            "never-learns-gradient", says="every gradient norm is 0 and the loss does not fall"
+        ),
+        look_alikes=("rate-at-zero", "not-wired"),
+        test="print the gradient norm of each parameter after one backward pass",
+        remedies=("check-first-batch", "restore-settings"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="rate-at-zero",
+        title="the learning rate is 0: the scheduler is not stepped, or has ended",
+        modes=("F25", "F27"),
+        prior=_RARE,
+        rules=_plain(
+            "never-learns-rate", "rate-ended", says="the logged learning rate is exactly 0"
+        ),
+        look_alikes=("updates-too-small", "no-gradient"),
+        test="print the scheduler's step count and last rate beside the optimizer's",
+        remedies=("restore-lr", "restore-settings"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="chance-from-start",
+        title="the model only guesses: labels, inputs, loss or rate keep it from learning",
+        modes=("F36",),
+        prior=_RARE,
+        rules=_plain(
+            "never-learns-chance", says="from the first row on the loss is that of a guess"
+        ),
+        look_alikes=("no-gradient", "uniform-output", "updates-too-small"),
+        test="train on one batch alone: a model that is wired comes near 0 within 200 steps",
+        remedies=("check-first-batch", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="undefined-loss",
+        title="an undefined loss: no label that counts in a batch, log of 0, division by 0",
+        modes=("F18", "F30"),
+        prior=0.02,
+        rules=(
+            EvidenceRule(
+                "sudden",
+                e.sudden_nonfinite,
+                3.6,
+                "{f.nonfinite_first} not finite although the row before was as usual",
+            ),
+            EvidenceRule(
+                "alone",
+                lambda f: e.yes(f.nonfinite_first == "loss"),
+                0.8,
+                "the loss was the first that was not finite",
+            ),
+            EvidenceRule(
+                "hidden",
+                e.sign("silent-nan"),
+                3.0,
+                "the trainer logs 0 for a loss that is NaN",
+            ),
+            EvidenceRule(
+                "healed",
+                lambda f: e.yes("non-finite" in f.kinds and f.rows_after is not None),
+                0.8,
+                "finite losses came after it, so the weights are finite: one batch is to blame",
+            ),
+            EvidenceRule(
+                "scaled",
+                lambda f: e.yes(f.has_loss_scale),
+                -1.0,
+                "the run has a loss scale, so a range is likelier",
+            ),
+            EvidenceRule("norm-led", e.norm_led, -2.0, "the gradient norm had risen before"),
+            EvidenceRule("never-finite", e.never_finite, -3.0, "no loss was ever finite"),
+            EvidenceRule("jump", e.jumped, -2.0, "the learning rate in force jumped before"),
+            EvidenceRule("control-held", e.control_held, -4.0, "an unchanged replay went well"),
+            EvidenceRule(
+                "control-failed", e.control_failed, 1.5, "an unchanged replay failed again"
+            ),
+            EvidenceRule(
+                "another-kind", e.other_kind("non-finite"), -8.0, "all that was logged is finite"
+            ),
+        ),
+        look_alikes=("hardware-fault", "fp16-range", "bad-data-window"),
+        test=(
+            "count the labels that count in the batch of the onset, and compute its loss in fp32"
+            " on the weights from before"
+        ),
+        remedies=("skip-update", "check-first-batch", "skip-data", "roll-back"),
+    ),
+    CauseEntry(
+        id="one-data-set",
+        title="one data set of the mix went wrong: its source, its weight or its tokenization",
+        modes=("F14", "F28"),
+        prior=_RARE,
+        rules=_plain("set-apart", says="the loss of one data set left those of the others"),
+        look_alikes=("bad-data-window",),
+        test="decode samples of that set from before and after the onset",
+        remedies=("skip-data", "restore-settings"),
+        go_back="never",
+    ),
+)
