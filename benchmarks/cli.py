@@ -18,6 +18,8 @@ from benchmarks.causes.command import add_causes
 from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
+from benchmarks.leave_out import left_out_text, score_left_out
+from benchmarks.live_replay import live_text, replay_live
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
 from benchmarks.noise import measure_noise
 from benchmarks.peers.table import UNFED
@@ -84,6 +86,16 @@ def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--cross-validate",
         action="store_true",
         help="also move the thresholds and score each repository under those chosen without it",
+    )
+    parser.add_argument(
+        "--leave-out",
+        action="store_true",
+        help="also score each repository without the rules that it alone suggested (origins/)",
+    )
+    parser.add_argument(
+        "--live",
+        action="store_true",
+        help="also replay the logs without hindsight: delays, alerts withdrawn, alarms a week",
     )
     parser.set_defaults(run=_detect)
 
@@ -197,10 +209,18 @@ def _detect(arguments: argparse.Namespace) -> int:
     validation = None
     if arguments.cross_validate:
         validation = cross_validate(arguments.corpus, found.runs, say=progress.say)
+    left_out = None
+    if arguments.leave_out:
+        left_out = score_left_out(arguments.corpus, found.runs, say=progress.say)
+    live = replay_live(arguments.corpus, found.runs, say=progress.say) if arguments.live else None
     progress.end()
     if not arguments.json:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         console.print(detection_text(found))
+        if left_out is not None:
+            console.print(left_out_text(left_out))
+        if live is not None:
+            console.print(live_text(live))
         if validation is not None:
             console.print(cross_validation_text(validation))
         return 0
@@ -225,6 +245,10 @@ def _detect(arguments: argparse.Namespace) -> int:
     }
     if validation is not None:
         document["cross_validation"] = dataclasses.asdict(validation)
+    if left_out is not None:
+        document["left_out"] = dataclasses.asdict(left_out)
+    if live is not None:
+        document["live"] = dataclasses.asdict(live)
     print_json(document)
     return 0
 

@@ -37,6 +37,7 @@ _OWN_KINDS = {
     "drift": "divergence",
     "plateau": "plateau",
     "too-good": "too_good",
+    "memorised": "too_good",
     "non-finite": "nonfinite",
     "scale-collapse": "scale",
     "skipped-steps": "scale",

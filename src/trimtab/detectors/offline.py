@@ -63,5 +63,7 @@ def all_findings(
     findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
     if not hindsight:
         return findings
-    later = [f for rule in HINDSIGHT for f in rule(record)]
+    later = [f for rule in HINDSIGHT if rule.__name__ not in moved.off for f in rule(record)]
+    if "hindsight_findings" in moved.off:
+        return (*findings, *later)
     return (*findings, *hindsight_findings(record, bar=moved.hindsight), *later)

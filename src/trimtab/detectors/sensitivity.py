@@ -28,11 +28,17 @@ class Sensitivity:
     """On those of every other detector that has one: levels, trends, pace."""
     hindsight: float = 1.0
     """On every bar of `hindsight_findings`: sigmas, and logarithms of ratios."""
+    off: frozenset[str] = frozenset()
+    """Rules left out: names of detectors, and of the functions of `offline.HINDSIGHT`."""
 
     def judge(self, detectors: Sequence[AnyDetector] = DETECTORS) -> Judge:
         """Return a judge whose detectors have their thresholds moved."""
         return Judge(
-            tuple(_scaled(d, self.spike if d.name == "spike" else self.lasting) for d in detectors)
+            tuple(
+                _scaled(d, self.spike if d.name == "spike" else self.lasting)
+                for d in detectors
+                if d.name not in self.off
+            )
         )
 
 
