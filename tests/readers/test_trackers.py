@@ -83,8 +83,8 @@ def test_wandb_damage(tmp_path: Path) -> None:
 def test_wandb_without_history(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="without history"):
         read_wandb(tmp_path, encode_wandb_log([]) + bytes(9))
-    with pytest.raises(ReadError, match=r"found '_step', 'reward'|found 'reward'"):
-        read_wandb(tmp_path, encode_wandb_log([{"reward": 1, "_step": 0}]))
+    with pytest.raises(ReadError, match=r"found '_step', 'mood'|found 'mood'"):
+        read_wandb(tmp_path, encode_wandb_log([{"mood": 1, "_step": 0}]))
 
 
 @given(st.data())
