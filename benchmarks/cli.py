@@ -13,7 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_domains, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -247,4 +247,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_trust.add_faults,
     cli_trust.add_kills,
     cli_trust.add_damage,
+    cli_domains.add_domains,
 )
