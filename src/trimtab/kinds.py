@@ -285,7 +285,14 @@ KINDS: tuple[Kind, ...] = (
         meaning="a signal that leads or explains the loss left its own past for good",
         severity="warning",
         topic="signals",
-        rank=17,
+        rank=16,
+    ),
+    Kind(
+        name="behind-reference",
+        title="worse than the reference run",
+        meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
+        severity="warning",
+        rank=16,
     ),
 )
 """All kinds, the most telling first."""

@@ -7,7 +7,7 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -47,7 +47,7 @@ from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
 
-__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge"]
+__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge", "rows_of"]
 
 DETECTORS: tuple[AnyDetector, ...] = (
     NonFiniteDetector(),
@@ -296,21 +296,37 @@ def make_judge(
     return Judge(with_thresholds((*DETECTORS, *further), thresholds or {}))
 
 
-def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:
-    """Return all findings on a record, in row order, each attempt judged from where it resumed."""
-    judge = _that_sees(judge or Judge(), record)
-    rows = _rows_of(record, judge.signals)
+def judge_record(
+    record: RunRecord,
+    judge: Judge | None = None,
+    *,
+    before: MutableMapping[int, JudgeState] | None = None,
+) -> tuple[Finding, ...]:
+    """Return all findings on a record, in row order, each attempt judged from where it resumed.
+
+    Args:
+        record: What the run logged.
+        judge: The detectors to use; None: the built-in ones.
+        before: Rows whose state is wanted; each gets the state in which the judge meets it.
+    """
+    judge = judge or Judge()
+    if before is None:
+        judge = _that_sees(judge, record)
+    wanted = set() if before is None else {row for row in before if 0 <= row < record.num_rows}
+    rows = rows_of(record, judge.signals)
     forks = _fork_rows(record)
     begins = {a.first_row: i for i, a in enumerate(record.attempts) if a.first_row < a.end_row}
     resumed = set(forks.values())
     kept: dict[int, JudgeState] = {}
     findings: list[Finding] = []
     state = judge.start()
-    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed)}
+    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed), *wanted}
     for first, end in pairwise(sorted(cuts)):
         if first in begins:
             # what a rollback does live: the judge goes back with the run
             state = kept.get(forks[begins[first]], judge.start())
+        if before is not None and first in wanted:
+            before[first] = state
         part = slice(first, end)
         some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
         state, found = judge.update_rows(state, some)
@@ -330,15 +346,19 @@ def _that_sees(judge: Judge, record: RunRecord) -> Judge:
     return judge if len(seen) == len(judge.detectors) else Judge(seen)
 
 
-def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:
-    shape = (record.num_rows, len(signals))
+def rows_of(record: RunRecord, signals: Sequence[str], span: slice = slice(None)) -> Rows:
+    """Return rows of a record with these signals, as a judge takes them; nothing is shared."""
+    steps = record.step[span]
+    first = span.indices(record.num_rows)[0]
+    shape = (len(steps), len(signals))
     values, present = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     for j, name in enumerate(signals):
         column = record.columns.get(name)
         if column is not None:
-            present[:, j] = column.present
-            values[column.present, j] = column.values[column.present]
-    return Rows(np.arange(record.num_rows), record.step, values, present)
+            logged = column.present[span]
+            present[:, j] = logged
+            values[logged, j] = column.values[span][logged]
+    return Rows(np.arange(first, first + len(steps)), steps, values, present)
 
 
 def _fork_rows(record: RunRecord) -> dict[int, int]:

@@ -160,6 +160,29 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"plateau", "skipped-steps", "frozen-signal", "scale-collapse"}),
     ),
     Experiment(
+        id="count-labels",
+        text=(
+            "count the labels that are not masked in each batch from {before} to the onset: none in"
+            " one of them means 0 / 0 in the mean of its loss; some in all of them means the formula"
+            " of the loss, so evaluate its terms one by one in fp32"
+        ),
+        cost="minutes, no GPU",
+        otherwise="all batches have labels",
+        predicts={"masked-batch": "a batch without labels"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
+        id="loss-terms",
+        text=(
+            "evaluate the terms of the loss of the batch at the onset one by one in fp32, forward"
+            " and backward, and find the first that is not finite"
+        ),
+        cost="one step",
+        otherwise="finite in fp32",
+        predicts={"undefined-loss": "one term is not finite"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
         id="data-losses",
         text=(
             "compute the loss of the batches around the onset, forward only, under a state from"
@@ -226,6 +249,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="one scalar a step, from the next restart on",
         otherwise="no peak",
         predicts={"warm-up-end": "peaks with the rate"},
+    ),
+    Experiment(
+        id="replay-elsewhere",
+        text=(
+            "replay the steps from before {before} three times on this node and once on another:"
+            " what fails on this node alone is its hardware"
+        ),
+        cost="four times the steps from there to the onset",
+        otherwise="the same everywhere",
+        predicts={"hardware-fault": "fails on one node", "not-reproducible": "fails now and then"},
     ),
     Experiment(
         id="earlier-state",

@@ -232,7 +232,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a change of code; another kernel may be slower",
         undo="change the code back",
         when="mid-run",
-        needs=("language-model",),
+        needs=("attention",),
         failed=(
             Ev("tr8-104B try 3", _TR8, "failed in the same way"),
             Ev("OPT-175B 11.10", _OPT, "failed too"),
@@ -245,7 +245,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="some step time; in mid-run a re-warm-up of about 1 000 steps",
         undo="go back to a checkpoint without it",
         when="unsure",
-        needs=("language-model",),
+        needs=("attention",),
         worked=(
             Ev(
                 "Marin 32B",

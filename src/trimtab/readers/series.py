@@ -54,6 +54,7 @@ def record_of_series(
     starts: Sequence[Start] = (),
     notes: Sequence[str] = (),
     tags_seen: Sequence[str] = (),
+    unread: Mapping[str, int] | None = None,
 ) -> RunRecord:
     """Return the record of a run.
 
@@ -64,6 +65,7 @@ def record_of_series(
         starts: Where new attempts are known to start.
         notes: What the reader has to say so far.
         tags_seen: All tags of the store, for the message when none is known.
+        unread: Number of values of tags that were not wanted.
 
     Raises:
         ReadError: No tag is known.
@@ -82,6 +84,9 @@ def record_of_series(
     builder = RecordBuilder(source, format_name, axis=axis)
     builder.keys.update(chosen)
     builder.notes.extend([*notes, *gathered, *tag_notes])
+    builder.unread.update(unread or {})
+    left = {t: len(s.step) for t, s in series.items() if t not in chosen.values()}
+    builder.unread.update(left)
     if axis == "row":
         builder.notes.append("the steps stand still; rows are counted by their place, from 0")
         _fill_by_place(builder, signals, lead)
