@@ -13,7 +13,16 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_crash, cli_everyday, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import (
+    cli_crash,
+    cli_domains,
+    cli_everyday,
+    cli_fuzz,
+    cli_guard,
+    cli_page,
+    cli_read,
+    cli_trust,
+)
 from benchmarks.causes.command import add_causes
 from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
@@ -318,4 +327,5 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_trust.add_damage,
     cli_everyday.add_everyday,
     add_causes,
+    cli_domains.add_domains,
 )

@@ -58,8 +58,9 @@ def _entropy_explosion(c: Courses, g: Floats, rng: np.random.Generator) -> None:
 
 
 def _kl_blow_up(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    # The divergence buys nothing: the reward stands still, then falls.
     c["policy_kl"] = c["policy_kl"] * np.exp(5.5 * g)
-    c["reward"] = c["reward"] * (1.0 - 0.7 * np.clip(2 * g - 0.6, 0, 1))
+    c["reward"] = _flat_after(c["reward"], g, rng, 0.025) * (1.0 - 0.7 * np.clip(2 * g - 0.6, 0, 1))
 
 
 def _hacking_by_kl(c: Courses, g: Floats, rng: np.random.Generator) -> None:

@@ -128,7 +128,7 @@ SIGNALS: tuple[Signal, ...] = (
             "grad norm|gradient norm|gnorm|grad_norm|train/grad_norm|norm|total_grad_norm|"
             "optim/total_grad_norm|gradient_norm|global_grad_norm|grad-norm|"
             "train/gradient_norm|grad_norm_total|train/gnorm|l2_norm/grad/global|grad|"
-            "global_norm|l2_grads|global grad norm|\u2207"
+            "global_norm|l2_grads|global grad norm|actor_grad_norm|\u2207"
         ),
     ),
     Signal(
@@ -141,7 +141,7 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=_listed(
             "learning rate|learning_rate|learning-rate|train/learning_rate|lr|train/lr|"
             "optim/learning_rate_group0|lr-adam|lr-adamw|lr-adamw/pg1|optim/lr|lrate|"
-            "train lr|cur lr|current learning rate|current lr|l.r.|l.r|x/lr0|"
+            "train lr|actor_lr|cur lr|current learning rate|current lr|l.r.|l.r|x/lr0|"
             "\u5b66\u4e60\u7387"
         ),
     ),

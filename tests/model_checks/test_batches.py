@@ -12,7 +12,13 @@ class Letters:
     """A tokenizer of one token per character, with marks of a chat template as one token each."""
 
     bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
-    marks: ClassVar = {3: "<|im_start|>user\n", 4: "<|im_start|>assistant\n", 1: "<s>", 2: "</s>", 0: "<pad>"}
+    marks: ClassVar = {
+        3: "<|im_start|>user\n",
+        4: "<|im_start|>assistant\n",
+        1: "<s>",
+        2: "</s>",
+        0: "<pad>",
+    }
 
     def decode(self, token_ids: Any) -> str:
         return "".join(self.marks.get(t) or chr(t) for t in token_ids)

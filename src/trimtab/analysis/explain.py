@@ -10,6 +10,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from trimtab.detectors.domain_signs import SIGN_BY_ID
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN, CauseEntry
 from trimtab.diagnosis.diagnose import rank_causes
 from trimtab.diagnosis.evidence import EvidenceRule
@@ -168,7 +169,11 @@ def _kind(name: str) -> Entry:
 
 def causes_of_kind(kind: str, *, most: int = 5) -> tuple[str, ...]:
     """Return the causes of an incident of which nothing but its kind is known, likeliest first."""
-    bare = Features(kinds=frozenset({kind}), severity="warning", axis="step", onset=0.0)
+    # A kind of one sort of training is said on a sign, so what its signs speak for counts.
+    signs = frozenset(sign.id for sign in SIGN_BY_ID.values() if sign.kind == kind)
+    bare = Features(
+        kinds=frozenset({kind}), severity="warning", axis="step", onset=0.0, signs=signs
+    )
     ranked = rank_causes(bare, before=0.0).causes
     return tuple(c.cause for c in ranked if c.confidence >= 0.02)[:most]
 

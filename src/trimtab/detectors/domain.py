@@ -7,7 +7,7 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     now     of the last 8 rows, the median of the 4 that is nearer to the past
     past    median of the cells that end before these rows
     start   median of their first quarter
-    best    mean of the best eighth: the highest where down is bad, the lowest where up is
+    best    mean of the best eighth, the very best left out: highest where down is bad, else lowest
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
@@ -166,15 +166,16 @@ class SignalLevel:
 
     @property
     def top(self) -> float:
-        """Mean of the highest eighth of the past."""
+        """Mean of the highest eighth of the past, the very highest left out."""
         n = max(1, len(self.ordered) // 8)
-        return sum(self.ordered[-n:]) / n
+        # One lucky evaluation is no level to fall from.
+        return sum(self.ordered[-n - 1 : -1]) / n
 
     @property
     def bottom(self) -> float:
-        """Mean of the lowest eighth of the past."""
+        """Mean of the lowest eighth of the past, the very lowest left out."""
         n = max(1, len(self.ordered) // 8)
-        return sum(self.ordered[:n]) / n
+        return sum(self.ordered[1 : n + 1]) / n
 
 
 def _lags(x: SignalLevel, amount: float, y: SignalLevel) -> bool:

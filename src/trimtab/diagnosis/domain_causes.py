@@ -84,7 +84,7 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "exploration dies: the policy settles on few answers",
         "the policy's entropy is nearly used up",
         "sample one prompt 16 times at the training temperature and count the different answers",
-        ("clip-higher", "entropy-bonus", "sampling-temperature", "roll-back"),
+        ("raise-upper-bound", "entropy-bonus", "sampling-temperature", "roll-back"),
         "no-learning-signal",
     ),
     _cause(

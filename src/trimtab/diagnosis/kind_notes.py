@@ -6,6 +6,7 @@ BigScience's fp16 runs are divided by the loss scale, which their logs do not do
 
 from collections.abc import Mapping
 
+from trimtab.diagnosis.domain_notes import DOMAIN_NOTES
 from trimtab.diagnosis.knowledge import KindNote, PublicRun
 
 __all__ = ["KIND_NOTES", "KIND_NOTE_BY_NAME"]
@@ -267,6 +268,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
             ),
         ),
     ),
+    *DOMAIN_NOTES,
 )
 
 KIND_NOTE_BY_NAME: Mapping[str, KindNote] = {n.kind: n for n in KIND_NOTES}

@@ -25,8 +25,8 @@ def _remedy(
 
 DOMAIN_REMEDIES: tuple[Remedy, ...] = (
     _remedy(
-        "clip-higher",
-        "raise the upper clip bound alone (0.2 to 0.28)",
+        "raise-upper-bound",
+        "raise the upper bound of the probability ratio alone (0.2 to 0.28)",
         "epsilon_high of the policy objective (TRL epsilon_high, verl clip_ratio_high)",
         "more change per update",
         Ev("DAPO, Qwen2.5-32B", "DAPO, arXiv:2503.14476", "entropy held, accuracy rose"),
