@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import MAD_TO_SIGMA, dependent_blocks_sigma, difference_sigma, mad_sigma, median
@@ -43,6 +44,7 @@ STALL_SIGMA = 7.0
 STALL_ROWS_SIGMA = 2.0
 """Least promised fall, in the noise of single rows: less of a fall nobody would miss. Ours."""
 STALL_SPANS = (0.08, 0.6)
+LEAST_LEVEL = 0.1
 LR_SHARE = 0.1
 _POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 LOW_SHARE = 0.12
@@ -57,6 +59,8 @@ LOW_CONTRAST = 0.4
 LOW_SPAN = 0.35
 WINDOW_ROWS = (5, 64)
 WINDOW_SIGMA = 6.0
+SIDES_SHARE = 0.45
+"""Of the height that the levels of both sides may differ: the loss falls meanwhile. Ours."""
 EDGE_SHARE = 0.6
 """Of the height that the first row, and the row after the last, must take."""
 
@@ -91,7 +95,11 @@ def _attempts(record: RunRecord) -> list[Rows]:
 
 def late_stall_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss stands still from somewhere to its end."""
-    found = (_late_stall(record, rows) for rows in _attempts(record))
+    # Behind a fall without a reason there is nothing left to fall.
+    found = (
+        None if _too_low(record, rows) is not None else _late_stall(record, rows)
+        for rows in _attempts(record)
+    )
     return tuple(f for f in found if f is not None)
 
 
@@ -113,6 +121,9 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
     if not _rate_is_up(record, rows, onset):
         return None
     level = median(c.y[k:])
+    # A non-negative loss that has come down to a tenth of its start has little left to learn.
+    if 0 < level < LEAST_LEVEL * float(c.y[0]) and float(c.y.min()) >= 0:
+        return None
     return finding_at(
         record,
         detector="late-stall",
@@ -224,8 +235,14 @@ def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
 
 def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss falls by an eighth without a reason."""
-    found = (_too_low(record, rows) for rows in _attempts(record))
-    return tuple(f for f in found if f is not None)
+    # Passes over the same data have reasons of their own.
+    known = {f.onset_row for rule in (staircase_findings, round_findings) for f in rule(record)}
+    found: list[Finding] = []
+    for rows in _attempts(record):
+        if not any(rows[0] <= row <= rows[-1] for row in known):
+            told = _too_low(record, rows)
+            found += [] if told is None else [told]
+    return tuple(found)
 
 
 def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
@@ -254,7 +271,9 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
         return None
     score, k, end, fall = best
     first, stop = int(c.rows[k]), int(c.rows[end])
-    if _rate_was_cut(record, rows, first, stop) or _validation_fell(record, rows, first, stop):
+    if _rate_was_cut(record, rows, first, stop):
+        return None
+    if _validation_fell(record, rows, (first, stop), fall):
         return None
     onset = _edge(record, rows, first, stop, median(c.y[k - 4 : k]), median(c.y[end : end + 3]))
     low = median(c.y[end:])
@@ -322,11 +341,15 @@ def _rate_was_cut(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
     steps = np.diff(np.log(values)) if len(values) > 1 else np.zeros(0)
     # In one step, or over the whole: a decay to its end.
     return bool(len(steps)) and (
-        float(steps.min()) < math.log(2 / 3) or float(values[-1]) < 0.35 * float(values[0])
+        float(steps.min()) < math.log(2 / 3) or float(values[-1]) < 0.15 * float(values[0])
     )
 
 
-def _validation_fell(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
+def _validation_fell(
+    record: RunRecord, rows: Rows, place: tuple[int, int], fall: float
+) -> bool:
+    """Whether validation fell by half as much, so that something was learned."""
+    first, stop = place
     val = record.columns.get("val_loss")
     if val is None:
         return False
@@ -336,7 +359,7 @@ def _validation_fell(record: RunRecord, rows: Rows, first: int, stop: int) -> bo
     if not len(before) or not len(after):
         return False
     old, new = median(val.values[before]), median(val.values[after])
-    return new < old - 0.5 * LOW_SHARE * abs(old)
+    return new < old - 0.5 * fall
 
 
 def flat_window_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -410,6 +433,6 @@ def _is_flat_top(
     return (
         ends < 0.25 * height
         and spread < max(2 * noise, 0.2 * height)
-        and sides < 0.25 * height
+        and sides < SIDES_SHARE * height
         and float(edges) > EDGE_SHARE * height
     )
