@@ -13,7 +13,8 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import cli_everyday, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks import cli_crash, cli_everyday, cli_fuzz, cli_guard, cli_page, cli_read, cli_trust
+from benchmarks.confidence_levels import level_figures, levels_text, stated_alarms
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
@@ -22,6 +23,7 @@ from benchmarks.peers.table import UNFED
 from benchmarks.predictions import Prediction, write_predictions
 from benchmarks.reliability import calibration_error
 from benchmarks.scan_speed import measure_scan, scan_text
+from benchmarks.self_test_power import measure_power, power_table
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
 from benchmarks.trust import cli_power
 from trimtab.cli.output import print_json, tell_error
@@ -99,6 +101,12 @@ def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]
         "calibration", help="on made-up runs: how often alarms are right, by how sure they were"
     )
     parser.add_argument(
+        "--corpus",
+        metavar="DIR",
+        type=Path,
+        help="instead on labelled logs: the levels, cross-validated over repositories",
+    )
+    parser.add_argument(
         "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 8 s each"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
@@ -106,8 +114,17 @@ def _add_calibration(parts: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _calibration(arguments: argparse.Namespace) -> int:
-    seeds = _seeds(arguments.seeds)
     progress = _Progress()
+    if arguments.corpus is not None:
+        alarms = stated_alarms(arguments.corpus, say=progress.say)
+        progress.end()
+        figures = level_figures(alarms)
+        if arguments.json:
+            print_json({"schema": 1, "levels": [dataclasses.asdict(f) for f in figures]})
+        else:
+            print(levels_text(figures, alarms))
+        return 0
+    seeds = _seeds(arguments.seeds)
     pairs: list[tuple[float, bool]] = []
     for seed in seeds:
         progress.say(f"seed {seed}: {len(pairs)} alarms so far")
@@ -118,6 +135,30 @@ def _calibration(arguments: argparse.Namespace) -> int:
         print_json({"schema": 1, "seeds": list(seeds), "bins": rows})
     else:
         print(reliability_table(pairs))
+    return 0
+
+
+def _add_self_test(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = parts.add_parser(
+        "self-test", help="on made-up runs: the power that a self-test states, and that there is"
+    )
+    parser.add_argument(
+        "--seeds", metavar="N", type=int, default=20, help="seeds, from 100 on; some 12 s each"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_self_test)
+
+
+def _self_test(arguments: argparse.Namespace) -> int:
+    seeds = _seeds(arguments.seeds)
+    progress = _Progress()
+    planted = measure_power(seeds, say=progress.say)
+    progress.end()
+    if arguments.json:
+        rows = [dataclasses.asdict(p) for p in planted]
+        print_json({"schema": 1, "seeds": list(seeds), "faults": rows})
+    else:
+        print(power_table(planted))
     return 0
 
 
@@ -235,12 +276,15 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_detect,
     _add_noise,
     _add_calibration,
+    _add_self_test,
     cli_read.add,
+    cli_crash.add,
     _add_scan,
     cli_page.add,
     cli_guard.add_cost,
     cli_guard.add_tail,
     cli_guard.add_acceptance,
+    cli_guard.add_families,
     cli_power.add_power,
     cli_power.add_durability,
     cli_fuzz.add,

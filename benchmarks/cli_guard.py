@@ -4,6 +4,7 @@
 """
 
 import argparse
+import re
 import sys
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.lab.scenarios import ACCEPTANCE
 
-__all__ = ["add_acceptance", "add_cost", "add_tail", "parse_seeds"]
+__all__ = ["add_acceptance", "add_cost", "add_families", "add_tail", "parse_seeds"]
 
 Parts: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -58,7 +59,7 @@ def add_tail(parts: Parts) -> None:
         "--long",
         type=whole_number(0, 1_000_000),
         default=100_000,
-        help="steps of the longer run that growth is taken from; default 100000, 0 leaves it out",
+        help="step whose cost is held against that of step 1,000; default 100000, 0 leaves it out",
     )
     tail.set_defaults(run=_tail)
 
@@ -94,16 +95,59 @@ def _tail(arguments: argparse.Namespace) -> int:
     tail = load_lab("benchmarks.step_tail", 1)
     print(f"{arguments.steps} steps with 100 incidents", file=sys.stderr, flush=True)
     found = tail.measure_step_tail(steps=arguments.steps)
-    long = None
+    growth = None
     if arguments.long:
         print(f"{arguments.long} steps without incidents", file=sys.stderr, flush=True)
-        long = tail.measure_step_tail(steps=arguments.long, incidents=0)
+        growth = tail.measure_growth(late=arguments.long)
     if arguments.json:
-        more = None if long is None else long.to_json()
-        print_json({"schema": 1, "tail": found.to_json(), "long": more})
+        more = None if growth is None else growth.to_json()
+        print_json({"schema": 1, "tail": found.to_json(), "growth": more})
     else:
-        print(tail.table(found, long=long))
+        print(tail.table(found, growth=growth))
     return 0
+
+
+def add_families(parts: Parts) -> None:
+    """Add the table of other kinds of models."""
+    table = parts.add_parser(
+        "families",
+        help="ten kinds of models, faults and harmless changes in each: recovered, harmed, cost",
+    )
+    table.add_argument("--seeds", metavar="A-B", type=parse_seeds, default=(0,))
+    table.add_argument("--jobs", type=whole_number(1, 256), default=1)
+    table.add_argument("--match", metavar="REGEX", default="", help="of family/case/seed")
+    table.add_argument("--out", metavar="FILE", type=Path, default=Path("runs/families.jsonl"))
+    table.add_argument("--json", action="store_true")
+    table.set_defaults(run=_families)
+
+
+def _families(arguments: argparse.Namespace) -> int:
+    module: Any = load_lab("benchmarks.families.table", 1)
+    try:
+        wanted = re.compile(arguments.match)
+    except re.error as error:
+        raise ConfigError(f"--match {arguments.match!r} is no pattern: {error}") from None
+    work = [w for w in module.all_work(arguments.seeds) if wanted.search("/".join(map(str, w)))]
+
+    def say(row: dict[str, Any]) -> None:
+        if not arguments.json:
+            done = ", ".join([*(row.get("actions") or ()), *(row.get("causes") or ())])
+            print(
+                f"{row['case']:<36} {row['verdict']:<14} twin {_shown(row['twin'])}"
+                f" off {_shown(row['off'])} act {_shown(row.get('act'))}  {done}",
+                flush=True,
+            )
+
+    rows = module.measure(work, arguments.out, jobs=arguments.jobs, say=say)
+    if arguments.json:
+        print_json({"rows": rows, "summary": module.summary(rows)})
+    else:
+        print(module.table_text(rows))
+    return 0
+
+
+def _shown(x: object) -> str:
+    return f"{x:.4g}" if isinstance(x, float) else "-"
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

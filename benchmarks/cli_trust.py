@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
 from benchmarks.cli_guard import parse_seeds
-from benchmarks.trust.totals import Totals, share
+from benchmarks.trust.totals import Totals
 from trimtab.cli.lab_options import load_lab, whole_number
 from trimtab.errors import ConfigError
 
@@ -105,7 +105,8 @@ def _faults(arguments: argparse.Namespace) -> int:
         matrix = faults.prepare(root, kinds)
         cases: list[faults.FaultCase] = []
         for seed in arguments.seeds:
-            cases += share(_matching(matrix.cases(seed), arguments.match), arguments.sample, seed)
+            of_seed = _matching(matrix.cases(seed), arguments.match)
+            cases += faults.evenly(of_seed, arguments.sample, seed)
             cases += matrix.clean(arguments.clean, seed)
         rows = _measure(
             "faults", cases, arguments, lambda todo, jobs: faults.measure(matrix, todo, jobs=jobs)

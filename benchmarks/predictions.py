@@ -15,7 +15,7 @@ from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.record import RunRecord
 
-__all__ = ["Claim", "Prediction", "predict", "predict_peer", "write_predictions"]
+__all__ = ["Claim", "Prediction", "claim_of", "predict", "predict_peer", "write_predictions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +71,14 @@ class Prediction:
 
 def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = None) -> Prediction:
     """Return what `trimtab inspect --json` says of a record, cut down to a prediction."""
-    told = run_to_json(make_account(record, sensitivity=sensitivity), path=record.source)
-    claims = tuple(_claim(i) for i in told["incidents"])
+    account = make_account(record, sensitivity=sensitivity, self_test=False)
+    told = run_to_json(account, path=record.source)
+    claims = tuple(claim_of(i) for i in told["incidents"])
     return Prediction(id=name, rows=told["rows"], claims=claims)
 
 
-def _claim(told: Mapping[str, Any]) -> Claim:
+def claim_of(told: Mapping[str, Any]) -> Claim:
+    """Return an incident of `inspect --json` as a claim."""
     return Claim(
         kind=told["kind"],
         severity=told["severity"],

@@ -578,7 +578,7 @@ _OPT = "OPT-175B logbook"
 _CHANCE = "Karpathy, A recipe for training neural networks"
 _JUMPS = ("learning-rate-jump",)
 _SETTING = ("setting-changed", "code-or-resume-change")
-_UNDEFINED = ("undefined-loss",)
+_UNDEFINED = ("undefined-loss", "masked-batch")
 
 FAULTS: tuple[Fault, ...] = (
     *(
@@ -863,7 +863,8 @@ FAULTS: tuple[Fault, ...] = (
         plant=_division,
         twin=_nothing,
         twin_title="the same run, finite",
-        causes=_UNDEFINED,
+        # A machine that corrupts one value leaves the same log.
+        causes=(*_UNDEFINED, "hardware-fault"),
         source="IEEE 754: 0/0 is NaN",
         exact=True,
     ),

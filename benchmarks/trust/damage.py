@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.trust.forks import Ended, Result, run_alone, run_cases
+from benchmarks.trust.totals import spread
 from benchmarks.trust.training import BATCH, Outcome, Plan, train
 from trimtab.chronicle.journal import Journal
 from trimtab.errors import TrimtabError
@@ -136,15 +136,7 @@ def cases(runs: dict[str, StoppedRun], seed: int) -> list[DamageCase]:
 
 def evenly(of_seed: Sequence[DamageCase], number: int | None, seed: int) -> list[DamageCase]:
     """Return so many cases, of each kind of file and edit in turn."""
-    if number is None:
-        return list(of_seed)
-    draw, by_file = random.Random(seed), defaultdict[tuple[str, str], list[DamageCase]](list)
-    for case in of_seed:
-        by_file[_file_kind(case.path), case.edit].append(case)
-    for group in by_file.values():
-        draw.shuffle(group)
-    turns = zip_longest(*by_file.values())
-    return [case for turn in turns for case in turn if case is not None][:number]
+    return spread(of_seed, number, seed, of=lambda case: (_file_kind(case.path), case.edit))
 
 
 def measure(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 from benchmarks.trust.calls import ERRORS, OUT_OF_MEMORY, Call, Fault, Layer, fits
 from benchmarks.trust.commands import COMMANDS, run_command
 from benchmarks.trust.forks import Ended, Result, run_alone, run_cases
+from benchmarks.trust.totals import spread
 from benchmarks.trust.training import Outcome, Plan, train
 from trimtab.checkpoints.manifest import list_checkpoints, verify
 from trimtab.chronicle.journal import Journal
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["CLASSES", "KINDS", "FaultCase", "Matrix", "classify", "measure", "prepare"]
+__all__ = ["CLASSES", "KINDS", "FaultCase", "Matrix", "classify", "evenly", "measure", "prepare"]
 
 BAD = (46, 53)
 _OBSERVE = Plan(
@@ -149,6 +150,16 @@ def prepare(root: Path, kinds: Sequence[str] = KINDS) -> Matrix:
             assert not _problems(kind, ended.result), _problems(kind, ended.result)
         matrix.kinds[name] = kind
     return matrix
+
+
+def evenly(of_seed: Sequence[FaultCase], number: int | None, seed: int) -> list[FaultCase]:
+    """Return so many cases, of each call site and each duration of a fault in turn."""
+
+    def group(case: FaultCase) -> tuple[str, str, str]:
+        assert case.fault is not None
+        return case.kind, case.fault.site, case.fault.lasting
+
+    return spread(of_seed, number, seed, of=group)
 
 
 def measure(
@@ -455,8 +466,9 @@ def _told(truth: Result) -> str:
     judged = verdict.get("judged")
     if isinstance(judged, dict) and judged.get("steps", 0) < judged.get("of", 0):
         return f"verdict.json: judged {judged}"
-    if verdict.get("degraded"):
-        return f"verdict.json: degraded: {verdict['degraded']}"
+    for what in ("degraded", "faults"):
+        if verdict.get(what):
+            return f"verdict.json: {what}: {verdict[what]}"
     return f"verdict.json: {verdict['verdict']}" if verdict.get("verdict") == "not-judged" else ""
 
 

@@ -20,14 +20,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
 
+from benchmarks.trust.after_kill import (
+    committed,
+    events_so_far,
+    findings_told,
+    in_trouble,
+    losses,
+    newest_lost,
+)
 from benchmarks.trust.calls import Kill, Layer
 from benchmarks.trust.forks import Ended, Result, run_alone, run_cases
 from benchmarks.trust.training import Outcome, Plan, train
-from trimtab.checkpoints.manifest import newest_healthy
-from trimtab.chronicle.journal import Event, read_journal
-from trimtab.detectors.judge import judge_record
 from trimtab.errors import TrimtabError
-from trimtab.readers.rundir import read_run_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,7 +76,7 @@ class _Straight:
     plan: Plan
     changes: int
     seconds: float
-    losses: dict[str, float]
+    losses: dict[float, float]
     weights: str
 
 
@@ -106,7 +110,7 @@ def prepare(root: Path) -> KillPlan:
             plan,
             cast("int", ended.result["changes"]),
             ended.seconds,
-            _losses(folder / "run"),
+            losses(folder / "run"),
             str(ended.result["weights"]),
         )
     return KillPlan(kinds, root)
@@ -156,11 +160,11 @@ def _chain(straight: _Straight, chain: Chain, folder: Path) -> Result:
         elif life < LIVES:
             reach = span if life == 0 else max(span // 6, 20)
             kill = Kill(ordinal=draw.randrange(reach), torn=draw.random() < 0.5)
-        before = _committed(run)
+        before = committed(run)
         ended = _one_life(straight.plan, place, kill, after_s, draw)
         row["kills"] = cast("int", row["kills"]) + (ended.status != 0)
         row["mid_write"] = cast("int", row["mid_write"]) + (ended.status != 0 and kill is not None)
-        row["gone_back"] = cast("int", row["gone_back"]) + (ended.status != 0 and _gone_back(run))
+        row["gone_back"] = cast("int", row["gone_back"]) + (ended.status != 0 and in_trouble(run))
         found = _after_life(run, before, ended)
         if found is None and ended.status == 0:
             found = _at_end(straight, run, ended)
@@ -256,7 +260,7 @@ def _after_life(run: Path, before: bytes, ended: Ended) -> tuple[str, str] | Non
         return "told-wrong", f"status {ended.status}: {ended.err[-200:]}"
     if ended.result is not None and ended.result["ended"] == "refused":
         return "refused", str(ended.result["error"])
-    if not _committed(run).startswith(before):
+    if not committed(run).startswith(before):
         return "lost", "journal lines"
     return None
 
@@ -264,7 +268,7 @@ def _after_life(run: Path, before: bytes, ended: Ended) -> tuple[str, str] | Non
 def _at_end(straight: _Straight, run: Path, ended: Ended) -> tuple[str, str] | None:
     """Return in what a run that came to its end is not as an unbroken one."""
     truth = cast("dict[str, Any]", ended.result)
-    now = _losses(run)
+    now = losses(run)
     if now != straight.losses:
         first = next(
             (s for s in straight.losses if now.get(s) != straight.losses[s]), "more than there are"
@@ -272,7 +276,7 @@ def _at_end(straight: _Straight, run: Path, ended: Ended) -> tuple[str, str] | N
         return "other-end", f"losses from step {first}"
     if truth["weights"] and truth["weights"] != straight.weights:
         return "other-end", "the state at the end"
-    events = _events(run)
+    events = events_so_far(run)
     peers = ("gloo", "onnection") if straight.plan.ranks > 1 else ()  # the other rank was killed
     faults = [
         e
@@ -281,40 +285,9 @@ def _at_end(straight: _Straight, run: Path, ended: Ended) -> tuple[str, str] | N
     ]
     if faults:
         return "told-wrong", f"a fault of its own: {dict(faults[0].data)}"
-    if straight.plan.bad_steps is None:
-        saved = [e for e in events if e.event == "checkpoint"]
-        told = [e.step for e in saved if e.data.get("grade") == "healthy"]
-        newest = newest_healthy(run / "checkpoints")
-        if (newest.step if newest else 0) < max(told, default=0):
-            return "lost", "the newest checkpoint that was told of"
-    live = [(e.data["kind"], e.data["row"], e.data["text"]) for e in events if e.event == "finding"]
-    offline = [(f.kind, f.row, f.text) for f in judge_record(read_run_directory(run))]
+    if straight.plan.bad_steps is None and newest_lost(run):
+        return "lost", "the newest checkpoint that was told of"
+    live, offline = findings_told(run)
     if live != offline:
         return "told-wrong", f"findings {len(live)} told, {len(offline)} in the record"
     return None
-
-
-def _losses(run: Path) -> dict[str, float]:
-    """Return the loss of every step of the lineage that stayed, as the run wrote it down."""
-    record = read_run_directory(run)
-    rows = record.lineage_rows()
-    values = record.columns["loss"].values[rows]
-    return {f"{s:g}": v for s, v in zip(record.step[rows].tolist(), values.tolist(), strict=True)}
-
-
-def _committed(run: Path) -> bytes:
-    """Return the whole lines of the journal."""
-    path = run / "journal.jsonl"
-    data = path.read_bytes() if path.exists() else b""
-    return data[: data.rfind(b"\n") + 1]
-
-
-def _events(run: Path) -> tuple[Event, ...]:
-    path = run / "journal.jsonl"
-    return read_journal(path)[0] if path.exists() else ()
-
-
-def _gone_back(run: Path) -> bool:
-    """Whether the last word of a run is that it goes back, or tries something."""
-    last = [e for e in _events(run) if e.event in ("attempt", "decision", "action")][-1:]
-    return any(e.data.get("trial") or e.event == "decision" for e in last)

@@ -12,9 +12,9 @@ import trimtab
 from trimtab.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-__all__ = ["Totals", "share"]
+__all__ = ["Totals", "spread"]
 
 Row = dict[str, object]
 T = TypeVar("T")
@@ -23,14 +23,18 @@ T = TypeVar("T")
 class Totals:
     """The results of one measurement."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, follows_code: bool = True) -> None:
         """Read what is there for the code as it is now; a torn last line is left out.
+
+        Args:
+            path: Made where it is not there.
+            follows_code: False: results do not depend on trimtab's sources, and all count.
 
         Raises:
             ConfigError: The file cannot be read or made.
         """
         self.path = path
-        self._code = _code()
+        self._code = _code() if follows_code else ""
         self.rows: dict[str, Row] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,9 +71,23 @@ def _code() -> str:
     return digest.hexdigest()[:12]
 
 
-def share(cases: Sequence[T], number: int | None, seed: int) -> list[T]:
-    """Return so many of the cases, drawn by a seed, in their order; None: all of them."""
+def spread(
+    cases: Sequence[T], number: int | None, seed: int, *, of: Callable[[T], Hashable]
+) -> list[T]:
+    """Return so many of the cases, of each group in turn, drawn by a seed; None: all of them."""
     if number is None or number >= len(cases):
         return list(cases)
-    chosen = sorted(random.Random(seed).sample(range(len(cases)), number))
-    return [cases[i] for i in chosen]
+    draw = random.Random(seed)
+    groups: dict[Hashable, list[T]] = {}
+    for case in cases:
+        groups.setdefault(of(case), []).append(case)
+    for group in groups.values():
+        draw.shuffle(group)
+    in_turn = list(groups.values())
+    draw.shuffle(in_turn)
+    found: list[T] = []
+    for turn in range(max(len(group) for group in in_turn)):
+        found += [group[turn] for group in in_turn if turn < len(group)]
+        if len(found) >= number:
+            break
+    return found[:number]

@@ -31,7 +31,7 @@ RUN_VERDICTS: tuple[RunVerdict, ...] = ("healthy", "not-judged", "incident", "en
 """From best to worst. `incident`: an alarm stands that is neither resolved nor dismissed.
 `not-judged`: too little was logged for the absence of alarms to mean anything."""
 
-Topic = Literal["learning", "data", "logging", "pace"]
+Topic = Literal["learning", "data", "logging", "pace", "signals"]
 
 
 def severity_rank(severity: str) -> int:
@@ -255,6 +255,72 @@ KINDS: tuple[Kind, ...] = (
         meaning="training and validation loss drop together long after the training set is learned",
         severity="info",
         rank=15,
+    ),
+    Kind(
+        name="behind-reference",
+        title="worse than the reference run",
+        meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
+        severity="warning",
+        rank=16,
+    ),
+    Kind(
+        name="policy-collapse",
+        title="the policy degenerates",
+        meaning=(
+            "entropy, length, divergence or reward of a trained policy leave the range in which"
+            " it can learn"
+        ),
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="reward-hacking",
+        title="reward without merit",
+        meaning="the training reward rises or spreads while what it should stand for does not",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="router-collapse",
+        title="the router of the experts degenerates",
+        meaning="the router's entropy, logits or balancing loss leave their range",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="expert-imbalance",
+        title="experts unevenly used",
+        meaning="tokens crowd at few experts, others get none, or tokens are dropped",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="precision-overflow",
+        title="values leave the number format's range",
+        meaning="low precision overflows, saturates or falls back to a higher one",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="precision-underflow",
+        title="values vanish in the number format",
+        meaning="gradients or updates become zero in low precision",
+        severity="warning",
+        topic="signals",
+        rank=16,
+    ),
+    Kind(
+        name="signal-abnormal",
+        title="a signal is abnormal while the loss is calm",
+        meaning="a signal that leads or explains the loss left its own past for good",
+        severity="warning",
+        topic="signals",
+        rank=17,
     ),
 )
 """All kinds, the most telling first."""

@@ -15,9 +15,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Attempt", "Axis", "Column", "RecordBuilder", "RunRecord", "axis_word"]
+__all__ = [
+    "MAX_UNREAD_KEYS",
+    "Attempt",
+    "Axis",
+    "Column",
+    "RecordBuilder",
+    "RunRecord",
+    "axis_word",
+    "most_values",
+]
 
 Axis = Literal["step", "epoch", "row"]
+MAX_UNREAD_KEYS = 200
+"""Keys without a signal that a record names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +99,11 @@ class RunRecord:
     """What the reader had to assume, convert or leave out; shown to people."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Settings that the log states, such as `clip`."""
+    tail: tuple[str, ...] = ()
+    """Last lines of a text log, at most 400 and 64 KiB, as printed; empty for other formats."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Key -> number of values, for numbers that were logged and that no signal took; at most 200
+    keys, those with most values first."""
     memo: dict[object, object] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What was worked out of whole blocks of rows, see `trimtab.signals.spans`."""
 
@@ -241,6 +257,7 @@ class RecordBuilder:
         self.keys: dict[str, str] = {}
         self.notes: list[str] = []
         self.facts: dict[str, float] = {}
+        self.unread: dict[str, int] = {}
         self.num_duplicates = 0
         self._steps = array("d")
         self._data: dict[str, _Cells] = {}
@@ -358,6 +375,7 @@ class RecordBuilder:
             keys=dict(self.keys),
             notes=tuple(notes),
             facts=dict(self.facts),
+            unread=most_values(self.unread),
         )
 
     def _attempts(self, num_rows: int) -> Iterator[Attempt]:
@@ -378,6 +396,12 @@ class RecordBuilder:
                 trial=start.trial,
             )
             previous = number
+
+
+def most_values(unread: Mapping[str, int]) -> dict[str, int]:
+    """Return the keys with most values, at most `MAX_UNREAD_KEYS`; keys without values left out."""
+    counts = sorted((k for k, n in unread.items() if n > 0), key=lambda k: -unread[k])
+    return {key: unread[key] for key in counts[:MAX_UNREAD_KEYS]}
 
 
 _LATE = frozenset({"val_loss", "perplexity"})

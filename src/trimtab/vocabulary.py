@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from trimtab.domain_words import DOMAIN_WORDS
+
 __all__ = [
     "SIGNALS",
     "SIGNAL_BY_NAME",
@@ -42,6 +44,10 @@ class Signal:
     """One line for people."""
     aliases: tuple[str, ...] = ()
     """Keys that frameworks use, matched after `normalise`."""
+    domain: str = ""
+    """Kind of training that it belongs to, such as rl or moe; empty: any."""
+    spread: bool = False
+    """Whether it is logged once for each layer, rank or expert; the worst of them is the signal."""
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -437,6 +443,18 @@ SIGNALS: tuple[Signal, ...] = (
         doc="exp(loss); Inf where it would overflow.",
         aliases=("perplexity", "ppl", "lm loss ppl", "train/ppl"),
     ),
+    *(
+        Signal(
+            name=w.name,
+            unit=w.unit,
+            bad=w.bad,
+            doc=w.doc,
+            aliases=_listed(w.aliases),
+            domain=w.domain,
+            spread=w.spread,
+        )
+        for w in DOMAIN_WORDS
+    ),
 )
 
 SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
@@ -467,6 +485,18 @@ _GROUP_OF_LR = re.compile(
     r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
 )
 """`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
+_EXPERT_KEY = re.compile(
+    r"(?:^|[/. ])(?:(?:load|tokens?|usage|share|frac(?:tion)?|util(?:ization)?|counts?)"
+    r"[/. ](?:per[/. ])?)?experts?[/. ]?(\d{1,5})"
+    r"(?:[/. ](?:load|tokens?|usage|share|frac(?:tion)?|util(?:ization)?|counts?))?$"
+)
+"""`moe/expert_3_load`, `tokens_per_expert/12`, `layer 2/expert 5`: the load of one expert."""
+_INDEXED = re.compile(
+    r"(?:(?<=^)|(?<=[/. ]))(?:layers?|blocks?|h|rank|gpu|stage|l)[/. ]?\d{1,5}(?=$|[/. ])"
+)
+"""The part of a key that says of which layer or rank it is."""
+_LONGEST_INDEXED = 200
+"""Characters of a key beyond which no layer or expert is sought in it."""
 _TIME_KEYS = frozenset(
     {
         "elapsed time per iteration",
@@ -512,4 +542,22 @@ def canonical(key: str) -> str | None:
         stem = re.sub(pattern, "", text)
         if stem != text and stem in _TIME_KEYS:
             return "step_time_s"
-    return None
+    return _of_one_part(text)
+
+
+def _of_one_part(text: str) -> str | None:
+    """Return the signal of a key that names one layer, rank or expert; None for any other.
+
+    Only for signals that are spread: `h.3/norm` stays unknown.
+    """
+    # Most keys have no digit, and keys of other metrics must cost next to nothing.
+    if len(text) > _LONGEST_INDEXED or not any(c.isdigit() for c in text):
+        return None
+    if "expert" in text and _EXPERT_KEY.search(_INDEXED.sub("", text)):
+        return "expert_load"
+    stem = _INDEXED.sub("", text)
+    if stem == text:
+        return None
+    stem = re.sub(r"[/. ]*([/.])[/. ]*| +", lambda m: m[1] or " ", stem).strip("/. ")
+    name = _ALIASES.get(stem) or _ALIASES.get(stem.rpartition("/")[2])
+    return name if name is not None and SIGNAL_BY_NAME[name].spread else None

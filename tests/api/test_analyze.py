@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import trimtab
+from trimtab.analysis.verdict import Ending
 from trimtab.cli import main
 from trimtab.errors import ConfigError, ReadError
 from trimtab.testing.tr8_104b import print_log
@@ -79,7 +80,8 @@ def test_analyze_of_a_directory_concatenates_its_runs(tr8: Path, csv: Path) -> N
     assert found.incidents == tuple(i for run in found.runs for i in run.incidents)
     assert len(found.attempts) == sum(len(run.attempts) for run in found.runs)
     assert found.verdict == "incident"
-    assert [Path(path).name for path, _ in found.errors] == ["notes.bin"]
+    assert found.errors == ()  # no log, and not damaged: counted in a note
+    assert any("1 other file" in note for note in found.runs[-1].record.notes)
 
 
 def test_analyze_of_a_record_equals_that_of_its_file(tr8: Path) -> None:
@@ -143,8 +145,8 @@ def test_analyze_refuses_what_is_no_source() -> None:
 
 
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
-    steps = list(range(300))
-    quiet = [3 - s / 1000 + (s * 7919 % 13) / 1000 for s in steps]
+    steps = list(range(1500))
+    quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]
     healthy = trimtab.analyze({"step": steps, "loss": quiet})
     assert healthy.verdict == "healthy"
     short = trimtab.analyze({"step": steps[:5], "loss": quiet[:5]})
@@ -155,7 +157,7 @@ def test_verdict_of_each_kind(tmp_path: Path) -> None:
     (run,) = spiked.runs
     calm = replace(run, incidents=tuple(replace(i, dismissed="known") for i in run.incidents))
     assert calm.verdict == "healthy"
-    assert replace(run, ended_badly="gave up").verdict == "ended-badly"
+    assert replace(run, ending=Ending(why="gave up")).verdict == "ended-badly"
 
 
 def test_verdict_of_a_run_that_its_guard_gave_up(tmp_path: Path) -> None:

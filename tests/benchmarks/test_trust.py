@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.trust.calls import Fault, Kill, Layer
 from benchmarks.trust.forks import run_alone, run_cases
-from benchmarks.trust.totals import Totals, share
+from benchmarks.trust.totals import Totals, spread
 from trimtab.durable import write_whole
 
 ROOT = Path(__file__).parents[2]
@@ -122,11 +122,15 @@ def test_results_of_other_sources_do_not_count(tmp_path: Path) -> None:
     assert Totals(path).rows == {}
 
 
-def test_a_share_is_drawn_by_its_seed() -> None:
-    cases = list(range(1000))
-    assert share(cases, 10, 1) == share(cases, 10, 1)
-    assert share(cases, 10, 1) != share(cases, 10, 2)
-    assert share(cases, None, 1) == cases
+def test_a_sample_takes_of_each_group_in_turn() -> None:
+    cases = [(group, i) for group in range(10) for i in range(100 if group else 2)]
+    chosen = spread(cases, 35, 1, of=lambda case: case[0])
+    counts = Counter(group for group, _ in chosen)
+    assert counts[0] == 2
+    assert set(counts.values()) <= {2, 3, 4}
+    assert chosen == spread(cases, 35, 1, of=lambda case: case[0])
+    assert chosen != spread(cases, 35, 2, of=lambda case: case[0])
+    assert spread(cases, None, 1, of=lambda case: case[0]) == cases
 
 
 def _measured(out: Path, *arguments: str) -> tuple[int, str, list[dict[str, object]]]:

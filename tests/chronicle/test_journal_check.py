@@ -345,6 +345,16 @@ def test_a_last_line_of_which_a_power_cut_left_the_second_half_is_torn(path: Pat
     assert "zero bytes" in check_journal(path).refuses  # nothing says whether a decision was there
 
 
+def test_a_damaged_last_line_that_tells_of_a_checkpoint_is_not_torn(path: Path) -> None:
+    journal = Journal(path)
+    journal.append("checkpoint", attempt="1.0", step=90, path="step-00000090", grade="healthy")
+    journal.close()
+    raw = path.read_bytes()
+    start = raw.rindex(b"\n", 0, -1) + 1
+    path.write_bytes(raw[:start] + bytes(60) + raw[start + 60 :])
+    assert "the line holds 60 zero bytes" in check_journal(path).refuses
+
+
 def test_an_emptied_journal_whose_head_names_a_decision_is_refused(path: Path) -> None:
     path.write_bytes(b"")
     assert "the end of the file is lost" in check_journal(path).refuses

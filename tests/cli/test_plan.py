@@ -43,7 +43,9 @@ def test_causes_in_order_with_the_shape(
     assert [h["id"] for h in found["left"] if not h["within"]] == [
         "data",
         "fp16",
+        "rate",
         "beta2",
+        "init",
         "design",
     ]
     assert found["shape"] == "width / depth: 11600 / 64 = 181.2, within 150 to 200"

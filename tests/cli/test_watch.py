@@ -408,6 +408,16 @@ def test_a_copy_that_replaces_the_log_is_the_same_log(
     assert events.count("found") == 1
 
 
+def test_a_path_that_cannot_be_looked_at_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run"
+    path.symlink_to(path)
+    follow(path, Scene(start=0.0))
+    (waiting,) = [n for n in said(capsys) if n["event"] == "waiting"]
+    assert "cannot be looked at (Too many levels of symbolic links)" in waiting["text"]
+
+
 def test_half_a_number_at_the_end_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -452,7 +462,7 @@ def test_nothing_is_read_again_while_nothing_changes(
         reads.append(given)
         return read_run(given)
 
-    monkeypatch.setattr("trimtab.monitor.follow.read_run", counting)
+    monkeypatch.setattr("trimtab.monitor.follow.read_newest", counting)
     scene = Scene(start=path.stat().st_mtime)
     scene.happenings = [scene.wait(1)] * 10
     follow(path, scene)

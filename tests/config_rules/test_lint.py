@@ -123,7 +123,7 @@ def test_the_framework_is_spoken_to_in_its_own_words(framework: str, expected: s
 
 def test_a_config_is_answered_with_its_own_key() -> None:
     run = Settings("a.yml", "something new", {"lr": Setting(1e-3, "stated", "opt.peak")})
-    assert spell(run, {"lr": 6e-5}) == "opt.peak: 6e-5"
+    assert spell(run, {"lr": 6e-5}) == "opt.peak: 6.0e-5", "YAML 1.1 reads 6e-5 as text"
     run = Settings("a.sh", "megatron", {"lr": Setting(1e-3, "stated", "--lr")})
     assert spell(run, {"lr": 6e-5}, "and watch") == "--lr 6e-5; and watch"
 

@@ -108,6 +108,12 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"experts": 8, "router_aux_loss": 0, "router_bias": True},
     ),
     "SAVE": ("warning", {"saves": False}, {"save_steps": 100}),
+    "RESUME": ("info", {"resumes": True, "lr": None}, {"resumes": True}),
+    "GROUP": (
+        "error",
+        {"objective": "rl", "lr": 1e-6, "group_size": 1},
+        {"objective": "rl", "lr": 1e-6, "group_size": 8},
+    ),
     "SEQ": ("info", {"batch_samples": 16}, {"batch_samples": 1536}),
 }
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.judge import DETECTORS, Judge, judge_record
 from trimtab.testing.contract import (
     CHECKS,
@@ -45,6 +46,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "by-heart": frozenset(),
     "rough-start": frozenset(),
     "silent-nan": frozenset(),
+    **{d.name: frozenset() for d in DOMAIN_DETECTORS},
 }
 CASES = tuple(
     ContractCase(

@@ -16,15 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.trust.after_kill import (
+    committed,
+    events_so_far,
+    findings_told,
+    in_trouble,
+    losses,
+    newest_lost,
+)
 from tests.guard.inner import inner
 from tests.guard.jobs import context
 from tests.guard.tiny import differences, guard_of, make, state_of
-from trimtab.checkpoints.manifest import newest_healthy
-from trimtab.chronicle.journal import Event, read_journal
-from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
-from trimtab.readers.rundir import read_run_directory
 
 BAD = (100 * 4, 112 * 4)
 """Sample ids whose tokens are noise, where a variant has a fault: the steps 101 to 112."""
@@ -157,7 +161,7 @@ def torment(root: Path, variant: Variant, kills: int, seed: int) -> Tally:
     straight = root / "straight"
     straight.mkdir()
     assert _start(straight, variant, "log") == 0
-    tally.rolled_back = any(e.event == "action" for e in _events(straight / "run"))
+    tally.rolled_back = any(e.event == "action" for e in events_so_far(straight / "run"))
     expected, end = losses(straight / "run"), torch.load(straight / "log.pt")
     while tally.kills < kills:
         folder = root / f"chain-{tally.chains}"
@@ -172,13 +176,13 @@ def torment(root: Path, variant: Variant, kills: int, seed: int) -> Tally:
             inside = rng.random() < variant.inside
             die_at = None if last or not inside else rng.randint(1, variant.places)
             delay = None if last or inside else rng.uniform(0.0, variant.delay_s)
-            before = _committed(folder / "run")
+            before = committed(folder / "run")
             code = _start(folder, variant, log, die_at=die_at, delay=delay)
             assert code in (0, -signal.SIGKILL), f"{folder / log}: exit code {code}"
             logs.append(log)
             tally.kills += code != 0
             tally.from_inside += code != 0 and inside
-            tally.in_trouble += code != 0 and _in_trouble(folder / "run")
+            tally.in_trouble += code != 0 and in_trouble(folder / "run")
             _assert_kept(folder / "run", before, variant)
         assert losses(folder / "run") == expected, f"{folder}: other losses than an unbroken run"
         assert differences(end, torch.load(folder / f"{logs[-1]}.pt")) == [], str(folder)
@@ -208,53 +212,18 @@ def _start(
     return process.exitcode
 
 
-def losses(run: Path) -> dict[float, float]:
-    """The loss of every step of the lineage that stayed, as the run wrote it down."""
-    record = read_run_directory(run)
-    rows = record.lineage_rows()
-    values = record.columns["loss"].values[rows]
-    return dict(zip(record.step[rows].tolist(), values.tolist(), strict=True))
-
-
-def _committed(run: Path) -> bytes:
-    """The whole lines of the journal: what a run has said for good."""
-    path = run / "journal.jsonl"
-    data = path.read_bytes() if path.exists() else b""
-    return data[: data.rfind(b"\n") + 1]
-
-
-def _events(run: Path) -> tuple[Event, ...]:
-    path = run / "journal.jsonl"
-    return read_journal(path)[0] if path.exists() else ()
-
-
-def _in_trouble(run: Path) -> bool:
-    """Whether the last word of a run is that it goes back, or tries something."""
-    last = [e for e in _events(run) if e.event in ("attempt", "decision", "action")][-1:]
-    return any(e.data.get("trial") or e.event == "decision" for e in last)
-
-
 def _assert_kept(run: Path, before: bytes, variant: Variant) -> None:
     """What was committed before a life is there after it.
 
     So is the newest checkpoint it told of.
     """
-    assert _committed(run).startswith(before), f"{run}: the journal lost lines"
-    if variant.fault:
-        return  # there a checkpoint may be called suspect later, and moved aside
-    told = [
-        e.step for e in _events(run) if e.event == "checkpoint" and e.data["grade"] == "healthy"
-    ]
-    newest = newest_healthy(run / "checkpoints")
-    assert (newest.step if newest else 0) >= max(told, default=0), f"{run}: a checkpoint is lost"
+    assert committed(run).startswith(before), f"{run}: the journal lost lines"
+    # under a fault a checkpoint may be called suspect later, and moved aside
+    assert variant.fault or not newest_lost(run), f"{run}: a checkpoint is lost"
 
 
 def _assert_told(run: Path) -> None:
     """No fault of the guard's own, and the verdicts are those of the record."""
-    events = _events(run)
-    assert [e for e in events if e.event == "fault"] == []
-    live_told = [
-        (e.data["kind"], e.data["row"], e.data["text"]) for e in events if e.event == "finding"
-    ]
-    offline = judge_record(read_run_directory(run))
-    assert live_told == [(f.kind, f.row, f.text) for f in offline]
+    assert [e for e in events_so_far(run) if e.event == "fault"] == []
+    live_told, offline = findings_told(run)
+    assert live_told == offline

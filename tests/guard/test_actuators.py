@@ -25,6 +25,7 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
+from trimtab.guard.recovery.expectation import Expectation
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -200,7 +201,7 @@ def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
 
     def watch(g: Guard, _: Tensor) -> None:
         if g.step_number == 21:
-            watched = Verification("roll-back", 37, 2.5, 0.5)
+            watched = Verification("roll-back", 37, Expectation(2.5, 0.5, 2.5))
             recovery = inner(g).recovery
             recovery.state = dataclasses.replace(recovery.state, verification=watched)
 

@@ -17,6 +17,7 @@ from tests.guard.tiny import differences, events_of, guard_of, make, state_of, t
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.recovery.case import Verification
+from trimtab.guard.recovery.expectation import Expectation
 
 pytestmark = pytest.mark.torch
 
@@ -196,7 +197,7 @@ def test_the_last_line_says_what_was_tried_and_not_verified(tmp_path: Path) -> N
     said: list[str] = []
     guard = guard_of(s, tmp_path / "run", steps=3, mode="act", say=said.append)
     train_guarded(s, guard, until=2)
-    watched = Verification("roll-back", until_step=70, level=2.0, sigma=0.1)
+    watched = Verification("roll-back", until_step=70, expected=Expectation(2.0, 0.1, 2.0))
     recovery = inner(guard).recovery
     recovery.state = dataclasses.replace(recovery.state, num_trials=3, verification=watched)
     guard.finish()

@@ -121,6 +121,27 @@ def test_a_wrong_rate_is_cut_after_leaving_data_out_did_not_help(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("shift", [-2.0, -4.0])
+def test_guard_recovers_a_run_whose_loss_lies_below_zero(
+    tmp_path: Path, text: Text, sound: tuple[list[float], float], shift: float
+) -> None:
+    for name, scenario, remedy in (
+        ("data", DATA_FAULT, "roll-back+skip-data"),
+        ("lr", LR_FAULT, "roll-back+lower-lr"),
+    ):
+        run = tmp_path / name
+        o = guarded(scenario, text, run, spoil=lambda _, loss: loss + shift)
+        assert [a["remedy"] for a in o.guard.actions] == [remedy]
+        if name == "data":
+            assert o.validation == pytest.approx(sound[1], rel=0.01)
+            assert o.guard.skipped_samples == ((1912, 2007),)
+        (verdict,) = [
+            e.data["verdict"] for e in events_of(run, "outcome") if not e.data.get("trial")
+        ]
+        assert verdict == "worked"
+
+
+@pytest.mark.slow
 @pytest.mark.covers("S99")
 def test_checkpoints_after_the_onset_are_moved_aside_and_the_one_before_is_pinned(
     tmp_path: Path, text: Text

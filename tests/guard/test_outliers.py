@@ -8,6 +8,7 @@ import pytest
 
 from trimtab.guard.recovery import data_probe as module
 from trimtab.guard.recovery.data_probe import outliers
+from trimtab.guard.recovery.expectation import Expectation
 from trimtab.guard.recovery.learning_rate import lr_rise
 from trimtab.record import RecordBuilder
 
@@ -33,7 +34,7 @@ def test_outliers_in_a_row_need_not_be_as_far(
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
     samples = [(i, i, x) for i, x in enumerate([*QUIET, *ahead])]
-    case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
+    case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
     assert outliers(case, margin=4) == [False] * len(QUIET) + expected
 
 
@@ -43,7 +44,7 @@ def test_outliers_are_no_batches_that_were_trained_on_long_before_the_onset(
     for onset, last, found in ((44, 2.0, [20]), (82, 9.0, [41])):
         losses = [*QUIET, 9.0, *QUIET, last]
         samples = [(2 * i, 2 * i + 1, x) for i, x in enumerate(losses)]
-        case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
+        case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
         monkeypatch.setattr(module, "onset_sample", lambda _case, onset=onset: onset)
         assert np.flatnonzero(outliers(case, margin=4)).tolist() == found
 
@@ -90,5 +91,5 @@ def test_outliers_are_none_where_the_state_is_odd_everywhere(
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
     samples = [(i, i, x) for i, x in enumerate([*reference, *ahead])]
-    case: Any = SimpleNamespace(probe_samples=samples, level=2.0, sigma=0.1)
+    case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
     assert sum(outliers(case, margin=4)) == num_found

@@ -109,6 +109,18 @@ def test_a_guard_that_lost_its_run_trains_on_and_writes_nothing_more(
     assert events_of(run, "end") == []
 
 
+def test_no_row_is_written_from_the_step_on_at_which_the_run_was_taken(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    s = make()
+    guard = guard_of(s, run, steps=30, policy=Policy(checkpoint_every_steps=1000), mode="observe")
+    train_guarded(s, guard, until=14)
+    (run / ".lock").unlink()
+    (run / ".lock").write_text(json.dumps({"pid": 1, "host": "node-b", "owner": "x"}))
+    before = (run / "signals" / "1.0.jsonl").read_bytes()
+    train_guarded(s, guard)
+    assert (run / "signals" / "1.0.jsonl").read_bytes() == before
+
+
 def test_a_second_guard_is_refused_after_the_lock_was_removed(tmp_path: Path) -> None:
     run = tmp_path / "run"
     s = make()

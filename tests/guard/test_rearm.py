@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from tests.guard.inner import inner
 from tests.guard.small_lab import STEPS, bad_data, guarded
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of, train_guarded
 from trimtab import analyze
-from trimtab.checkpoints.manifest import list_checkpoints
+from trimtab.checkpoints.manifest import list_checkpoints, regrade
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.contract import Finding, Row, state_to_json
+from trimtab.errors import ReadError
 from trimtab.guard import Guard
+from trimtab.guard.loop.exit_status import asks_for_restart, read_verdict
 from trimtab.guard.recording import row_writer
 from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.state import checkpoint_io
@@ -145,7 +148,14 @@ def test_a_disk_that_is_full_for_a_while_loses_no_row_and_no_event(
     assert sorted(names[2:]) == [("rearmed", "journal"), ("rearmed", "rows")]
     assert guard.coverage.gaps == ()
     assert verdict_of(run)["verdict"] == analyze(run).verdict == "healthy"
-    assert "degraded" not in said[-1]
+    assert "degraded: " not in said[-1]
+    # all was judged, and nothing could be acted on meanwhile
+    (off,) = verdict_of(run)["faults"]
+    assert (off["part"], off["from"], off["why"]) == ("journal", 22, "disk full")
+    assert f"degraded for a time: journal 22-{off['to']} (disk full)" in said[-1]
+    account = analyze(run).runs[0]
+    assert account.coverage is not None
+    assert account.coverage.faults == (("journal", 22, off["to"], "disk full"),)
 
 
 def test_a_disk_that_stays_full_is_told_in_the_last_line_and_no_row_is_torn(
@@ -414,6 +424,51 @@ def test_a_fault_inside_a_case_ends_it_and_the_next_incident_is_acted_on(
     assert [e.event for e in events_of(run, "fault", "rearmed")] == ["fault", "rearmed"]
     assert [a["remedy"] for a in o.guard.actions] == ["roll-back+skip-data"]
     assert o.guard.step_number == STEPS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_disk_that_fails_as_a_recovery_begins_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    run, left = tmp_path / "run", [failures]
+
+    def bad(*given: Any, **more: Any) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return regrade(*given, **more)
+
+    monkeypatch.setattr("trimtab.guard.state.checkpoint_store.regrade", bad)
+    o = guarded(bad_data(240, 24), small_lab.make_text(), run)
+    assert left == [0]
+    assert [a["remedy"] for a in o.guard.actions] == ["roll-back+skip-data"]
+    told = [e.event for e in events_of(run, "fault", "rearmed")]
+    assert told == ([] if failures == 1 else ["fault", "rearmed"])
+    incidents = [e.data["onset"] for e in events_of(run, "incident") if e.data["state"] == "open"]
+    assert len(incidents) == len(set(incidents))
+
+
+def test_retention_keeps_the_last_one_before_trouble_though_none_was_saved_in_it(
+    tmp_path: Path,
+) -> None:
+    policy = replace(POLICY, checkpoints_kept=2)
+    s = make()
+    guard = guard_of(s, tmp_path / "run", steps=80, policy=policy)
+    train_guarded(s, guard, until=25)
+    inner(guard).parts.points.store.spare_before(22.0)
+    train_guarded(s, guard)
+    assert [c.step for c in list_checkpoints(tmp_path / "run" / "checkpoints")] == [20, 70, 80]
+
+
+@pytest.mark.parametrize(("schema", "why"), [(2, "reads up to 1"), ("1", "ever wrote")])
+def test_a_verdict_of_another_schema_is_refused(tmp_path: Path, schema: object, why: str) -> None:
+    (tmp_path / "verdict.json").write_text(
+        json.dumps({"schema": schema, "state": "done", "restart": False})
+    )
+    with pytest.raises(ReadError, match=why):
+        read_verdict(tmp_path)
+    assert asks_for_restart(tmp_path)
 
 
 # -- several ranks ----------------------------------------------------------------------------

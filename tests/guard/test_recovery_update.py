@@ -18,6 +18,7 @@ from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery import executor
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
+from trimtab.guard.recovery.expectation import Expectation
 from trimtab.guard.recovery.state import Phase, RecoveryState
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
@@ -464,6 +465,50 @@ def test_update_only_advises_once_it_has_given_up() -> None:
     assert not [x for x in world.commands if isinstance(x, c.GoBackTo)]
 
 
+def test_update_acts_again_after_a_healthy_stretch_and_pauses_for_longer_each_time() -> None:
+    world = World(bad_from_100, bad_batch=never, max_rollbacks=0)
+    world.train(140)
+    assert world.state.advising_only
+    world.bad, world.spiking = never, False
+    pause = world.state.pause_steps
+    # the alarm of step 100 is never closed: four pauses later its level is the run's own
+    world.train(100 + 4 * pause - world.step - 1)
+    assert world.state.advising_only
+    world.train(2)
+    assert not world.state.advising_only
+    assert world.state.given_up == ""
+    assert world.decided()[-1] == "act again"
+    assert any("automatic recovery is on again" in line for line in world.said())
+    start = world.step
+    world.bad = lambda step, _: step > start
+    world.train(60)
+    assert world.decided().count("stop acting") == 2
+    assert world.state.pause_steps == 2 * pause
+
+
+def test_update_forgives_earlier_rollbacks_once_it_acts_again() -> None:
+    world = World(bad_window, bad_batch=in_window, max_rollbacks=1)
+    world.rollbacks = 1
+    world.train(140)
+    assert world.state.advising_only
+    world.bad, world.spiking = never, False
+    world.train(4 * world.state.pause_steps)
+    assert not world.state.advising_only
+    start = world.step
+    world.bad = lambda step, trial: step > start and trial is None
+    world.train_until("probe")
+    assert world.decided().count("stop acting") == 1
+
+
+def test_update_stays_quiet_while_alarms_go_on() -> None:
+    world = World(bad_from_100, bad_batch=never, max_rollbacks=0)
+    world.train(140)
+    for _ in range(6):  # an alarm in every pause: the stretch begins anew each time
+        world.spiking = False
+        world.train(world.state.pause_steps - 4)
+    assert world.state.advising_only
+
+
 def test_update_gives_up_where_no_healthy_state_lies_before() -> None:
     world = World(bad_window, bad_batch=in_window)
     world.points = []
@@ -531,7 +576,7 @@ def test_update_after_a_fault_in_a_command_forgets_the_question() -> None:
 
 def test_update_after_a_rollback_by_hand_begins_anew() -> None:
     world = World(bad_window, bad_batch=in_window).train(102)
-    watched = Verification("roll-back", until_step=200, level=2.0, sigma=0.1)
+    watched = Verification("roll-back", until_step=200, expected=Expectation(2.0, 0.1, 2.0))
     world.state = dataclasses.replace(world.state, verification=watched)
     world.handle(ev.ChangedByHand(step=102, remedy="lower-lr"))
     assert [x.remedy for x in world.state.effects.changes] == ["lower-lr"]
@@ -558,7 +603,7 @@ def test_update_labels_a_change_by_hand_once_it_was_watched() -> None:
 
 def test_update_at_the_end_says_that_a_remedy_is_not_verified() -> None:
     world = World(never, bad_batch=never).train(20)
-    watched = Verification("roll-back", until_step=200, level=2.0, sigma=0.1)
+    watched = Verification("roll-back", until_step=200, expected=Expectation(2.0, 0.1, 2.0))
     world.state = dataclasses.replace(world.state, verification=watched)
     world.handle(ev.RunEnded(step=20, row=20))
     (outcome,) = world.journalled("outcome")

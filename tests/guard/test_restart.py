@@ -180,6 +180,32 @@ def test_a_journal_that_cannot_be_read_refuses_the_start(
     assert start(run) == 20
 
 
+def test_rows_that_the_disk_refuses_now_refuse_the_start(
+    broken_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, real = broken_run(), os.open
+
+    def refuse(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if str(path).endswith("1.0.jsonl") and not flags & os.O_CREAT:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ReadError, match=r"1\.0\.jsonl: cannot be read"):
+        start(run)
+    monkeypatch.undo()
+    assert start(run) == 20
+
+
+def test_rows_that_make_no_sense_are_told_of(broken_run: Run) -> None:
+    run, said = broken_run(), list[str]()
+    rows = run / "signals" / "1.0.jsonl"
+    lines = rows.read_text().splitlines(keepends=True)
+    rows.write_text("".join([*lines[:5], '{"step": 6, "loss": "many"}\n', *lines[6:]]))
+    assert start(run, say=said.append) == 20
+    assert any("the rows so far cannot be taken in" in line for line in said)
+
+
 def test_a_journal_that_is_gone_beside_its_samples_refuses_step_0(broken_run: Run) -> None:
     run = broken_run(until=5)
     (run / "journal.jsonl").unlink()

@@ -24,7 +24,7 @@ from tests.guard.tiny import (
 from trimtab.checkpoints.manifest import set_grade
 from trimtab.chronicle.journal import read_journal
 from trimtab.detectors.judge import judge_record
-from trimtab.errors import ActError, ChronicleError, ConfigError
+from trimtab.errors import ActError, ChronicleError, ConfigError, ReadError
 from trimtab.guard.state import checkpoint_store
 from trimtab.guard.state.checkpoint_io import save_state
 from trimtab.plan.policy import Policy
@@ -232,14 +232,26 @@ def test_a_poisoned_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert resumed_from(run) == 10
 
 
-def test_without_a_healthy_checkpoint_it_starts_again_and_says_so(
+def test_without_a_healthy_checkpoint_step_0_is_not_begun_unasked(tmp_path: Path) -> None:
+    run = broken_run(tmp_path)
+    for path in run.glob("checkpoints/*"):
+        set_grade(path, "suspect", "a test")
+    with pytest.raises(ReadError, match=r"step-00000020 is suspect \(a test\).*write healthy into"):
+        resumed_from(run)
+    set_grade(run / "checkpoints" / "step-00000010", "healthy", "looked at")
+    assert resumed_from(run) == 10
+
+
+def test_without_a_healthy_checkpoint_it_starts_over_by_consent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = broken_run(tmp_path)
     for path in run.glob("checkpoints/*"):
         set_grade(path, "suspect", "a test")
-    assert resumed_from(run) == 0
-    assert "none of 2 checkpoints is whole and healthy" in capsys.readouterr().err
+    guard = guard_of(make(shuffle=True), run, steps=STEPS, start_over=True)
+    assert guard.step_number == 0
+    guard.close()
+    assert "none of this run's checkpoints is healthy" in capsys.readouterr().err
     attempts = [e.data["number"] for e in events_of(run, "attempt")]
     assert attempts == ["1.0", "2.0"]
 

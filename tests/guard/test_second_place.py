@@ -17,7 +17,9 @@ from tests.guard.tiny import (
 )
 from trimtab.checkpoints import mirror
 from trimtab.checkpoints.manifest import list_checkpoints, newest_healthy, set_grade, verify
-from trimtab.errors import ConfigError
+from trimtab.chronicle.journal_check import check_journal
+from trimtab.chronicle.journal_head import read_head
+from trimtab.errors import ChronicleError, ConfigError
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
 
@@ -80,6 +82,19 @@ def test_what_is_lost_in_the_first_place_is_resumed_from_the_second_bit_for_bit(
     newest = newest_healthy(run / "checkpoints")
     assert newest is not None
     assert newest.step == STEPS
+
+
+def test_the_second_place_knows_what_its_journal_must_hold(tmp_path: Path) -> None:
+    place = run_until(tmp_path, 35)
+    head, unclear = read_head(place / "journal.jsonl")
+    assert unclear == ""
+    assert len(head) == 1
+    assert check_journal(place / "journal.jsonl").refuses == ""
+    shutil.rmtree(tmp_path / "run")
+    lines = (place / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "journal.jsonl").write_bytes(b"".join(lines[:4]))
+    with pytest.raises(ChronicleError, match="the end of the file is lost"):
+        resume(tmp_path)
 
 
 def test_without_a_second_place_a_lost_run_starts_anew(tmp_path: Path) -> None:

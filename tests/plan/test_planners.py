@@ -80,7 +80,7 @@ def test_aspect_ratio() -> None:
 @pytest.mark.covers("S78")
 def test_order_by_cost_and_prior_and_its_editing() -> None:
     whole = [h.id for h in in_cost_order() if not h.within]
-    assert whole == ["data", "fp16", "beta2", "design"]
+    assert whole == ["data", "rate", "fp16", "beta2", "init", "design"]
     mine = edited({"beta2": {"cost": 0.1, "prior": 0.9}})
     assert next(h.id for h in in_cost_order(mine)) == "beta2"
     wrong: list[dict[str, dict[str, float]]] = [

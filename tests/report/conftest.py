@@ -9,6 +9,7 @@ from tests.report.excerpt import make_excerpt
 from tests.report.parts import incident, plain_record, told
 from tests.report.rescued import make_rescued
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.assemble import make_account
 from trimtab.record import RunRecord
 
 
@@ -49,4 +50,11 @@ def healthy() -> RunAccount:
         "loss_scale": np.full(n, 65536.0),
         "lr": 3e-4 * np.minimum(step / 2000, 1) * (0.1 + 0.45 * (1 + np.cos(np.pi * step / n))),
     }
-    return RunAccount(record=plain_record(columns), incidents=(), read_s=1.2)
+    short = make_account(plain_record({k: v[:3000] for k, v in columns.items()}))
+    return RunAccount(
+        record=plain_record(columns),
+        incidents=(),
+        read_s=1.2,
+        self_test=short.self_test,
+        judged_signals=short.judged_signals,
+    )

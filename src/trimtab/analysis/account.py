@@ -1,21 +1,21 @@
 """The analysis of one run: what a report, a terminal and `--json` all show, as one value."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
+from trimtab.analysis.self_test import MIN_RECORDS, SelfTest
+from trimtab.analysis.verdict import Ending, RunJudgement, judgement_of
 from trimtab.chronicle.coverage import Coverage
 from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
 from trimtab.incidents import Incident
-from trimtab.kinds import RunVerdict
+from trimtab.kinds import RunVerdict, severity_rank
 from trimtab.plan.plan import Plan
 from trimtab.readers.layers import LayerReadings
 from trimtab.record import Attempt, RunRecord
 from trimtab.vocabulary import Severity
 
-__all__ = ["MIN_RECORDS", "IncidentAccount", "RunAccount"]
-
-MIN_RECORDS = 10
-"""With fewer train losses a log without an alarm is not called healthy. Ours."""
+__all__ = ["MIN_RECORDS", "IncidentAccount", "RunAccount", "fails_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +91,14 @@ class RunAccount:
     """What was measured block by block, where the run did so."""
     path: str = ""
     """Path as given; empty for a record that was made in memory."""
-    ended_badly: str = ""
-    """Why the run is known to have ended badly; empty: that is not known."""
+    ending: Ending | None = None
+    """How the run is known to have ended badly; None: that is not known."""
     coverage: Coverage | None = None
     """Which steps the guard of the run judged; None where no guard wrote it."""
+    self_test: SelfTest | None = None
+    """What faults injected into copies of the run's rows showed; None: that was not tried."""
+    judged_signals: frozenset[str] = frozenset()
+    """Signals that some detector of its judge reads."""
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -102,20 +106,35 @@ class RunAccount:
         return self.record.attempts
 
     @property
-    def verdict(self) -> RunVerdict:
-        """`ended-badly`, else `incident`, else `not-judged`, else `healthy`.
-
-        It rests on the alarms, on the number of train losses, and on what the guard of the run
-        wrote: steps that it did not judge, and how it ended.
-        """
-        if self.ended_badly:
-            return "ended-badly"
-        if any(ia.is_open_alarm for ia in self.incidents):
-            return "incident"
-        missed = self.coverage is not None and not self.coverage.whole
-        return "not-judged" if missed or not self.judged else "healthy"
+    def ended_badly(self) -> str:
+        """Why the run is known to have ended badly; empty: that is not known."""
+        return "" if self.ending is None else self.ending.why
 
     @property
-    def judged(self) -> bool:
-        """Whether the log holds enough train losses for the absence of alarms to mean anything."""
-        return self.record.num_loss_rows >= MIN_RECORDS
+    def verdict(self) -> RunVerdict:
+        """`ended-badly`, else `incident`, else `not-judged`, else `healthy`."""
+        return self.judgement.verdict
+
+    @cached_property
+    def judgement(self) -> RunJudgement:
+        """The verdict with what it rests on, and what could not be judged."""
+        return judgement_of(
+            self.record,
+            open_alarm=any(ia.is_open_alarm for ia in self.incidents),
+            ending=self.ending,
+            coverage=self.coverage,
+            self_test=self.self_test,
+            judged_signals=self.judged_signals,
+        )
+
+
+def fails_on(account: RunAccount, name: str | None) -> bool:
+    """Tell whether a run fails on a word of `FAIL_ON`; on None nothing does."""
+    if name is None:
+        return False
+    if account.verdict == "ended-badly":
+        return True
+    if name == "not-judged" and account.verdict == "not-judged":
+        return True
+    least = severity_rank("warning" if name == "not-judged" else name)
+    return least >= 0 and any(severity_rank(i.severity) >= least for i in account.incidents)

@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.analysis.against import against_findings, against_note
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
+from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.timeline import NEAR_STEPS
+from trimtab.analysis.verdict import Ending
 from trimtab.chronicle.coverage import Coverage, coverage_of
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
@@ -20,6 +23,7 @@ from trimtab.detectors.judge import Judge
 from trimtab.detectors.offline import all_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
+from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.diagnosis.features import incident_features
 from trimtab.diagnosis.history import EarlierIncidents, warm_up_label
@@ -51,7 +55,11 @@ def make_account(
     sensitivity: Sensitivity | None = None,
     layers: Sequence[LayerReadings] = (),
     path: str = "",
-    ended_badly: str = "",
+    ending: Ending | None = None,
+    reference: RunRecord | None = None,
+    config: Sequence[ConfigSign] = (),
+    tester: SelfTester | None = None,
+    self_test: bool = True,
 ) -> RunAccount:
     """Return everything that can be said about one run.
 
@@ -67,10 +75,25 @@ def make_account(
         sensitivity: Thresholds moved by a factor; for measuring.
         layers: What was measured block by block; drawn, not judged.
         path: Path as given; empty for a record that was made in memory.
-        ended_badly: Why the run is known to have ended badly; empty: that is not known.
+        ending: How the run is known to have ended badly; None: that is not known.
+        reference: A run to judge by, besides the run's own past; None: none.
+        config: What a check of the run's config found.
+        tester: Injects faults into copies of the rows; None: a new one. One that is kept while a
+            log grows pays for a few faults at each look.
+        self_test: Whether to inject faults at all; without, a quiet run is `not-judged`.
     """
     record = separate_runs(derive(record))
-    findings = all_findings(record, judge=judge, sensitivity=sensitivity, hindsight=hindsight)
+    tester = tester or SelfTester(hindsight=hindsight)
+    states = tester.places(record) if self_test else {}
+    judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
+    judge = judge.seeing(record.columns)
+    findings = all_findings(
+        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
+    )
+    if reference is not None:
+        name = Path(reference.source).name or "the reference"
+        findings = (*findings, *against_findings(record, reference, name))
+        record = replace(record, notes=(*record.notes, against_note(record, reference, name)))
     told: list[IncidentAccount] = []
     earlier: dict[int, EarlierIncidents] = {}
     stops = _stops(events)
@@ -79,7 +102,7 @@ def make_account(
         root = root_of(record, record.attempt_index(told_of.attempt))
         kin = earlier.setdefault(root, EarlierIncidents())
         incident, before = _unless_stopped(record, told_of, kin, stops)
-        told.append(_explain(record, incident, before, checkpoints, events, framework))
+        told.append(_explain(record, incident, before, checkpoints, events, framework, config))
         if incident.severity != "info":
             kin.append(incident)
     incidents = [ia.incident for ia in told]
@@ -93,8 +116,10 @@ def make_account(
         read_s=read_s,
         layers=tuple(layers),
         path=path,
-        ended_badly=ended_badly,
+        ending=ending,
         coverage=_coverage(record, events),
+        self_test=tester.run(record, judge, findings, states),
+        judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)
 
@@ -128,12 +153,13 @@ def _explain(
     checkpoints: Sequence[CheckpointInfo],
     events: Sequence[Event],
     framework: str,
+    config: Sequence[ConfigSign],
 ) -> IncidentAccount:
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
     incident = _with_risk(record, incident, earlier)
-    diagnosis = diagnose(record, incident, earlier=earlier)
+    diagnosis = diagnose(record, incident, earlier=earlier, config=config)
     diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(
         record,

@@ -7,7 +7,7 @@ Each entry is assembled from the tables `kinds`, `kind_notes`, `causes`,
 import difflib
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN, CauseEntry
@@ -21,6 +21,7 @@ from trimtab.errors import ConfigError
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.conflicts import CONFLICTS, Conflict
 from trimtab.plan.flag_table import REMEDY_FLAGS, TEST_FLAGS, TRAPS
+from trimtab.plan.remedies import only_failed
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 
 __all__ = ["Entry", "conflict_entry", "conflicts", "explain", "explain_all", "known_entries"]
@@ -159,7 +160,7 @@ def _kind(name: str) -> Entry:
             ("seen in", [str(s) for s in note.seen]),
             ("not to be mistaken for", _look_alikes(name)),
             ("may be due to", [f"{c}: {CAUSE_BY_ID[c].title}" for c in causes]),
-            ("what may help", [_history(r) for r in remedies]),
+            ("what may help", _histories(remedies)),
             ("sources disagree", _disagreements(name)),
         ),
     )
@@ -183,7 +184,7 @@ def _cause(name: str) -> Entry:
             ("against it", _rules(cause, for_it=False)),
             ("not to be mistaken for", _look_alikes(name)),
             ("cheapest test", [cause.test]),
-            ("what may help", [_history(r) for r in cause.remedies]),
+            ("what may help", _histories(cause.remedies)),
             ("sources disagree", _disagreements(name)),
             ("covers", [", ".join(cause.modes)]),
         ),
@@ -264,6 +265,11 @@ def _look_alikes(name: str) -> list[str]:
         f"{p.other if p.one == name else p.one}: {p.how}" + (f" ({p.source})" if p.source else "")
         for p in pairs
     ]
+
+
+def _histories(remedies: Iterable[str]) -> list[str]:
+    """Return remedies with their runs, in order; what is only known to have failed comes last."""
+    return [_history(r) for r in sorted(remedies, key=lambda r: only_failed(REMEDY_BY_ID[r]))]
 
 
 def _history(remedy: str) -> str:

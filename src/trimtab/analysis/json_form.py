@@ -10,6 +10,7 @@ from typing import Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import with_resolved
+from trimtab.detectors.confidence import level_of
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
@@ -53,7 +54,8 @@ def run_to_json(account: RunAccount, *, path: str) -> dict[str, Any]:
         "attempts": [_attempt(record, a) for a in record.attempts],
         "incidents": [incident_to_json(record, a) for a in account.incidents],
         "notes": list(account.notes),
-        "judged": None if account.coverage is None else account.coverage.to_json(),
+        "judged": account.judgement.to_json(),
+        "ending": None if account.ending is None else account.ending.to_json(),
         "degraded": "" if account.coverage is None else account.coverage.degraded,
     }
 
@@ -85,6 +87,7 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
         "resolved": told.resolved,
         "dismissed": told.dismissed or None,
         "confidence": i.confidence,
+        "confidence_level": _level(i.confidence),
         "precursor": _time(i.precursor),
         "lead": _lead(i),
         "onset": _time(i.onset),
@@ -109,6 +112,19 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
             }
             for r in told.plan.remedies
         ],
+    }
+
+
+def _level(confidence: float) -> dict[str, Any]:
+    """Return the level of a confidence with what was measured of it."""
+    level = level_of(confidence)
+    return {
+        "level": level.name,
+        "hit_rate": level.hit_rate,
+        "low": level.low,
+        "high": level.high,
+        "alarms": level.num_alarms,
+        "measured": level.measured,
     }
 
 

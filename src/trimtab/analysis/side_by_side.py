@@ -12,10 +12,16 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.analysis.divergence import (
+    FirstDifference,
+    common_rows,
+    find_partings,
+    first_difference,
+)
 from trimtab.analysis.settings_diff import SettingChange, diff
 from trimtab.record import RunRecord
 from trimtab.signals.robust import running_median
-from trimtab.text import number
+from trimtab.text import number, signal_label
 
 __all__ = ["Comparison", "Gap", "Means", "Side", "compare_sides", "make_side", "mean_text"]
 
@@ -85,6 +91,38 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """What is known to be alike, where that matters for what differs."""
+    first_difference: FirstDifference | None = None
+    """Until where both log the same, and what differs first; None without a common step."""
+    worse: Literal["a", "b"] | None = None
+    """The side whose loss ends above the other's beyond noise, or is not finite; None: neither."""
+    worse_by: float | None = None
+    """By how much at equal steps at the end, nats per token; None where one is not finite."""
+    apart_from: float | None = None
+    """First position from which it stays above; None: neither does."""
+    noise: float | None = None
+    """Twice the noise of the median of a block of gaps, nats per token; None: too few rows."""
+
+    @property
+    def verdict(self) -> str:
+        """Who is worse, by how much, since when; one sentence."""
+        if self.common is None:
+            return ""
+        noise = "" if self.noise is None else f" (noise ±{number(self.noise)})"
+        if self.worse is None:
+            if self.noise is None:
+                return "too few common rows to tell who is worse"
+            return f"no difference beyond noise at equal {_plural(self.by)}{noise}"
+        worse = self.b if self.worse == "b" else self.a
+        since = "" if self.apart_from is None else f", from {self.by} {number(self.apart_from)} on"
+        if self.worse_by is None:
+            return f"{worse.label} is worse: its loss is not finite{since}"
+        by = f"{number(self.worse_by)} nats above at equal {_plural(self.by)}"
+        return f"{worse.label} is worse: {by} at the end{noise}{since}"
+
+    @property
+    def first_text(self) -> str:
+        """Until where both are identical, and what differs first; one sentence."""
+        return "" if self.first_difference is None else _first_text(self.first_difference)
 
     @property
     def slope_ratio(self) -> float | None:
@@ -119,13 +157,22 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     NaN and Inf are left out of every mean, slope and gap. Cost: O(n log n) in the rows.
     """
     (xa, ya), (xb, yb) = _losses(a, by), _losses(b, by)
-    changed = diff(a.settings, b.settings)
+    steps, rows_a, rows_b = common_rows(a.record, b.record, a.rows, b.rows)
+    first = first_difference(a.record, b.record, steps, rows_a, rows_b)
+    changed = (*diff(a.settings, b.settings), *_logged_settings(first))
     same_order, reordered = _orders(a, b)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
         why = f"nothing in common: no {by} at which both log a loss"
         said = (*(t for t in (_unfit(a), _unfit(b)) if t), why, *reordered)
         return Comparison(
-            a=a, b=b, by=by, common=None, changed=changed, warnings=said, notes=same_order
+            a=a,
+            b=b,
+            by=by,
+            common=None,
+            changed=changed,
+            warnings=said,
+            notes=same_order,
+            first_difference=first,
         )
     low, high = float(max(xa[0], xb[0])), float(min(xa[-1], xb[-1]))
     grid = np.unique(np.concatenate([xa, xb]))
@@ -138,6 +185,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     shown = np.unique(np.linspace(0, len(grid) - 1, min(_SHOWN, len(grid))).round().astype(int))
     unit = 1e9 if by == "tokens" else 1e3
     slopes = (_slope(xa, ya, low, high) * unit, _slope(xb, yb, low, high) * unit)
+    worse, apart_from, noise = _worse(a, b, by, first)
     return Comparison(
         a=a,
         b=b,
@@ -151,10 +199,101 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         changed=changed,
         warnings=(
             *(t for t in (_unfit(a), _unfit(b)) if t),
-            *_warnings(a, b, end_gap, slopes, by),
+            *_warnings(a, b, end_gap, slopes, by, worse),
             *reordered,
         ),
         notes=same_order,
+        first_difference=first,
+        worse=worse,
+        worse_by=abs(end_gap) if worse == ("b" if end_gap > 0 else "a") else None,
+        apart_from=apart_from,
+        noise=noise,
+    )
+
+
+def _logged_settings(first: FirstDifference | None) -> tuple[SettingChange, ...]:
+    """Return the logged settings that differ, with the values of the first step that they do."""
+    return tuple(
+        SettingChange(
+            f"{_label(name)}, logged",
+            f"{number(a)} at step {number(step)}",
+            f"{number(b)} at step {number(step)}",
+        )
+        for name, step, a, b in (() if first is None else first.settings)
+    )
+
+
+def _worse(
+    a: Side, b: Side, by: By, first: FirstDifference | None
+) -> tuple[Literal["a", "b"] | None, float | None, float | None]:
+    """Return (the side that is worse at the end, from where on, twice the noise of a block)."""
+    x, one, two = _paired_losses(a, b, by)
+    if not len(x):
+        return None, None, None
+    ends = _end_of_finite(one), _end_of_finite(two)
+    skip = 0
+    if first is not None and first.identical_until is not None and by == "step":
+        skip = int(np.searchsorted(x, first.identical_until, side="right"))
+    partings, sigma = find_partings(one, two, skip=skip)
+    noise = 2 * sigma if np.isfinite(sigma) else None
+    # A loss that is not finite any more is worse than any other.
+    if ends[0] != ends[1]:
+        worse: Literal["a", "b"] = "a" if ends[0] < ends[1] else "b"
+        return worse, float(x[min(ends)]), noise
+    last = partings[-1] if partings and partings[-1].lasts else None
+    if last is None:
+        return None, None, noise
+    return "b" if last.gap > 0 else "a", float(x[last.first]), noise
+
+
+def _paired_losses(
+    a: Side, b: Side, by: By
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return positions and the two losses there, as logged; NaN and Inf stay."""
+    if by == "tokens":
+        (xa, ya), (xb, yb) = _series(a, "loss", by), _series(b, "loss", by)
+        if not len(xa) or not len(xb):
+            return (np.zeros(0),) * 3
+        grid = xa[(xa >= xb[0]) & (xa <= xb[-1])]
+        return grid, np.interp(grid, xa, ya), np.interp(grid, xb, yb)
+    one, two = (s.record.columns.get("loss") for s in (a, b))
+    if one is None or two is None:
+        return (np.zeros(0),) * 3
+    rows_a, rows_b = a.rows[one.present[a.rows]], b.rows[two.present[b.rows]]
+    steps, rows_a, rows_b = common_rows(a.record, b.record, rows_a, rows_b)
+    return steps, one.values[rows_a], two.values[rows_b]
+
+
+def _end_of_finite(values: NDArray[np.float64]) -> int:
+    """Return the index after the last finite value: n for one that ends finite."""
+    finite = np.flatnonzero(np.isfinite(values))
+    return int(finite[-1]) + 1 if len(finite) else 0
+
+
+def _plural(by: By) -> str:
+    return "steps" if by == "step" else by
+
+
+def _label(signal: str) -> str:
+    return "learning rate" if signal == "lr" else signal_label(signal)
+
+
+def _first_text(d: FirstDifference) -> str:
+    if d.at is None:
+        return f"identical in all {d.num_rows} rows that both log"
+    shown = [
+        f"{_label(s.signal)} {number(s.a)} and {number(s.b)}"
+        + (f" (× {s.ratio:.3g})" if s.ratio is not None and abs(s.ratio - 1) >= 0.01 else "")
+        for s in d.signals[:3]
+    ]
+    more = f" and {len(d.signals) - 3} more" if len(d.signals) > 3 else ""
+    then = [f"{_label(n)} from step {number(at)}" for n, at in d.later[:2]]
+    later = f"; then {', '.join(then)}" if then else ""
+    if d.identical_until is None:
+        return f"they differ from the first common step {number(d.at)} on: {', '.join(shown)}{more}"
+    return (
+        f"identical until step {number(d.identical_until)}; at step {number(d.at)}"
+        f" {', '.join(shown)}{more} differ first{later}"
     )
 
 
@@ -244,23 +383,34 @@ def _means(a: Side, b: Side, by: By, low: float, high: float) -> tuple[Means, ..
 
 
 def _warnings(
-    a: Side, b: Side, end_gap: float, slopes: tuple[float, float], by: By
+    a: Side,
+    b: Side,
+    end_gap: float,
+    slopes: tuple[float, float],
+    by: By,
+    worse: Literal["a", "b"] | None,
 ) -> Sequence[str]:
-    """Return what a person should know before anything else."""
+    """Return what a person should know before anything else.
+
+    A slope accuses only the run that also ends above the other: one that comes back from a spike
+    falls steeply, and the healthy one beside it is not slow.
+    """
     said = []
     if abs(end_gap) > USELESS_GAP:
-        worse, better = (b, a) if end_gap > 0 else (a, b)
+        above, better = (b, a) if end_gap > 0 else (a, b)
         said.append(
-            f"{worse.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}: "
+            f"{above.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}: "
             "it is learning nothing useful"
         )
     flat, steep = sorted(slopes, key=abs)
     if np.isfinite(flat) and np.isfinite(steep) and steep < 0 and abs(flat) < 0.5 * abs(steep):
-        slower = a if flat == slopes[0] else b
+        slower = "a" if flat == slopes[0] else "b"
+        if slower != worse:
+            return said
+        label = (a if slower == "a" else b).label
         said.append(
-            f"{slower.label} falls {abs(steep) / max(abs(flat), 1e-12):.3g} times more slowly at"
-            " the end"
+            f"{label} falls {abs(steep) / max(abs(flat), 1e-12):.3g} times more slowly at the end"
             if abs(flat) > 1e-3 * abs(steep)
-            else f"{slower.label} no longer falls where the other does"
+            else f"{label} no longer falls where the other does"
         )
     return said

@@ -13,22 +13,28 @@ from pathlib import Path
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import events_of, make_account
+from trimtab.analysis.config_evidence import config_signs
+from trimtab.analysis.ending import ending_of
 from trimtab.analysis.frames import is_columns, record_of_columns
+from trimtab.analysis.self_test import SelfTester
+from trimtab.analysis.verdict import Ending
 from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config
 from trimtab.detectors.judge import Judge
-from trimtab.errors import ConfigError, ReadError
+from trimtab.diagnosis.config_signs import ConfigSign
+from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.plan.flags import dialect
 from trimtab.plan.rollback import CheckpointInfo
-from trimtab.readers import read_each, read_run
+from trimtab.readers import fault_error, read_each, read_run
 from trimtab.readers.layers import read_layers
 from trimtab.record import RunRecord
 
 __all__ = [
     "Beside",
     "account_of",
+    "account_or_fault",
     "read_account",
     "read_beside",
     "read_source",
@@ -53,6 +59,10 @@ class Beside:
     framework: str = ""
     checkpoints: tuple[CheckpointInfo, ...] = ()
     notes: tuple[str, ...] = ()
+    config: tuple[ConfigSign, ...] = ()
+    """What a check of the config found that bears on causes."""
+    reference: RunRecord | None = None
+    """A run to judge by; None: judged by itself alone."""
 
 
 def store() -> Path:
@@ -64,14 +74,21 @@ def store() -> Path:
     return Path(base) / "trimtab" / "dismissed.jsonl"
 
 
-def read_beside(*, config: Path | None = None, checkpoints: Path | None = None) -> Beside:
-    """Read the config and list the checkpoints that a run was given.
+def read_beside(
+    *,
+    config: Path | None = None,
+    checkpoints: Path | None = None,
+    against: str | os.PathLike[str] | None = None,
+) -> Beside:
+    """Read the config and the reference run, and list the checkpoints, that a run was given.
 
     Raises:
         ReadError: One of them cannot be read.
         ConfigError: The config holds several runs, or nothing that is known.
     """
     beside = Beside() if config is None else _from_config(config)
+    if against is not None:
+        beside = replace(beside, reference=read_run(against))
     if checkpoints is None:
         return beside
     found = find_checkpoints(checkpoints)
@@ -96,7 +113,7 @@ def _from_config(path: Path) -> Beside:
     said = ", ".join(f"{name} {value:g}" for name, value in facts.items())
     note = f"from {path} ({settings.framework}): {said or 'nothing that bears on this'}"
     framework = settings.framework if dialect(settings.framework) else ""
-    return Beside(facts=facts, framework=framework, notes=(note,))
+    return Beside(facts=facts, framework=framework, notes=(note,), config=config_signs(settings))
 
 
 def read_source(source: object) -> Iterator[tuple[str, RunRecord | ReadError]]:
@@ -130,6 +147,7 @@ def account_of(
     judge: Judge | None = None,
     read_s: float = 0.0,
     hindsight: bool = True,
+    tester: SelfTester | None = None,
 ) -> RunAccount:
     """Return the analysis of a record with its journal, its checkpoints and its dismissals.
 
@@ -142,6 +160,7 @@ def account_of(
         judge: The detectors to use; None: the built-in ones with their own settings.
         read_s: How long reading took, seconds.
         hindsight: Whether rules that need later rows apply; False while the log still grows.
+        tester: What injects faults into copies of the rows, kept while a log grows; None: a new one.
     """
     beside = beside or Beside()
     if not path:
@@ -157,6 +176,10 @@ def account_of(
             judge=judge,
             hindsight=hindsight,
             read_s=read_s,
+            reference=beside.reference,
+            config=beside.config,
+            ending=ending_of(record),
+            tester=tester,
         )
     layers, layer_notes = read_layers(Path(path))
     record = replace(
@@ -175,19 +198,52 @@ def account_of(
         read_s=read_s,
         layers=layers,
         path=path,
-        ended_badly=_bad_end(RunDirectory(Path(path))),
+        reference=beside.reference,
+        config=beside.config,
+        ending=_given_up(RunDirectory(Path(path))) or ending_of(record),
+        tester=tester,
     )
 
 
-def _bad_end(directory: RunDirectory) -> str:
-    """Return why a guarded process gave its run up, in words; empty where it did not."""
+def account_or_fault(
+    record: RunRecord,
+    path: str,
+    *,
+    beside: Beside | None = None,
+    judge: Judge | None = None,
+    read_s: float = 0.0,
+    hindsight: bool = True,
+    tester: SelfTester | None = None,
+) -> RunAccount | ReadError:
+    """Return `account_of`, or the one error of a run on which trimtab itself failed.
+
+    A fault of ours on one run must not lose the results of the others.
+    """
+    try:
+        return account_of(
+            record,
+            path,
+            beside=beside,
+            judge=judge,
+            read_s=read_s,
+            hindsight=hindsight,
+            tester=tester,
+        )
+    except TrimtabError as error:
+        return error if isinstance(error, ReadError) else ReadError(str(error))
+    except Exception as error:  # noqa: BLE001 - one run, one error
+        return fault_error(path or record.source, "judged", error)
+
+
+def _given_up(directory: RunDirectory) -> Ending | None:
+    """Return why a guarded process gave its run up; None where it did not."""
     try:
         told = json.loads(directory.verdict.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return ""
+        return None
     if not isinstance(told, dict) or told.get("state") != "given-up":
-        return ""
-    return str(told.get("reason") or "the guard gave the run up")
+        return None
+    return Ending(why=str(told.get("reason") or "the guard gave the run up"))
 
 
 def read_account(path: str, *, beside: Beside | None = None) -> RunAccount:

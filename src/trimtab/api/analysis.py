@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import account_of, read_beside, read_source
+from trimtab.analysis.source import account_or_fault, read_beside, read_source
+from trimtab.analysis.verdict import RunJudgement
 from trimtab.detectors.contract import Detector
 from trimtab.detectors.judge import make_judge
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
@@ -23,7 +24,7 @@ from trimtab.report.html import render_html
 from trimtab.report.overview import overview_line, render_overview
 from trimtab.report.picture import render_picture
 from trimtab.report.terminal import rendered_text, terminal_text
-from trimtab.report.wording import tell
+from trimtab.report.wording import tell, verdict_line
 from trimtab.text import plain
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def analyze(
     *,
     config: str | os.PathLike[str] | None = None,
     checkpoints: str | os.PathLike[str] | None = None,
+    against: str | os.PathLike[str] | None = None,
     detectors: Iterable[Detector[Any] | str] = (),
     thresholds: Mapping[str, float] | None = None,
 ) -> "Analysis":
@@ -51,6 +53,7 @@ def analyze(
             (`trimtab.read`), a pandas or polars frame, or a mapping of column names to values.
         config: The run's training config: the clip in force, the width, whose flags to give.
         checkpoints: Directory of its checkpoints; plans then name the one to go back to.
+        against: A reference run: where the loss lies above its loss is an incident, too.
         detectors: Further detectors, or names of entry points in the group `trimtab.detectors`.
         thresholds: Settings of detectors, such as `{"spike.threshold_sigma": 12}`.
 
@@ -73,6 +76,7 @@ def analyze(
     beside = read_beside(
         config=None if config is None else Path(config),
         checkpoints=None if checkpoints is None else Path(checkpoints),
+        against=against,
     )
     runs: list[RunAccount] = []
     errors: list[tuple[str, str]] = []
@@ -84,7 +88,11 @@ def analyze(
                 errors.append((path, str(found)))
                 continue
             read_s = time.perf_counter() - started
-            runs.append(account_of(found, path, beside=beside, judge=judge, read_s=read_s))
+            account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+            if isinstance(account, ReadError):
+                errors.append((path, str(account)))
+            else:
+                runs.append(account)
             started = time.perf_counter()
     if not runs:
         raise ReadError("; ".join(why for _, why in errors[:3]) or "nothing to read")
@@ -114,6 +122,12 @@ class Analysis:
     def verdict(self) -> RunVerdict:
         """The worst verdict of the runs: `ended-badly`, `incident`, `not-judged` or `healthy`."""
         return worst_verdict(run.verdict for run in self.runs)
+
+    @property
+    def judgement(self) -> RunJudgement:
+        """The verdict of the worst run with what it rests on and what could not be judged."""
+        worst = next(run for run in self.runs if run.verdict == self.verdict)
+        return worst.judgement
 
     def to_dict(self) -> dict[str, object]:
         """Return the document of `trimtab inspect --json`."""
@@ -163,9 +177,10 @@ class Analysis:
         """Return the verdict and what it rests on, in one line."""
         counts = f"{len(self.runs)} runs" if len(self.runs) != 1 else "1 run"
         alarms = sum(incident.is_open_alarm for incident in self.incidents)
+        power = f" ({self.runs[0].judgement.power})" if self.verdict == "healthy" else ""
         return (
-            f"<Analysis: {self.verdict}; {counts}, {len(self.incidents)} incidents,"
-            f" {alarms} of them open alarms>"
+            f"<Analysis: {self.verdict}{power if len(self.runs) == 1 else ''}; {counts},"
+            f" {len(self.incidents)} incidents, {alarms} of them open alarms>"
         )
 
     def __str__(self) -> str:
@@ -238,7 +253,7 @@ def _run_html(run: RunAccount) -> str:
     table = f"<table><tr>{head}</tr>{''.join(rows)}</table>" if rows else ""
     name = escape(plain(run.path or "columns", limit=80))
     return (
-        f"<div><p><b>{escape(run.verdict)}</b> · {name}</p>"
+        f"<div><p><b>{escape(verdict_line(run))}</b> · {name}</p>"
         f'<img alt="signals of the run" style="max-width:100%" '
         f'src="data:image/svg+xml;base64,{svg}">{table}</div>'
     )

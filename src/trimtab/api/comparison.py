@@ -1,8 +1,8 @@
 """`trimtab.compare`: two runs side by side, or one before and after a change."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.analysis.divergence import FirstDifference
 from trimtab.analysis.impact import Impact, measure_impact
 from trimtab.analysis.selection import split_attempt
 from trimtab.analysis.settings_diff import (
@@ -56,12 +57,41 @@ class RunComparison:
     last: Side
     """The run that the change lies in, and the second of two."""
     title: str
+    others: tuple[Comparison, ...] = ()
+    """Further runs, each beside the first one."""
+    other_names: tuple[str, ...] = ()
+    """Those runs as given."""
+
+    @property
+    def ranking(self) -> tuple[tuple[str, float | None], ...]:
+        """(run, how far its loss ends above that of the first), the best first; None: not finite.
+
+        Each at the steps that it has in common with the first; runs with none are left out.
+        """
+        if self.sides is None:
+            return ()
+        gaps = [(self.sides.a.label, 0.0)]
+        lost: list[str] = []
+        for c in (self.sides, *self.others):
+            if c.end_gap is None:
+                continue
+            if c.worse == "b" and c.worse_by is None:
+                lost.append(c.b.label)
+            else:
+                gaps.append((c.b.label, c.end_gap))
+        ranked = sorted(gaps, key=lambda pair: pair[1])
+        return (*ranked, *((name, None) for name in lost))
 
     def to_dict(self) -> dict[str, object]:
         """Return the document of `trimtab compare --json`."""
         document: dict[str, object] = {"schema": 1, "a": self.a, "b": self.b}
         if self.sides is not None:
             document |= _sides_to_json(self.sides)
+            document["others"] = [
+                {"a": self.a, "b": name, **_sides_to_json(other)}
+                for name, other in zip(self.other_names, self.others, strict=True)
+            ]
+            document["ranking"] = [{"run": run, "gap": gap} for run, gap in self.ranking]
         document["impact"] = None if self.impact is None else _impact_to_json(self.impact)
         if self.with_configs:
             document["settings"] = [{"key": c.key, "a": c.a, "b": c.b} for c in self.settings]
@@ -69,7 +99,7 @@ class RunComparison:
 
     def to_html(self) -> str:
         """Return the comparison as one page that opens offline, as `--html` writes it."""
-        return render_page(self.sides, self.impact, self.last, title=self.title)
+        return render_page(self.sides, self.impact, self.last, title=self.title, others=self.others)
 
     def __str__(self) -> str:
         """Return what `trimtab compare` prints, as plain text."""
@@ -77,7 +107,9 @@ class RunComparison:
 
     def __rich__(self) -> SideText:
         """Return what rich prints."""
-        return SideText(self.sides, self.impact, self.settings, title=self.title)
+        return SideText(
+            self.sides, self.impact, self.settings, title=self.title, others=self.others
+        )
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
@@ -87,7 +119,7 @@ class RunComparison:
 def compare(
     a: Source,
     b: Source | None = None,
-    *,
+    *more: Source,
     by: Literal["step", "tokens"] = "step",
     at: float | None = None,
     window_steps: float = 500.0,
@@ -99,6 +131,7 @@ def compare(
         a: A log, a run directory, a run record, a frame, or a mapping of columns. `PATH@1.0` is
             attempt 1.0 of a log.
         b: The other; None: `a` before and after `at`.
+        more: Further runs; each is set beside `a`, too.
         by: What is equal.
         at: First step under a change; None: where an attempt of `b` continues its parent.
         window_steps: Steps to look at on either side of it.
@@ -116,12 +149,16 @@ def compare(
     if not window_steps > 0:
         raise ConfigError(f"window {window_steps:g}: must be above 0")
     files = (None, None) if configs is None else (Path(configs[0]), Path(configs[1]))
-    first, name_a, attempt = _side(a, files[0])
-    second, name_b = None, None
+    if more and b is None:
+        raise ConfigError("further runs need a second one; give b, or leave them out")
+    read = [_side(a, files[0])]
     if b is not None:
-        second, name_b, attempt = _side(b, files[1])
-        if first.label == second.label:
-            first, second = _renamed(first, "a"), _renamed(second, "b")
+        read += [_side(b, files[1]), *(_side(source, None) for source in more)]
+    first, *rest = _told_apart([side for side, _, _ in read])
+    second = rest[0] if rest else None
+    names = [name for _, name, _ in read]
+    name_a, name_b = names[0], names[1] if rest else None
+    attempt = read[1 if rest else 0][2]
     last = second or first
     sides = None if second is None else compare_sides(first, second, by=by)
     impact = _impact(last, attempt, at=at, window_steps=window_steps)
@@ -140,6 +177,8 @@ def compare(
         with_configs=configs is not None,
         last=last,
         title=of_both if second is not None else f"{first.label}, before and after",
+        others=tuple(compare_sides(first, other, by=by) for other in rest[1:]),
+        other_names=tuple(names[2:]),
     )
 
 
@@ -174,9 +213,18 @@ def _side(source: Source, config: Path | None) -> tuple[Side, str, str]:
     return make_side(label, record, settings, attempt=attempt), given, attempt
 
 
-def _renamed(side: Side, letter: str) -> Side:
-    label = f"{side.label} ({letter})"
-    return Side(label=label, record=side.record, rows=side.rows, settings=side.settings)
+def _told_apart(sides: Sequence[Side]) -> list[Side]:
+    """Return the sides under the names of their files, or longer ones where those are alike."""
+    short = [side.label.rsplit("/", 1)[-1] for side in sides]
+    if all(short) and len({*short}) == len(short):
+        return [replace(s, label=name) for s, name in zip(sides, short, strict=True)]
+    labels = [side.label for side in sides]
+    return [
+        replace(s, label=f"{s.label} ({'abcdefghijklmnopqrstuvwxyz'[n % 26]})")
+        if labels.count(s.label) > 1
+        else s
+        for n, s in enumerate(sides)
+    ]
 
 
 def _impact(side: Side, attempt: str, *, at: float | None, window_steps: float) -> Impact | None:
@@ -229,6 +277,28 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "changed": [{"key": x.key, "a": x.a, "b": x.b} for x in c.changed],
         "warnings": list(c.warnings),
         "notes": list(c.notes),
+        "verdict": c.verdict or None,
+        "worse": c.worse,
+        "worse_by": c.worse_by,
+        "apart_from": c.apart_from,
+        "noise": c.noise,
+        "first_difference": _first_to_json(c.first_difference),
+    }
+
+
+def _first_to_json(first: FirstDifference | None) -> Mapping[str, object] | None:
+    if first is None:
+        return None
+    return {
+        "identical_until": first.identical_until,
+        "identical_rows": first.identical_rows,
+        "common_rows": first.num_rows,
+        "at": first.at,
+        "what": first.what,
+        "signals": [
+            {"signal": s.signal, "a": s.a, "b": s.b, "ratio": s.ratio} for s in first.signals
+        ],
+        "later": [{"signal": name, "at": at} for name, at in first.later],
     }
 
 

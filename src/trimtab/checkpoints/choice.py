@@ -62,6 +62,8 @@ class ResumeChoice:
     """Newer ones that are missing or damaged, with the reason."""
     lost: tuple[str, ...] = ()
     """Checkpoints without which the run may not begin at step 0, with the reason."""
+    doubtful: tuple[str, ...] = ()
+    """Whole ones that are not healthy, with the reason, where there is none to go on from."""
     unreadable: str = ""
     """What cannot be read now and may come back: no older one is gone on from."""
 
@@ -120,6 +122,7 @@ def choose(folder: Path, events: Iterable[Event]) -> ResumeChoice:
         return ResumeChoice(lost=(f"{folder} is missing; the journal names {names} in it",))
     passed_over: list[str] = []
     lost: list[str] = []
+    doubtful: list[str] = []
     there = {p.name for p in paths or ()}
     missing = {folder / n for n, j in known.items() if j.grade == "healthy" and j.expected}
     for path in sorted({*(paths or ()), *missing}, key=_age, reverse=True):
@@ -130,13 +133,18 @@ def choose(folder: Path, events: Iterable[Event]) -> ResumeChoice:
         found = _look(path, told.get(path.name), lineage)
         if found is None:
             continue
+        graded = found.checkpoint
+        lacks_grade = _lacks_grade(found, told.get(path.name))
+        if graded is not None and graded.grade != "healthy" and not lacks_grade:
+            doubtful.append(f"{path.name} is {graded.grade} ({graded.why})")
+            continue
         if found.condition == "unreadable":
             return ResumeChoice(unreadable=f"{path}: {found.why}", passed_over=tuple(passed_over))
         if found.condition == "whole" and not found.why:
             return ResumeChoice(checkpoint=found.checkpoint, passed_over=tuple(passed_over))
         passed_over.append(f"{path.name}: {found.why}")
         lost.append(passed_over[-1])
-    return ResumeChoice(passed_over=tuple(passed_over), lost=tuple(lost))
+    return ResumeChoice(passed_over=tuple(passed_over), lost=tuple(lost), doubtful=tuple(doubtful))
 
 
 def _look(path: Path, told: Journaled | None, lineage: str) -> InspectedFolder | None:
@@ -149,9 +157,13 @@ def _look(path: Path, told: Journaled | None, lineage: str) -> InspectedFolder |
     if not _is_of(found.checkpoint.attempt, lineage):
         return None
     if found.checkpoint.grade != "healthy":
-        lacks_grade = bool(found.why) and (told is None or told.grade == "healthy")
-        return found if lacks_grade else None
+        return found
     return inspect_folder(path)
+
+
+def _lacks_grade(found: InspectedFolder, told: Journaled | None) -> bool:
+    """Whether the grade of a whole checkpoint is lost, which the journal does not call doubtful."""
+    return bool(found.why) and (told is None or told.grade == "healthy")
 
 
 def _is_of(attempt: str, lineage: str) -> bool:

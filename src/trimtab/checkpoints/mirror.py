@@ -2,6 +2,7 @@
 
     COPY_TO/NAME/     NAME is the run directory's
       journal.jsonl, signals/, run.toml, skip.json     copied forward, never rewritten
+      journal.head                                     as it was before the journal was copied
       checkpoints/step-00001200/                       copied whole, verified against its manifest
 
 It is a run directory itself and is read like one. One thread copies, one checkpoint at a time; of
@@ -24,6 +25,7 @@ from trimtab.checkpoints.manifest import (
     set_grade,
     verify,
 )
+from trimtab.chronicle.journal_head import head_path
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.durable import make_folder, move, sync_file, sync_folder, write_whole
 
@@ -180,7 +182,8 @@ def _records(run: RunDirectory) -> Iterator[Path]:
     """Yield what a resume needs besides checkpoints, the journal last: with it, a run is there."""
     if run.signals.is_dir():
         yield from sorted(p for p in run.signals.rglob("*.jsonl") if p.is_file())
-    yield from (p for p in (run.settings, run.skip_list, run.journal) if p.is_file())
+    head = head_path(run.journal)
+    yield from (p for p in (run.settings, run.skip_list, head, run.journal) if p.is_file())
 
 
 def _copy_records(run: RunDirectory, place: RunDirectory) -> None:
@@ -192,15 +195,22 @@ def _copy_records(run: RunDirectory, place: RunDirectory) -> None:
     """
     if _first_line(place.journal) not in (b"", _first_line(run.journal)):
         raise ValueError("holds another run of that name; copy to another folder")
+    head = head_path(run.journal)
+    # Read before the journal and written after it: it names no line that the copy lacks.
+    known = head.read_bytes() if head.is_file() else b""
     for path in _records(run):
         target = place.root / path.relative_to(run.root)
         make_folder(target.parent)
+        if path == head:
+            continue
         if path.suffix == ".jsonl":
             _copy_tail(path, target)
             sync_file(target)
             sync_folder(target.parent)
         else:
             write_whole(target, path.read_bytes())
+    if known:
+        write_whole(head_path(place.journal), known)
 
 
 def _copy_tail(path: Path, target: Path) -> None:

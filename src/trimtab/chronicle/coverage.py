@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from trimtab.chronicle.journal import Event
 from trimtab.text import plain
 
-__all__ = ["Coverage", "Gap", "coverage_of", "joined", "rearmed_words"]
+__all__ = ["PROTECTING", "Coverage", "Fault", "Gap", "coverage_of", "joined", "rearmed_words"]
 
 Gap = tuple[int, int, str]
 """First step, last step, why they were not judged."""
 
+Fault = tuple[str, int, int, str]
+"""Part that did not work for a time, first step, step at which it worked again, why."""
+
+PROTECTING = ("recovery", "journal", "snapshot", "checkpoint")
+"""Parts without which steps are judged and the run is less protected all the same."""
 _JUDGING = ("record", "rows", "judge")
 """Parts without which a step is not judged, or what it was judged on is lost."""
+_MOST_KEPT = 100
+"""Faults that are kept, the newest."""
 _MOST_SAID = 3
 """Ranges that a sentence names; the rest is counted."""
 
@@ -32,6 +39,8 @@ class Coverage:
     """Ranges of steps that were not judged, in order."""
     degraded: str = ""
     """What is degraded, since when and why; empty where nothing is."""
+    faults: tuple[Fault, ...] = ()
+    """Parts of the protection that did not work for a time, and do again."""
 
     @property
     def judged_steps(self) -> int:
@@ -54,6 +63,14 @@ class Coverage:
             more = len(self.gaps) - _MOST_SAID
             said += f" and {more} more" if more > 0 else ""
             parts.append(f"judged {self.judged_steps} of {self.steps} steps; not judged: {said}")
+        if self.faults:
+            said = ", ".join(
+                f"{part} {first}-{last} ({plain(why)})"
+                for part, first, last, why in self.faults[:_MOST_SAID]
+            )
+            more = len(self.faults) - _MOST_SAID
+            said += f" and {more} more" if more > 0 else ""
+            parts.append(f"degraded for a time: {said}")
         if self.degraded:
             parts.append(f"degraded: {plain(self.degraded)}")
         return "; ".join(parts)
@@ -67,6 +84,13 @@ class Coverage:
                 {"from": first, "to": last, "why": why} for first, last, why in self.gaps
             ],
         }
+
+    def faults_to_json(self) -> list[dict[str, object]]:
+        """Return what `verdict.json` holds as `faults`."""
+        return [
+            {"part": part, "from": first, "to": last, "why": why}
+            for part, first, last, why in self.faults
+        ]
 
 
 def rearmed_words(data: Mapping[str, object]) -> str:
@@ -100,18 +124,26 @@ def coverage_of(events: Sequence[Event], last_step: int) -> Coverage:
     """
     gaps: list[Gap] = []
     open_faults: dict[str, tuple[int, str]] = {}
+    others: dict[str, tuple[int, str]] = {}
+    faults: list[Fault] = []
     latest = 0
     for event in events:
         d, where = event.data, str(event.data.get("where"))
         if event.event == "fault" and where in _JUDGING:
             why = str(d.get("why") or d.get("error") or "a fault of trimtab's own")
             open_faults.setdefault(where, (event.step, why))
+        elif event.event == "fault" and where in PROTECTING:
+            others.setdefault(where, (event.step, str(d.get("why") or d.get("error") or "")))
         elif event.event == "rearmed":
             open_faults.pop(where, None)
+            if where in others:
+                faults.append((where, others[where][0], event.step, others.pop(where)[1]))
             gaps += _ranges(d.get("not_judged"))
         elif event.event == "resume":
             gaps += _never_over(open_faults, latest)
             open_faults = {}
+            faults += [(part, since, latest, why) for part, (since, why) in others.items()]
+            others = {}
         elif event.event == "attempt" and isinstance(d.get("parent_step"), int):
             # what was done after that step is done again
             parent_step = int(d["parent_step"])
@@ -121,9 +153,11 @@ def coverage_of(events: Sequence[Event], last_step: int) -> Coverage:
         latest = max(latest, event.step)
     gaps += _never_over(open_faults, last_step)
     degraded = "; ".join(
-        f"{part} since step {step} ({why})" for part, (step, why) in open_faults.items()
+        f"{part} since step {step} ({why})" for part, (step, why) in (open_faults | others).items()
     )
-    return Coverage(steps=last_step, gaps=joined(gaps), degraded=degraded)
+    return Coverage(
+        steps=last_step, gaps=joined(gaps), degraded=degraded, faults=tuple(faults[-_MOST_KEPT:])
+    )
 
 
 def _never_over(open_faults: Mapping[str, tuple[int, str]], last_step: int) -> list[Gap]:

@@ -63,7 +63,7 @@ HARMLESS = ("finding", "note")
 """Events that decide nothing: a run goes on without them as it would with them."""
 BY_COMMANDS = ("dismiss", "note", "repair")
 """Events that a command may append while a guard writes; all others are its own."""
-NOT_IN_HEAD = (*HARMLESS, "incident", "checkpoint")
+NOT_IN_HEAD = (*HARMLESS, "incident")
 """Events that the head of the journal does not follow: found again without it, or no decision."""
 SEAL_FIELDS = ("writer", "seq", "after", "torn", "crc")
 """Fields by which a lost, damaged or foreign line is found; no event has data of that name."""

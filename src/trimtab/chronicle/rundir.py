@@ -17,7 +17,9 @@ runs/NAME/
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["RunDirectory"]
+from trimtab.errors import ReadError
+
+__all__ = ["RunDirectory", "has_samples", "is_there"]
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,40 @@ class RunDirectory:
     def checkpoint_of(self, step: int) -> Path:
         """Folder of the checkpoint after `step`."""
         return self.checkpoints / f"step-{step:08d}"
+
+
+def has_samples(directory: RunDirectory) -> bool:
+    """Whether samples of a run are in a directory; a file is there before its first row.
+
+    Raises:
+        ReadError: It cannot be looked at.
+    """
+    if not is_there(directory.signals):
+        return False
+    try:
+        files = (p for p in directory.signals.iterdir() if p.suffix == ".jsonl")
+        return any(p.stat().st_size for p in files)
+    except OSError as error:
+        raise ReadError(_cannot_look(directory.signals, error)) from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether something is at a path.
+
+    Raises:
+        ReadError: It cannot be looked at.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ReadError(_cannot_look(path, error)) from error
+    return True
+
+
+def _cannot_look(path: Path, error: OSError) -> str:
+    return (
+        f"{path}: cannot be looked at ({error.strerror}), so it is not known whether a run is there;"
+        " mount the disk or restore its rights, then start again"
+    )

@@ -1,4 +1,4 @@
-"""`trimtab compare A B`: two runs or attempts side by side.
+"""`trimtab compare A B...`: two runs or attempts side by side, or several beside the first.
 
 `compare A --at STEP`: before and after.
 """
@@ -20,6 +20,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument(
         "b", metavar="B", nargs="?", help="the other; without it, A before and after --at"
+    )
+    parser.add_argument(
+        "more", metavar="C", nargs="*", help="further runs; each is set beside A, too"
     )
     parser.add_argument("--by", choices=("step", "tokens"), default="step", help="what is equal")
     parser.add_argument(
@@ -54,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = compare(
         arguments.a,
         arguments.b,
+        *arguments.more,
         by=arguments.by,
         at=arguments.at,
         window_steps=arguments.window,

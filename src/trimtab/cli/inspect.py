@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from trimtab.analysis.account import RunAccount
+from trimtab.analysis.account import RunAccount, fails_on
 from trimtab.analysis.json_form import document_of, run_to_json
-from trimtab.analysis.source import Beside, account_of, read_beside
+from trimtab.analysis.source import Beside, account_or_fault, read_beside
+from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.detectors import judge_of
@@ -53,8 +54,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument(
         "--fail-on",
-        choices=("warning", "critical"),
-        help="exit 1 when an incident is at least this severe",
+        choices=FAIL_ON,
+        help=(
+            "exit 1 when an incident is at least this severe, or a run ended badly; `not-judged`:"
+            " also when there is too little to judge"
+        ),
     )
     parser.add_argument(
         "--config",
@@ -67,6 +71,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="DIR",
         type=Path,
         help="directory of its checkpoints: the plan names the one to roll back to",
+    )
+    parser.add_argument(
+        "--against",
+        metavar="RUN",
+        help="a reference run: also report where the loss lies above its loss at equal steps",
     )
     parser.add_argument(
         "--lr-history",
@@ -88,7 +97,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and print every path; one that cannot be read does not stop the others."""
-    beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
+    beside = read_beside(
+        config=arguments.config, checkpoints=arguments.checkpoints, against=arguments.against
+    )
     if arguments.lr_history is not None and len(arguments.paths) != 1:
         raise ConfigError("--lr-history: takes one path; give one log")
     if arguments.follow:
@@ -110,7 +121,7 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     documents: list[dict[str, object]] = []
     errors: list[tuple[str, str]] = []
     told: list[tuple[OverviewLine, str]] = []
-    worst, num_told, hint = -1, 0, (-1, "")
+    fails, num_told, hint = False, 0, (-1, "")
     started = time.perf_counter()
     for path, found in _read_all(arguments.paths):
         if isinstance(found, ReadError):
@@ -120,8 +131,13 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
             continue
         bar.say(f"judging {path}")
         read_s = time.perf_counter() - started
-        account = account_of(found, path, beside=beside, judge=judge, read_s=read_s)
-        worst = max([worst, *(severity_rank(i.severity) for i in account.incidents)])
+        account = account_or_fault(found, path, beside=beside, judge=judge, read_s=read_s)
+        if isinstance(account, ReadError):
+            errors.append((path, str(account)))
+            bar.stop()
+            tell_error(account)
+            continue
+        fails = fails or fails_on(account, arguments.fail_on)
         num_told += 1
         report = _write_report(account, arguments.html, num_told)
         if arguments.lr_history is not None:
@@ -144,7 +160,7 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
         _print_told(console, told, hint[1])
     if errors:
         return 2
-    return int(arguments.fail_on is not None and worst >= severity_rank(arguments.fail_on))
+    return int(fails)
 
 
 def _read_all(paths: Sequence[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:

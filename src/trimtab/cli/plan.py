@@ -12,6 +12,7 @@ from trimtab.bounded_toml import read_toml_text
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli import plan_search
 from trimtab.cli.output import print_json, tell
+from trimtab.config_rules.lint import lint
 from trimtab.config_rules.spelling import spell
 from trimtab.configs.read import read_config
 from trimtab.configs.settings import NAMES, Settings
@@ -25,6 +26,7 @@ from trimtab.plan.hypotheses import (
     edited,
     guided_test,
     still_open,
+    weighed,
 )
 from trimtab.plan.knobs import knob_ledger
 from trimtab.readers import read_run
@@ -127,6 +129,8 @@ def _causes(arguments: argparse.Namespace) -> Told:
     config = flat_config(arguments.config)
     settings = next(iter(read_config(arguments.config)), None)
     hypotheses = edited(_costs(arguments.costs))
+    if settings is not None:
+        hypotheses = weighed(hypotheses, _found(settings))
     by_id = {h.id: h for h in hypotheses}
     if arguments.test is not None:
         if arguments.test not in by_id:
@@ -147,6 +151,7 @@ def _causes(arguments: argparse.Namespace) -> Told:
         lines.append(
             f"{number}. {h.id}{part}: {h.title}  · cost {h.cost:g} · prior {h.prior:g} · {h.stage}"
         )
+        lines += [f"   the config: {message}" for message in h.config]
         lines.append(f"   {h.probe}")
     shape = _shape(settings)
     if shape:
@@ -162,12 +167,39 @@ def _causes(arguments: argparse.Namespace) -> Told:
                 "prior": h.prior,
                 "stage": h.stage,
                 "probe": h.probe,
+                "config": list(h.config),
             }
             for h in left
         ],
         "shape": shape,
     }
     return lines, document
+
+
+_SPEAKS_FOR = {
+    "L06": "rate",
+    "L07": "rate",
+    "L01": "init",
+    "L02": "init",
+    "L03": "init",
+    "L09": "beta2",
+    "L24": "fp16",
+    "L25": "loss-scale",
+    "L28": "softmax",
+    "L18-aspect": "design",
+}
+"""Rule of preflight -> the hypothesis that it speaks for."""
+
+
+def _found(settings: Settings) -> Mapping[str, list[tuple[str, str]]]:
+    """Return (severity, message) of what preflight finds, by the hypothesis it speaks for."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for f in lint(settings):
+        ratio = f.values.get("ratio")
+        low = f.rule == "L06" and isinstance(ratio, int | float) and ratio <= 1
+        if f.rule in _SPEAKS_FOR and f.severity != "info" and not low:
+            found.setdefault(_SPEAKS_FOR[f.rule], []).append((f.severity, f.message))
+    return found
 
 
 def _shape(settings: Settings | None) -> str:
@@ -205,7 +237,11 @@ def _guided(hypothesis: Hypothesis, config: Mapping[str, str], settings: Setting
         lines.append(launch.name)
         lines += [f"  {k} = {v}" for k, v in launch.settings.items()]
     if settings is not None:
-        change = {k: v for k, v in hypothesis.change.items() if k in NAMES and v != "+1"}
+        change = {
+            k: v
+            for k, v in hypothesis.change.items()
+            if k in NAMES and v != "+1" and not v.startswith("x")
+        }
         lines.append(f"in the config's own keys: {spell(settings, change)}" if change else "")
         lines = [line for line in lines if line]
     lines.append(f"{'control':<12} {'test':<12} it says")

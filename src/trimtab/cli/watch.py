@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trimtab.analysis.account import RunAccount
+from trimtab.analysis.account import RunAccount, fails_on
 from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.source import Beside, read_beside
+from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli.detectors import add_detector_options, judge_of
 from trimtab.cli.output import tell
 from trimtab.kinds import severity_rank
@@ -17,7 +18,7 @@ from trimtab.masking import masked
 from trimtab.monitor.follow import Update, Watch
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.record import axis_word
-from trimtab.report.wording import final_loss
+from trimtab.report.wording import final_loss, verdict_line
 from trimtab.text import finite_json, number
 
 __all__ = ["add", "add_options", "follow", "run"]
@@ -30,9 +31,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add_options(parser)
     parser.add_argument("--config", metavar="FILE", type=Path, help="as for inspect")
     parser.add_argument("--checkpoints", metavar="DIR", type=Path, help="as for inspect")
-    parser.add_argument(
-        "--fail-on", choices=("warning", "critical"), help="as for inspect, at the end"
-    )
+    parser.add_argument("--fail-on", choices=FAIL_ON, help="as for inspect, at the end")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document a line (docs/formats.md)"
     )
@@ -159,6 +158,8 @@ class _Printer:
                 "rows": account.record.num_loss_rows,
                 "step": None if last is None else last[0],
                 "loss": None if last is None else last[1],
+                "verdict": account.verdict,
+                "judged": account.judgement.to_json(),
                 "incidents": [
                     {**incident_to_json(account.record, told), "id": i}
                     for i, told in watch.incidents
@@ -167,13 +168,10 @@ class _Printer:
             print(json.dumps(finite_json(masked(document)), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
-        ranks = [
-            severity_rank(told.incident.severity)
-            for _, told in watch.incidents
-            if not told.dismissed and not told.resolved
-        ]
-        worst = max([*ranks, severity_rank("critical" if self.hung else "")])
-        return int(worst >= severity_rank(self.options.fail_on))
+        if account is None:
+            return int(self.options.fail_on == "not-judged")
+        hung = self.hung and self.options.fail_on != "ended-badly"
+        return int(hung or fails_on(account, self.options.fail_on))
 
 
 def _state(account: RunAccount) -> str:
@@ -188,4 +186,4 @@ def _state(account: RunAccount) -> str:
         ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents
     )
     counts = f"{len(account.incidents)} incidents, {open_} ongoing alarms"
-    return f"stopped at {where} · {counts}"
+    return f"stopped at {where} · {counts} · {verdict_line(account)}"

@@ -14,6 +14,8 @@ __all__ = [
     "BATCH_TOKENS",
     "GPT3_LR",
     "LLAMA_LR",
+    "MIXTURE_LR",
+    "MUON_LR",
     "TABLES",
     "WARMUP_TOKENS",
     "WORKED_LR",
@@ -130,6 +132,29 @@ WORKED_LR = _table(
         (405e9, 8e-5, "Llama 3 405B"),
     ],
 )
+MIXTURE_LR = _table(
+    "peak rate of mixtures of experts, by active parameters",
+    "learning rate",
+    "OLMoE (arXiv:2409.02060), Moonlight (arXiv:2502.16982), DeepSeek-V2 and V3"
+    " (arXiv:2405.04434, arXiv:2412.19437), GLM-4.5 (arXiv:2508.06471), Kimi K2 (arXiv:2507.20534)",
+    [
+        (1.3e9, 4e-4, "OLMoE 1B-7B"),
+        (2.4e9, 4.2e-4, "DeepSeek-V2-Lite"),
+        (14e9, 3e-4, "dots.llm1"),
+        (21e9, 2.4e-4, "DeepSeek-V2"),
+        (37e9, 2.2e-4, "DeepSeek-V3"),
+    ],
+)
+MUON_LR = _table(
+    "peak rate under Muon with updates scaled to AdamW's root mean square",
+    "learning rate",
+    "Moonlight (arXiv:2502.16982), GLM-4.5 (arXiv:2508.06471), Kimi K2 (arXiv:2507.20534)",
+    [
+        (2.2e9, 4.2e-4, "Moonlight 16B-A3B"),
+        (32e9, 2.5e-4, "GLM-4.5"),
+        (32.6e9, 2e-4, "Kimi K2"),
+    ],
+)
 BATCH_TOKENS = _table(
     "GPT-3 batch",
     "tokens",
@@ -155,4 +180,12 @@ WARMUP_TOKENS = _table(
         (405e9, 32e9, "Llama 3 405B: 8000 steps of 4M"),
     ],
 )
-TABLES: tuple[ReferenceTable, ...] = (GPT3_LR, LLAMA_LR, WORKED_LR, BATCH_TOKENS, WARMUP_TOKENS)
+TABLES: tuple[ReferenceTable, ...] = (
+    GPT3_LR,
+    LLAMA_LR,
+    WORKED_LR,
+    MIXTURE_LR,
+    MUON_LR,
+    BATCH_TOKENS,
+    WARMUP_TOKENS,
+)

@@ -85,11 +85,12 @@ def _one(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     if (lent := settings.values.get(name)) and (
         file := re.fullmatch(r"([\w.-]+): ([\w.]+)", lent.key)
     ):
-        return f"{file[2]}: {text} (in {file[1]})"
+        own = Settings(file[1], settings.framework)
+        return f"{file[2]}: {_as_yaml(own, text)} (in {file[1]})"
     if own := _own_key(settings, name, value):
         return _assigned(settings, own, text + _unit(settings.values[name].text))
     if template:
-        return _on_command_line(settings, template.format(text))
+        return _on_command_line(settings, _as_yaml(settings, template.format(text)))
     if name == "batch_start_samples":  # a ramp needs more than a start
         return ""
     what = _table()["words"].get(name) or name.replace("_", " ")
@@ -138,7 +139,18 @@ def _assigned(settings: Settings, key: str, text: str) -> str:
             else f'"{text}"'
         )
         return f"{key} = {quoted}"
-    return f"{key}: {text}"
+    return f"{key}: {_as_yaml(settings, text)}"
+
+
+def _as_yaml(settings: Settings, text: str) -> str:
+    """Return `2e-5` as `2.0e-5` for a YAML file: YAML 1.1 reads a number without a point as text."""
+    if not settings.path.lower().endswith((".yaml", ".yml")):
+        return text
+    return re.sub(r"(?<![\w.])(\d+)(e)([-+]?)(\d+)", _with_point, text)
+
+
+def _with_point(found: re.Match[str]) -> str:
+    return f"{found[1]}.0e{found[3] or '+'}{found[4]}"
 
 
 def _on_command_line(settings: Settings, typed: str) -> str:

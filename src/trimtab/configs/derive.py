@@ -18,7 +18,7 @@ embedding_dropout softcap_attention softcap_final z_loss router_z_loss router_au
 router_bias init_std init_std_output embedding_scale optimizer lr min_lr schedule beta1 beta2
 eps weight_decay clip params embed_norm tensor_parallel pipeline_parallel context_parallel
 data_parallel zero_stage world_size seed loss_scale loss_scale_init loss_scale_window
-loss_scale_hysteresis loss_scale_min ffn epochs micro_batch
+loss_scale_hysteresis loss_scale_min ffn epochs micro_batch topk shared_experts moe_ffn group_size
 """
 """Facts that are settings of the same name and unit."""
 
@@ -33,6 +33,9 @@ def settings_of(facts: Derivation) -> dict[str, Setting]:
         facts.keep(name)
     for step in STEPS:
         step(facts)
+    # A default of the vocabulary is for texts in sub-words; of letters there are some hundred.
+    if "char" in str(facts.fact("dataset_name") or "").lower():
+        facts.defaults = {k: v for k, v in facts.defaults.items() if k != "vocab"}
     for name, value in facts.defaults.items():
         if name in NAMES and name not in facts.values:
             facts.values[name] = Setting(value, "default")
@@ -94,6 +97,9 @@ def flags(facts: Derivation) -> None:
     for name, word in (("alibi", "alibi"), ("rotary", "rotary")):
         if facts.fact(name):
             facts.derive("position", word, name, origin="stated")
+    resumes = facts.fact("resumes")
+    if resumes is not None and str(resumes).lower() not in {"false", "none", "null", "0", "", "no"}:
+        facts.derive("resumes", YES, "resumes", origin="stated")
     base = facts.fact("base_model")
     if flag(facts.fact("reinit")):
         facts.derive("pretrained", NO, "reinit")
@@ -124,6 +130,10 @@ PREFERENCES = ("dpo", "orpo", "kto", "simpo", "cpo")
 OBJECTIVES = (
     *((name, name) for name in PREFERENCES),
     ("grpo", "rl"),
+    ("dapo", "rl"),
+    ("rloo", "rl"),
+    ("reinforce", "rl"),
+    ("gspo", "rl"),
     ("ppo", "rl"),
     ("rlhf", "rl"),
     ("sft", "sft"),
@@ -137,6 +147,9 @@ OBJECTIVES = (
 def objective(facts: Derivation) -> None:
     """What is trained for, where a key, the loss or the program's name says it."""
     facts.derive("objective", goal_of(facts.fact("stage")), "stage", origin="stated")
+    # `beta` of GRPO weighs a KL term; only what no sampler has states a preference loss.
+    if facts.fact("rl_sign") is not None and facts.fact("stage") is None:
+        facts.derive("objective", "rl", "rl_sign")
     loss = goal_of(facts.fact("loss_type"))
     if loss in PREFERENCES:
         facts.derive("objective", loss, "loss_type")
@@ -150,7 +163,11 @@ def objective(facts: Derivation) -> None:
 
 def goal_of(text: object) -> str | None:
     """Return what the words of a text say is trained for, or None."""
-    words = set(re.split(r"[^a-z]+", text.lower())) if isinstance(text, str) else set()
+    if not isinstance(text, str):
+        return None
+    # `GRPOTrainer` and `grpo_config` are both of GRPO.
+    apart = re.sub(r"(?<=[A-Za-z])(?:Trainer|Config|Script)\b", " ", text)
+    words = set(re.split(r"[^a-z]+", apart.lower()))
     return next((goal for word, goal in OBJECTIVES if word in words), None)
 
 

@@ -56,10 +56,50 @@ def shape(facts: Derivation) -> None:
         facts.keep("experts")
     if pattern := hybrid(facts):
         facts.derive("layers", len(pattern), "layer_pattern")
+    attention(facts)
     facts.keep("vocab", "vocab_padded")
     facts.keep("vocab")
     if facts.get("hidden"):
         feed_forward(facts, int(facts.get("hidden") or 0))
+
+
+def attention(facts: Derivation) -> None:
+    """Say how keys and values are shared, and state the one head of multi-query attention.
+
+    Sources: Shazeer (arXiv:1911.02150) for one head of keys and values; Ainslie et al.
+    (arXiv:2305.13245) for groups; DeepSeek-V2 (arXiv:2405.04434) for a latent vector.
+    """
+    kind = re.sub(r"[^a-z]", "", str(facts.fact("attention_type") or "").lower())
+    if facts.amount("kv_rank") or kind in ("mla", "multiheadlatentattention"):
+        # Every head has keys of its own, made from one latent vector; groups do not apply.
+        facts.derive("attention", "mla", "kv_rank", "attention_type")
+        width = (facts.amount("nope_dim") or 0) + (facts.amount("rope_dim") or 0)
+        facts.derive("head_dim", width or None, "nope_dim")
+        return
+    single = flag(facts.fact("multi_query")) or "multiquery" in kind or kind == "mqa"
+    if single and facts.get("heads"):
+        facts.derive("kv_heads", 1, "multi_query", "attention_type")
+    heads, kv_heads = facts.get("heads"), facts.get("kv_heads")
+    if heads and kv_heads:
+        shared = "mqa" if kv_heads == 1 < heads else "gqa" if kv_heads < heads else "mha"
+        facts.derive("attention", shared, "kv_heads", "multi_query", "attention_type")
+
+
+def attention_params(facts: Derivation, hidden: float) -> float:
+    """Return the weights of one layer's attention, without norms and biases."""
+    heads = facts.get("heads") or 0
+    rank = facts.amount("kv_rank")
+    if rank and heads:
+        nope, rope = facts.amount("nope_dim") or 128, facts.amount("rope_dim") or 64
+        value = facts.amount("v_dim") or nope
+        q_rank = facts.amount("q_rank")
+        queries = heads * (nope + rope)
+        query = hidden * q_rank + q_rank * queries if q_rank else hidden * queries
+        keys = hidden * (rank + rope) + rank * heads * (nope + value)
+        return query + keys + heads * value * hidden
+    kv_share = (facts.get("kv_heads") or heads) / heads if heads else 1.0
+    width = heads * (facts.get("head_dim") or 0) or hidden
+    return 2 * hidden * width * (1 + kv_share)
 
 
 def feed_forward(facts: Derivation, hidden: int) -> None:
@@ -108,10 +148,10 @@ def llama_ffn(hidden: int, factor: float, multiple: int) -> int:
 def parameters(facts: Derivation) -> None:
     """Count parameters from the shape, or read the size from a name such as `Llama-3-8B`.
 
-    Attention with grouped keys and values, two or three feed-forward matrices, routed experts, one
-    or two embeddings. Norms and biases are left out (below 0.1 %). Latent attention, and
-    state-space layers whose pattern is not stated, are counted as plain attention. Without the
-    number of rows the embedding is left out.
+    Attention with grouped or latent keys and values, two or three feed-forward matrices, routed and
+    shared experts, dense first layers, one or two embeddings. Norms, biases and routers are left
+    out (below 0.1 %). State-space layers whose pattern is not stated are counted as plain
+    attention. Without the number of rows the embedding is left out.
     """
     hidden, layers = facts.get("hidden"), facts.get("layers")
     if hidden and (pattern := hybrid(facts)):
@@ -173,26 +213,32 @@ def counted(facts: Derivation, hidden: float, layers: float) -> tuple[int | None
     ffn = facts.get("ffn_effective") or facts.get("ffn")
     tied = "tied_embeddings" in facts.values and facts.values["tied_embeddings"].value
     around = (facts.get("vocab") or 0) * hidden * (1 if tied else 2)
+    around += layers * attention_params(facts, hidden)
     experts = facts.get("experts")
     if not ffn:
-        return (
-            (round(12 * layers * hidden * hidden + around), None) if not experts else (None, None)
-        )
-    heads = facts.get("heads") or 0
-    kv_share = (facts.get("kv_heads") or heads) / heads if heads else 1.0
-    width = heads * (facts.get("head_dim") or 0) or hidden
-    around += layers * 2 * hidden * width * (1 + kv_share)
+        return (round(8 * layers * hidden * hidden + around), None) if not experts else (None, None)
     gated = bool("gated_ffn" in facts.values and facts.values["gated_ffn"].value)
-    expert = (3 if gated else 2) * hidden * (facts.amount("moe_ffn") or ffn) * layers
+    matrices = 3 if gated else 2
     if not experts:
-        return round(around + expert), None
-    topk = facts.amount("topk")
-    fine = (
-        experts > MANY_EXPERTS and facts.amount("moe_ffn") is None
-    )  # the width of one expert is not stated then
-    if fine:
+        return round(around + matrices * hidden * ffn * layers), None
+    stated = facts.amount("moe_ffn")
+    # A width below the model's own is one expert's: no dense block is that narrow.
+    if experts > MANY_EXPERTS and stated is None and ffn > hidden:
         return None, None
-    return round(around + expert * experts), round(around + expert * topk) if topk else None
+    dense = min(facts.amount("dense_layers") or 0, layers)
+    if stated is not None:
+        around += dense * matrices * hidden * ffn
+    one = matrices * hidden * (stated or ffn)
+    routed = layers - dense if stated is not None else layers
+    shared = facts.amount("shared_ffn")
+    around += routed * (
+        matrices * hidden * shared if shared else one * (facts.amount("shared_experts") or 0)
+    )
+    topk = facts.amount("topk")
+    return (
+        round(around + one * experts * routed),
+        round(around + one * topk * routed) if topk else None,
+    )
 
 
 def size_in_name(name: str) -> float | None:

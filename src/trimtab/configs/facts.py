@@ -260,7 +260,15 @@ class Facts:
         """Parameters: given by the user, stated, or from the shape."""
         if self._params is not None:
             return self._params
-        return self.positive("params") or self._dense_params
+        stated = self.positive("params")
+        if stated is not None or self.is_mixture:
+            return stated
+        return self._dense_params
+
+    @cached_property
+    def is_mixture(self) -> bool:
+        """Whether it is a mixture of experts: not all parameters serve each token."""
+        return (self.number("experts") or 0) > 1
 
     @cached_property
     def _dense_params(self) -> float | None:
@@ -279,13 +287,20 @@ class Facts:
 
     @cached_property
     def lookup_params(self) -> float | None:
-        """Size for tables of dense models; a mixture counts as a dense model of its shape."""
-        if (self.number("experts") or 0) > 1:
+        """Size for tables of dense models: of a mixture, the parameters that one token uses.
+
+        Where these are not known, a mixture counts as a dense model of its shape, or as an eighth
+        of its size. Published rates of mixtures follow their active parameters: DeepSeek-V3, 671 B
+        of which 37 B are active, has the rate of a model of 37 B.
+        """
+        if self.is_mixture:
+            if active := self.positive("active_params"):
+                return active
             hidden, layers = self.positive("hidden"), self.positive("layers")
             if hidden and layers:
                 return 12 * layers * hidden * hidden
             return self.params / 8 if self.params else None
-        return self.params
+        return self.positive("active_params") or self.params
 
     @cached_property
     def is_large(self) -> bool:

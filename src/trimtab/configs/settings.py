@@ -28,8 +28,12 @@ NAMES: Mapping[str, str] = {
     "gated_ffn": "whether the feed-forward block is gated (SwiGLU, GeGLU)",
     "vocab": "rows of the embedding",
     "seq": "tokens of one training sequence",
+    "attention": "mha, gqa, mqa or mla: how keys and values are shared or compressed",
     "max_positions": "positions that the model has room for",
     "experts": "routed experts",
+    "topk": "routed experts that one token uses",
+    "shared_experts": "experts that every token uses",
+    "moe_ffn": "inner width of one expert",
     "tied_embeddings": "whether input and output embedding share their weights",
     "params": "parameters, stated or computed from the shape",
     "active_params": "of a mixture of experts: parameters that one token uses",
@@ -105,6 +109,8 @@ NAMES: Mapping[str, str] = {
     "seed": "",
     "pretrained": "whether training starts from given weights (fine-tuning)",
     "adapter": "whether only an adapter (LoRA, QLoRA) is trained",
+    "resumes": "whether training goes on from a checkpoint of its own",
+    "group_size": "completions of one prompt that are compared with each other (GRPO)",
     "objective": "pretrain, sft, dpo, rl, …",
 }
 """Canonical names, with their meaning where the name does not say it."""

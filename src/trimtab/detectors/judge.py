@@ -7,7 +7,15 @@ it was at the step it resumed from, exactly as a rollback restores it.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -29,6 +37,7 @@ from trimtab.detectors.contract import (
 )
 from trimtab.detectors.corrupt import CorruptDetector
 from trimtab.detectors.creep import CreepDetector
+from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
@@ -53,7 +62,7 @@ from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
 
-__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge"]
+__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge", "rows_of"]
 
 DETECTORS: tuple[AnyDetector, ...] = (
     NonFiniteDetector(),
@@ -79,6 +88,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     LearnedByHeartDetector(),
     RoughStartDetector(),
     SilentNanDetector(),
+    *DOMAIN_DETECTORS,
 )
 """The built-in detectors with their default settings."""
 
@@ -196,6 +206,14 @@ class Judge:
             return self
         return Judge(tuple(d for d in self.detectors if d.name not in names))
 
+    def seeing(self, logged: Container[str]) -> "Judge":
+        """Return the judge without the detectors none of whose signals is logged.
+
+        They see no row, and their columns would cost a long log memory for nothing.
+        """
+        seen = tuple(d for d in self.detectors if any(name in logged for name in d.signals))
+        return self if len(seen) == len(self.detectors) else Judge(seen)
+
     def update_rows(self, state: JudgeState, rows: Rows) -> tuple[JudgeState, tuple[Finding, ...]]:
         """Judge rows one after another, as `update` does; their columns are those of `signals`.
 
@@ -308,21 +326,36 @@ def make_judge(
     return Judge(with_thresholds((*DETECTORS, *further), thresholds or {}))
 
 
-def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding, ...]:
-    """Return all findings on a record, in row order, each attempt judged from where it resumed."""
-    judge = judge or Judge()
-    rows = _rows_of(record, judge.signals)
+def judge_record(
+    record: RunRecord,
+    judge: Judge | None = None,
+    *,
+    before: MutableMapping[int, JudgeState] | None = None,
+) -> tuple[Finding, ...]:
+    """Return all findings on a record, in row order, each attempt judged from where it resumed.
+
+    Args:
+        record: What the run logged.
+        judge: The detectors to use; None: the built-in ones.
+        before: Rows whose state is wanted; each gets the state in which `judge.seeing` of what the
+            record logs meets it.
+    """
+    judge = (judge or Judge()).seeing(record.columns)
+    wanted = set() if before is None else {row for row in before if 0 <= row < record.num_rows}
+    rows = rows_of(record, judge.signals)
     forks = _fork_rows(record)
     begins = {a.first_row: i for i, a in enumerate(record.attempts) if a.first_row < a.end_row}
     resumed = set(forks.values())
     kept: dict[int, JudgeState] = {}
     findings: list[Finding] = []
     state = judge.start()
-    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed)}
+    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed), *wanted}
     for first, end in pairwise(sorted(cuts)):
         if first in begins:
             # what a rollback does live: the judge goes back with the run
             state = kept.get(forks[begins[first]], judge.start())
+        if before is not None and first in wanted:
+            before[first] = state
         part = slice(first, end)
         some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
         state, found = judge.update_rows(state, some)
@@ -333,15 +366,19 @@ def judge_record(record: RunRecord, judge: Judge | None = None) -> tuple[Finding
     return tuple(findings)
 
 
-def _rows_of(record: RunRecord, signals: tuple[str, ...]) -> Rows:
-    shape = (record.num_rows, len(signals))
+def rows_of(record: RunRecord, signals: Sequence[str], span: slice = slice(None)) -> Rows:
+    """Return rows of a record with these signals, as a judge takes them; nothing is shared."""
+    steps = record.step[span]
+    first = span.indices(record.num_rows)[0]
+    shape = (len(steps), len(signals))
     values, present = np.full(shape, np.nan), np.zeros(shape, dtype=np.bool_)
     for j, name in enumerate(signals):
         column = record.columns.get(name)
         if column is not None:
-            present[:, j] = column.present
-            values[column.present, j] = column.values[column.present]
-    return Rows(np.arange(record.num_rows), record.step, values, present)
+            logged = column.present[span]
+            present[:, j] = logged
+            values[logged, j] = column.values[span][logged]
+    return Rows(np.arange(first, first + len(steps)), steps, values, present)
 
 
 def _fork_rows(record: RunRecord) -> dict[int, int]:

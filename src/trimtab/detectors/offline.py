@@ -1,13 +1,13 @@
 """All findings on a whole record: first row by row as the guard sees it, then in hindsight."""
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.hindsight import hindsight_findings
-from trimtab.detectors.judge import Judge, judge_record
+from trimtab.detectors.judge import Judge, JudgeState, judge_record
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
     late_stall_findings,
@@ -48,6 +48,7 @@ def all_findings(
     judge: Judge | None = None,
     sensitivity: Sensitivity | None = None,
     hindsight: bool = True,
+    before: MutableMapping[int, JudgeState] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings of every detector on a derived record.
 
@@ -56,9 +57,10 @@ def all_findings(
         judge: The detectors to use; None: the built-in ones.
         sensitivity: Thresholds moved by a factor; for measuring.
         hindsight: False while the log still grows: only what the guard would have said.
+        before: Rows whose state of the judge is wanted, as for `judge_record`.
     """
     moved = sensitivity or Sensitivity()
-    findings = judge_record(record, moved.judge() if judge is None else judge)
+    findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
     if not hindsight:
         return findings
     later = [f for rule in HINDSIGHT for f in rule(record)]

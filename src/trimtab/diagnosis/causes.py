@@ -1,16 +1,19 @@
 """The table of causes, as data: how common each is, the evidence for and against it, what to try.
 
-Failure modes keep the numbers F01-F37 of the documentation. Priors are ours
-and add up to 1.
+Failure modes keep the numbers F01-F37 of the documentation. Priors are ours;
+the tables state them against each other, and here they are made to add up to 1.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES, DOMAIN_PRIOR
 from trimtab.diagnosis.everyday_causes import EVERYDAY
 from trimtab.diagnosis.evidence import EvidenceRule
+from trimtab.diagnosis.nonfinite_causes import NONFINITE
 from trimtab.diagnosis.outside_causes import OUTSIDE
 from trimtab.diagnosis.plain_causes import PLAIN
 
@@ -24,7 +27,7 @@ _NOT_LOSS = EvidenceRule(
     "another-kind", e.other_kind(*e.STATE_KINDS), -5.0, "the loss and the gradients show nothing"
 )
 
-CAUSES: tuple[CauseEntry, ...] = (
+_ENTRIES: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="learning-rate-too-high",
         title="learning rate, or initialization, too high for this width",
@@ -50,6 +53,12 @@ CAUSES: tuple[CauseEntry, ...] = (
                 e.scale_fell_after_norm,
                 0.6,
                 "the grad norm had risen {f.gnorm_before_scale:.2g} x before the loss scale fell",
+            ),
+            EvidenceRule(
+                "norm-with-scale",
+                e.scale_fell_with_norm,
+                0.8,
+                "the grad norm rose {f.norm_with_scale:.3g} x while the loss scale fell",
             ),
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
             EvidenceRule(
@@ -99,6 +108,7 @@ CAUSES: tuple[CauseEntry, ...] = (
             EvidenceRule("jump", e.jumped, 4.0, say.JUMPED),
             EvidenceRule(
                 "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
+                "at-resume", e.jumped_at_resume, 1.5, "it rose as the attempt resumed, and stayed"
             ),
             EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
             EvidenceRule(
@@ -130,6 +140,7 @@ CAUSES: tuple[CauseEntry, ...] = (
                 "norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"
             ),
             EvidenceRule("short", e.short_and_over, 0.4, say.SHORT),
+            EvidenceRule("flat-top", e.flat_top, 2.2, say.FLAT_TOP),
             EvidenceRule(
                 "flat-window",
                 e.sign("flat-window"),
@@ -185,7 +196,13 @@ CAUSES: tuple[CauseEntry, ...] = (
                 e.scale_fell_alone,
                 2.4,
                 "the loss scale fell by {f.scale_halvings:.0f} halvings while the grad norm stayed"
-                " flat ({f.gnorm_before_scale:.2g} x)",
+                " flat ({f.norm_with_scale:.2g} x)",
+            ),
+            EvidenceRule(
+                "norm-with-scale",
+                e.scale_fell_with_norm,
+                -1.3,
+                "the grad norm rose {f.norm_with_scale:.3g} x while the loss scale fell",
             ),
             EvidenceRule("collapse", e.of_kind("scale-collapse"), 1.2, "the loss scale collapsed"),
             EvidenceRule(
@@ -322,12 +339,20 @@ CAUSES: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule(
                 "sudden",
-                e.sudden_nonfinite,
-                1.7,
-                "{f.nonfinite_first} not finite although the row before was as usual",
+                e.sudden_on_one_rank,
+                2.4,
+                "{f.nonfinite_first} not finite although the row before was as usual, and the log"
+                " names {f.rank_apart}",
+            ),
+            # NaN of one process, or of all, is as well one of the data or of the code.
+            EvidenceRule(
+                "no-rank",
+                lambda f: e.yes(f.nonfinite_first != "" and f.rank_apart == ""),
+                -2.0,
+                "no rank or host is known to differ from the others",
             ),
             # Deterministic software fails again: what differs between equal runs is the machine.
-            EvidenceRule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, 6.0, say.CONTROL_HELD),
             EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
             ),
@@ -374,6 +399,12 @@ CAUSES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("repeated", e.of_kind("repeated-data"), 1.5, "data was fed twice"),
             EvidenceRule("no-restart", e.long_after_resume, -2.5, "no restart lies near the onset"),
+            EvidenceRule(
+                "jump-later",
+                e.jumped_after_resume,
+                -4.0,
+                "it was sound after the restart until " + say.JUMPED,
+            ),
             EvidenceRule("skip-held", e.skip_held, -2.0, say.SKIP_HELD),
             EvidenceRule("probe-found", e.probe_found, -1.0, say.PROBE_FOUND),
         ),
@@ -392,6 +423,7 @@ CAUSES: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule("pace", e.pace_alone, -8.0, "the clock spoke, not the loss"),
             EvidenceRule("short", e.short_and_over, 2.0, say.SHORT),
+            EvidenceRule("flat-top", e.flat_top, -1.5, say.FLAT_TOP),
             EvidenceRule(
                 "minor", lambda f: e.yes(f.severity == "info"), 1.0, "it is small for this run"
             ),
@@ -429,11 +461,13 @@ CAUSES: tuple[CauseEntry, ...] = (
     *OUTSIDE,
     *PLAIN,
     *EVERYDAY,
+    *NONFINITE,
+    *DOMAIN_CAUSES,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.154,
+        prior=0.192 - DOMAIN_PRIOR,
         rules=(),
         look_alikes=(),
         test=(
@@ -443,5 +477,9 @@ CAUSES: tuple[CauseEntry, ...] = (
         remedies=("patience", "roll-back"),
     ),
 )
+
+_WHOLE = sum(c.prior for c in _ENTRIES)
+CAUSES: tuple[CauseEntry, ...] = tuple(replace(c, prior=c.prior / _WHOLE) for c in _ENTRIES)
+"""All of them, with priors that add up to 1."""
 
 CAUSE_BY_ID: Mapping[str, CauseEntry] = {c.id: c for c in CAUSES}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.diagnosis.causes import CAUSES, UNKNOWN, CauseEntry
+from trimtab.diagnosis.config_signs import ConfigSign, config_weight
 from trimtab.diagnosis.experiments import Experiment, cheapest_between
 from trimtab.diagnosis.features import Features, incident_features
 from trimtab.diagnosis.probes import DataProbe, TrialResult
@@ -72,6 +73,7 @@ def diagnose(
     earlier: Sequence[Incident] = (),
     probe: DataProbe | None = None,
     trials: Sequence[TrialResult] = (),
+    config: Sequence[ConfigSign] = (),
 ) -> Diagnosis:
     """Return the ranked causes of one incident.
 
@@ -81,8 +83,11 @@ def diagnose(
         earlier: Incidents that came before it, in any attempt of the record.
         probe: Losses of upcoming batches under the healthy state, where they were computed.
         trials: Short branches already run, in order.
+        config: What a check of the run's config found.
     """
-    features = incident_features(record, incident, earlier=earlier, probe=probe, trials=trials)
+    features = incident_features(
+        record, incident, earlier=earlier, probe=probe, trials=trials, config=config
+    )
     return rank_causes(features, before=incident.first_step)
 
 
@@ -131,6 +136,11 @@ def _judge(entry: CauseEntry, f: Features) -> tuple[float, tuple[str, ...], tupl
         # weak rules still count in the score, but a list of evidence should be short
         if abs(moved) >= _SILENT:
             spoken.append((moved, rule.say(f)))
+    for sign in f.config:
+        moved = config_weight(sign, entry.id)
+        score += moved
+        if moved:
+            spoken.append((moved, f"the config: {sign.message}"))
     spoken.sort(key=lambda pair: -abs(pair[0]))
     speaks_for = tuple(text for moved, text in spoken if moved > 0)
     return score, speaks_for, tuple(text for moved, text in spoken if moved < 0)

@@ -13,7 +13,7 @@ from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.history import warm_up_label
 from trimtab.kinds import KINDS
 
-__all__ = ["EvidenceRule"]
+__all__ = ["EvidenceRule", "only_for"]
 
 MALIGNANT = frozenset({"unrecovered-spike", "divergence", "non-finite"})
 STATE_KINDS = frozenset(
@@ -30,11 +30,18 @@ STATE_KINDS = frozenset(
         "activation-reversal",
         "skipped-steps",
         "resume-jump",
+        "behind-reference",
+        "setting-jump",
+        "signal-abnormal",
+        "precision-overflow",
+        "precision-underflow",
     }
 )
 """Kinds that concern the loss or the gradients, not only the clock or the data."""
 PACE_KINDS = frozenset(k.name for k in KINDS if k.topic == "pace")
 """Kinds that concern the clock only."""
+JOINT = 3.0
+"""Rise of the grad norm beside a falling loss scale from which it is not flat, ratio."""
 JUMP = 1.5
 """Rise of the learning rate in force that counts as a jump, ratio; the guard's default too."""
 SHORT_ROWS = 50
@@ -75,6 +82,8 @@ def scale_fell_alone(f: Features) -> float:
     """The loss scale fell by 3 halvings or more while the grad norm stayed flat."""
     if f.scale_halvings is None or f.scale_halvings < 3 or f.gnorm_before_scale is None:
         return 0.0
+    if (f.gnorm_with_scale or 0.0) >= JOINT or (f.gnorm_rise or 0.0) >= JOINT:
+        return 0.0
     # Five halvings are what `scale_collapse` calls critical.
     return yes(f.gnorm_before_scale < 1.5) * min(1.0, f.scale_halvings / 5)
 
@@ -86,6 +95,13 @@ def scale_fell_after_norm(f: Features) -> float:
     return yes(f.gnorm_before_scale >= 1.5)
 
 
+def scale_fell_with_norm(f: Features) -> float:
+    """The loss scale fell while the grad norm rose by 3 times or more, neither before the other."""
+    if f.scale_halvings is None or f.scale_halvings < 1 or scale_fell_after_norm(f):
+        return 0.0
+    return yes(f.norm_with_scale >= JOINT)
+
+
 def scale_still(f: Features) -> float:
     """The loss scale is logged for 50 rows or more and did not fall before the onset."""
     return yes(f.scale_halvings is not None and f.scale_halvings < 1 and f.rows_seen >= SHORT_ROWS)
@@ -95,7 +111,23 @@ def jumped(f: Features) -> float:
     """The learning rate in force jumped: evidence from a factor of 1.5 on, full at 3."""
     if f.lr_jump is None or f.lr_jump < JUMP:
         return 0.0
-    return min(1.0, math.log(f.lr_jump) / math.log(3.0))
+    # Far behind it other things may have happened: half the evidence from 256 rows on.
+    near = 1.0 if (f.lr_jump_rows or 0) <= 128 else max(0.5, 128 / (f.lr_jump_rows or 1))
+    return near * min(1.0, math.log(f.lr_jump) / math.log(3.0))
+
+
+def jumped_at_resume(f: Features) -> float:
+    """The learning rate in force jumped in the first rows of a restart."""
+    if not jumped(f) or f.resume_rows is None or f.lr_jump_rows is None:
+        return 0.0
+    return yes(0 <= f.resume_rows - f.lr_jump_rows <= 1)
+
+
+def jumped_after_resume(f: Features) -> float:
+    """The learning rate in force jumped after a restart, not at it."""
+    if not jumped(f) or f.resume_rows is None or f.lr_jump_rows is None:
+        return 0.0
+    return yes(f.resume_rows - f.lr_jump_rows > 1)
 
 
 def no_jump(f: Features) -> float:
@@ -190,6 +222,36 @@ def sudden_nonfinite(f: Features) -> float:
     return yes(f.nonfinite_first != "" and f.calm_before)
 
 
+def sudden_on_one_rank(f: Features) -> float:
+    """A value was suddenly not finite, and the log names a rank or host that differs."""
+    return sudden_nonfinite(f) * yes(f.rank_apart != "")
+
+
+def flat_top(f: Features) -> float:
+    """The loss stood at one height between sharp edges."""
+    return yes(f.flat_top is True and not f.averaged)
+
+
+def nonfinite_alone(f: Features) -> float:
+    """Each loss that is not finite stands alone among finite ones at the old level."""
+    return yes(f.nonfinite_alone)
+
+
+def loss_nonfinite_first(f: Features) -> float:
+    """The loss was not finite before or with the gradients."""
+    return yes(f.nonfinite_first in ("loss", "both"))
+
+
+def inf_first(f: Features) -> float:
+    """The first loss that was not finite was Inf."""
+    return yes(f.inf_first)
+
+
+def hidden_nan(f: Features) -> float:
+    """The loss is printed as 0 while the grad norm is not finite."""
+    return yes(f.hidden_nan)
+
+
 def probe_found(f: Features) -> float:
     """Upcoming batches stood out under the healthy state."""
     return yes(f.probe is not None and f.probe.num_outliers > 0)
@@ -227,6 +289,26 @@ def cuts_failed(f: Features) -> float:
 def control_held(f: Features) -> float:
     """The replay that changed nothing held: not reproducible."""
     return yes(f.control is not None and f.control.held)
+
+
+def control_held_exactly(f: Features) -> float:
+    """The replay that changed nothing held, on a machine that repeats bit for bit.
+
+    A quarter of the evidence where nothing is known of the machine: most are not.
+    """
+    if not control_held(f) or f.control is None or f.control.bitwise is False:
+        return 0.0
+    return 1.0 if f.control.bitwise else 0.25
+
+
+def exact_machine(f: Features) -> float:
+    """The replay repeated the record bit for bit up to the onset."""
+    return yes(f.control is not None and f.control.bitwise)
+
+
+def no_control(f: Features) -> float:
+    """No replay that changed nothing was run."""
+    return yes(f.control is None)
 
 
 def control_failed(f: Features) -> float:
@@ -308,6 +390,14 @@ def other_kind(*kinds: str) -> Callable[[Features], float]:
     """Return a strength that is 1 when the incident is none of these kinds."""
     wanted = frozenset(kinds)
     return lambda f: yes(not (f.kinds & wanted))
+
+
+def only_for(*kinds: str) -> EvidenceRule:
+    """Return the rule that practically excludes a cause for incidents of no such kind."""
+    # e^-6 is 1/400: a prior of 0.02 falls below the 1 % under which a cause is not listed.
+    return EvidenceRule(
+        "another-kind", other_kind(*kinds), -6.0, "it explains no incident of this kind"
+    )
 
 
 def of_kind(*kinds: str) -> Callable[[Features], float]:

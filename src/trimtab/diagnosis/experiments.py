@@ -8,6 +8,9 @@ the unchanged replay.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
+from trimtab.detectors.domain_signs import SIGN_BY_ID
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES
+
 __all__ = ["EXPERIMENTS", "EXPERIMENT_BY_ID", "Experiment", "cheapest_between", "step_text"]
 
 
@@ -45,6 +48,8 @@ class Experiment:
         return self.predicts.get(one, self.otherwise) != self.predicts.get(other, self.otherwise)
 
 
+_DOMAIN_KINDS = frozenset(sign.kind for sign in SIGN_BY_ID.values())
+
 EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         id="logged-settings",
@@ -60,16 +65,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "no-warm-up": "the rate begins at its peak",
             "one-data-set": "one set differs",
         },
-    ),
-    Experiment(
-        id="count-labels",
-        text=(
-            "count the labels that count in each batch from {before} on, and compute their losses"
-            " in fp32: none that counts, or a loss that is not finite, means the batch or the loss"
-        ),
-        cost="a few forward passes",
-        otherwise="labels, and a finite loss",
-        predicts={"undefined-loss": "no label, or a loss that is not finite"},
     ),
     Experiment(
         id="seen-and-unseen",
@@ -205,6 +200,29 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"plateau", "skipped-steps", "frozen-signal", "scale-collapse"}),
     ),
     Experiment(
+        id="count-labels",
+        text=(
+            "count the labels that are not masked in each batch from {before} to the onset: none in"
+            " one of them means 0 / 0 in the mean of its loss; some in all of them means the formula"
+            " of the loss, so evaluate its terms one by one in fp32"
+        ),
+        cost="minutes, no GPU",
+        otherwise="all batches have labels",
+        predicts={"masked-batch": "a batch without labels"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
+        id="loss-terms",
+        text=(
+            "evaluate the terms of the loss of the batch at the onset one by one in fp32, forward"
+            " and backward, and find the first that is not finite"
+        ),
+        cost="one step",
+        otherwise="finite in fp32",
+        predicts={"undefined-loss": "one term is not finite"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
         id="data-losses",
         text=(
             "compute the loss of the batches around the onset, forward only, under a state from"
@@ -273,6 +291,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         predicts={"warm-up-end": "peaks with the rate"},
     ),
     Experiment(
+        id="replay-elsewhere",
+        text=(
+            "replay the steps from before {before} three times on this node and once on another:"
+            " what fails on this node alone is its hardware"
+        ),
+        cost="four times the steps from there to the onset",
+        otherwise="the same everywhere",
+        predicts={"hardware-fault": "fails on one node", "not-reproducible": "fails now and then"},
+    ),
+    Experiment(
         id="earlier-state",
         text=(
             "replay the same data from a checkpoint before the first event of the series: if that"
@@ -281,6 +309,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         cost="as many steps as from there to the onset",
         otherwise="fails again",
         predicts={"poisoned-optimizer-state": "goes well"},
+    ),
+    *(
+        Experiment(
+            id=f"look-for-{cause.id}",
+            text=cause.test,
+            cost="minutes to an hour",
+            otherwise="not so",
+            predicts={cause.id: "shows it"},
+            kinds=_DOMAIN_KINDS,
+        )
+        for cause in DOMAIN_CAUSES
     ),
 )
 """Cheapest first."""

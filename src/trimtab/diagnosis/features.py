@@ -4,12 +4,14 @@ A feature that the log cannot answer is None, and no rule counts None. What the 
 state but is usual (clip 1.0) is assumed and says so.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.history import (
     JUMP_SEEN_ROWS,
     EarlierIncidents,
@@ -22,6 +24,7 @@ from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 from trimtab.signals.spans import (
     Span,
     finite_values,
@@ -44,6 +47,10 @@ ASSUMED_CLIP = 1.0
 # As many as a trial's expectation takes (docs/log.md): longer ones lag behind a falling loss.
 _LEVEL_ROWS = 64
 _AVERAGED_STEPS = 5
+_EDGE_ROWS = 3
+_WINDOW_ROWS = 5
+"""A top of fewer rows has no shape."""
+_SEEN_ROWS = 4096
 # Norms are heavy-tailed: twice the median is usual for single steps of a sound run.
 _OUTSTANDING = 3.0
 
@@ -65,9 +72,15 @@ class Features:
     batch_odd: str = ""
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
+    signs: frozenset[str] = frozenset()
+    """Signs of one kind of training that belong to it (`trimtab.detectors.domain_signs`)."""
+    sign_texts: str = ""
+    """What they said, for people."""
 
     clip: float = ASSUMED_CLIP
     clip_assumed: bool = True
+    clip_off: bool = False
+    """Whether the log or the config states that nothing is clipped."""
     clip_share: float | None = None
     """Share of the rows before the onset whose grad norm was above the clip."""
     clip_ratio: float | None = None
@@ -105,8 +118,22 @@ class Features:
     """How far the loss scale was below its highest before the onset, in factors of two."""
     gnorm_before_scale: float | None = None
     """Grad norm before the scale fell for good over its median earlier; 1 is flat."""
+    gnorm_with_scale: float | None = None
+    """Highest grad norm while the scale fell over its median before that; 1 is flat."""
     nonfinite_first: str = ""
     """loss, grads or both: which was not finite first; empty: all finite."""
+    nonfinite_rows: int = 0
+    """Rows of the attempt from the onset on whose loss is not finite."""
+    nonfinite_alone: bool = False
+    """Whether each of them stands alone: the next rows are finite and at the old level."""
+    inf_first: bool = False
+    """Whether the first loss that is not finite is Inf, not NaN."""
+    hidden_nan: bool = False
+    """Whether the loss is printed as 0 while the grad norm is not finite."""
+    num_ranks: int | None = None
+    """Processes of the run; None: not stated."""
+    rank_apart: str = ""
+    """The rank or host of which the log says that it differs from others; empty: of none."""
     calm_before: bool | None = None
     """Whether loss and grad norm were at their usual level in the row before the onset."""
 
@@ -118,6 +145,12 @@ class Features:
     """Highest loss of the incident over its level before, nats per token."""
     num_rows: int | None = None
     """Rows from onset to end; None while it lasts."""
+    core_rows: int | None = None
+    """Rows from the onset to the last of those that stand above half the height in one stretch."""
+    core_last_row: int | None = None
+    """The last of them, as a row of the record."""
+    flat_top: bool | None = None
+    """Whether those rows stand at one height between sharp edges; None: cannot be told."""
     recovered: bool = False
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
@@ -137,6 +170,8 @@ class Features:
 
     probe: DataProbe | None = None
     trials: tuple[TrialResult, ...] = field(default=())
+    config: tuple[ConfigSign, ...] = ()
+    """What a check of the config says that bears on causes."""
 
     @property
     def assumed(self) -> str:
@@ -169,6 +204,11 @@ class Features:
     def averaged(self) -> bool:
         """Whether a row is likely a mean over several steps."""
         return self.row_steps is not None and self.row_steps >= _AVERAGED_STEPS
+
+    @property
+    def norm_with_scale(self) -> float:
+        """How far the grad norm rose while the loss scale fell; 1.0 where that is not known."""
+        return max(self.gnorm_with_scale or 1.0, self.gnorm_rise or 1.0)
 
     @property
     def control(self) -> TrialResult | None:
@@ -206,6 +246,7 @@ def incident_features(
     earlier: Sequence[Incident] = (),
     probe: DataProbe | None = None,
     trials: Sequence[TrialResult] = (),
+    config: Sequence[ConfigSign] = (),
 ) -> Features:
     """Return what the record says about one incident.
 
@@ -215,6 +256,7 @@ def incident_features(
         earlier: Incidents that came before it, in any attempt of the record.
         probe: Losses of upcoming batches, where a live run was asked.
         trials: Short branches already run, in order.
+        config: What a check of the config says that bears on causes.
     """
     # Indexed once here; each of the functions below would pass over all incidents otherwise.
     earlier = EarlierIncidents.of(earlier)
@@ -228,6 +270,7 @@ def incident_features(
         "onset": incident.onset,
         "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
+        **_signs(incident),
         "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
@@ -235,6 +278,9 @@ def incident_features(
         "signs": frozenset(f.detector for f in incident.findings),
         "probe": probe,
         "trials": tuple(trials),
+        "config": tuple(config),
+        "num_ranks": _num_ranks(record),
+        "rank_apart": _rank_apart(record, incident),
     }
     values.update(_clip(record, before))
     values.update(_learning_rate(record, before, incident))
@@ -244,9 +290,20 @@ def incident_features(
     fell = (during[0], min(during[1], incident.peak_row + 1))
     values.update(_loss_scale(record, (*before, fell) if collapse else before))
     values.update(_nonfinite(record, during))
+    values.update(_nonfinite_rows(record, attempt, incident, before))
     values.update(_shape(record, before, during, incident))
+    values.update(_core(record, attempt, before, during))
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
+
+
+def _signs(incident: Incident) -> dict[str, object]:
+    told = {
+        f.detector.removeprefix("sign-"): f.text.removesuffix(", lasting")
+        for f in incident.findings
+        if f.detector.startswith("sign-")
+    }
+    return {"signs": frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:
@@ -277,13 +334,23 @@ def _precursors(incident: Incident) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+_CLIP_KEYS = frozenset(
+    {"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping", "gradient_clip_val"}
+)
+_OFF = frozenset({"none", "null", "false", "off", "0", "0.0"})
+
+
 def _clip(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
     clip = record.facts.get("clip")
+    own = record.attempts[-1].settings if record.attempts else {}
+    stated = (v.strip().lower() for k, v in own.items() if k.lower().lstrip("-") in _CLIP_KEYS)
+    if (clip is not None and clip <= 0) or (clip is None and any(v in _OFF for v in stated)):
+        # Nothing is clipped, so no norm is above any clip.
+        return {"clip_off": True}
     limit = ASSUMED_CLIP if clip is None or clip <= 0 else clip
     norms = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
     values: dict[str, object] = {
         "clip": limit,
-        # A stated clip of 0 says that there is none: the assumed one stands in, and is named so.
         "clip_assumed": limit != clip,
         "clip_rows": len(norms),
     }
@@ -376,7 +443,11 @@ def _loss_scale(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
         early = last_finite(record, "grad_norm", until, 8 + _LEVEL_ROWS)[1]
         near, far = early[-8:], early[:-8]
         if len(near) and len(far) >= 8:
-            values["gnorm_before_scale"] = float(np.median(near) / np.median(far))
+            usual = float(np.median(far))
+            values["gnorm_before_scale"] = float(np.median(near) / usual)
+            falling = finite_values(record, "grad_norm", top, last + 1)
+            if len(falling):
+                values["gnorm_with_scale"] = float(falling.max() / usual)
     return values
 
 
@@ -393,6 +464,113 @@ def _nonfinite(record: RunRecord, during: Span) -> dict[str, object]:
     if len(first) == 2 and len(set(first.values())) == 1:
         return {"nonfinite_first": "both"}
     return {"nonfinite_first": min(first, key=lambda k: first[k])} if first else {}
+
+
+def _nonfinite_rows(
+    record: RunRecord, attempt: int, incident: Incident, before: Sequence[Span]
+) -> dict[str, object]:
+    """Return how the loss is not finite from the onset to the end of the attempt."""
+    column = record.columns.get("loss")
+    if column is None or "non-finite" not in (incident.kind, *incident.also):
+        return {}
+    stop = min(record.attempts[attempt].end_row, incident.onset_row + _SEEN_ROWS)
+    rows = np.arange(incident.onset_row, stop)
+    loss = column.values[rows[column.present[rows]]]
+    bad = np.flatnonzero(~np.isfinite(loss))
+    values: dict[str, object] = {"hidden_nan": _hidden_nan(record, rows, before)}
+    if not len(bad):
+        return values
+    values["nonfinite_rows"] = len(bad)
+    values["inf_first"] = bool(np.isinf(loss[bad[0]]))
+    quiet = last_finite(record, "loss", before, _LEVEL_ROWS)[1]
+    after = loss[bad[-1] + 1 :][:_LEVEL_ROWS]
+    runs = np.split(bad, np.flatnonzero(np.diff(bad) > 1) + 1)
+    if len(after) >= 2 and len(quiet) >= 8 and max(len(r) for r in runs) <= 2:
+        limit = float(np.median(quiet) + 6 * max(mad_sigma(quiet), 1e-12))
+        values["nonfinite_alone"] = bool(np.median(after) <= limit)
+    return values
+
+
+def _hidden_nan(record: RunRecord, rows: NDArray[np.intp], before: Sequence[Span]) -> bool:
+    """Whether the loss is exactly 0 in every row while the grad norm is not finite.
+
+    The Trainer of transformers prints NaN so (`logging_nan_inf_filter`).
+    """
+    loss, norm = record.columns.get("loss"), record.columns.get("grad_norm")
+    if loss is None or norm is None or len(rows) < 2:
+        return False
+    both = rows[loss.present[rows] & norm.present[rows]]
+    quiet = last_finite(record, "loss", before, _LEVEL_ROWS)[1]
+    zero = len(both) > 1 and bool((loss.values[both[1:]] == 0).all())
+    return zero and not np.isfinite(norm.values[both]).any() and bool((quiet != 0).any())
+
+
+def _num_ranks(record: RunRecord) -> int | None:
+    stated = [a.settings["world_size"] for a in record.attempts if "world_size" in a.settings]
+    try:
+        return max(int(s) for s in stated) if stated else None
+    except ValueError:
+        return None
+
+
+_RANK = re.compile(r"\b(?:on )?(?:rank|host|node)s?[ =:]?\s?[\w.-]*\d[\w.-]*", re.I)
+
+
+def _rank_apart(record: RunRecord, incident: Incident) -> str:
+    """Return the rank or host that notes of the log or findings name beside NaN, Inf or a sum."""
+    texts = (*record.notes, *(f.text for f in incident.findings))
+    named = (m[0] for t in texts if _ODD.search(t) for m in [_RANK.search(t)] if m)
+    return next(named, "")
+
+
+_ODD = re.compile(r"\b(?:nan|inf|not finite|checksum|differs|others)\b", re.I)
+
+
+def _core(
+    record: RunRecord, attempt: int, before: Sequence[Span], during: Span
+) -> dict[str, object]:
+    """Return the rows in which the loss stands above half its height, and whether they are flat.
+
+    A stretch of other data lifts the loss at once, holds it at one height and lets it fall at once;
+    a spike of the optimizer's making decays.
+    """
+    column = record.columns.get("loss")
+    quiet = last_finite(record, "loss", before, _LEVEL_ROWS)[1]
+    level = _level(quiet)
+    if column is None or level is None:
+        return {}
+    stop = min(record.attempts[attempt].end_row, during[1] + _EDGE_ROWS)
+    rows = np.arange(during[0], stop)
+    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    inside = rows < during[1]
+    loss = column.values[rows] - level
+    height = float(loss[inside].max(initial=0.0))
+    if height <= 0:
+        return {}
+    high = np.flatnonzero(inside & (loss >= 0.5 * height))
+    gaps = np.flatnonzero(np.diff(high) > _EDGE_ROWS)
+    high = high[: int(gaps[0]) + 1] if len(gaps) else high
+    first, last = int(high[0]), int(high[-1])
+    core = loss[first : last + 1]
+    values: dict[str, object] = {
+        "core_rows": int(rows[last] - during[0]) + 1,
+        "core_last_row": int(rows[last]),
+    }
+    if len(core) < _WINDOW_ROWS or last + 1 >= len(loss):
+        return values
+    half = len(core) // 2
+    ends = abs(float(np.median(core[:half]) - np.median(core[half:])))
+    spread = float(np.quantile(core, 0.9) - np.quantile(core, 0.1))
+    # The noise of the run itself widens the top, too.
+    noise = 3 * mad_sigma(quiet) if len(quiet) >= 8 else 0.0
+    values["flat_top"] = bool(
+        first <= 1
+        and ends <= 0.2 * height + noise / 3
+        and spread <= 0.35 * height + noise
+        and core[0] - (loss[first - 1] if first else 0.0) >= 0.4 * height
+        and core[-1] - loss[last + 1] >= 0.4 * height
+    )
+    return values
 
 
 def _shape(

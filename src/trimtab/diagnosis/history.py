@@ -28,7 +28,7 @@ __all__ = [
     "warm_up_label",
 ]
 
-JUMP_LOOKBACK_ROWS = 128
+JUMP_LOOKBACK_ROWS = 256
 """A change of learning rate further back than this many rows is not put before an incident. Ours.
 """
 
@@ -37,6 +37,8 @@ JUMP_SEEN_ROWS = JUMP_LOOKBACK_ROWS + 32
 
 # As `lr_change`, which reports such a rise.
 _JUMP_RATIO = 1.3
+SECOND_RISE_ROWS = 128
+"""A schedule that turns upwards further back is one of the run's ways, not a mistake. Ours."""
 _STEEPER = 4.0
 _FLAT_ROWS = 4
 _WARM_UP_BAND = (0.95, 1.4)
@@ -81,17 +83,16 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise |
         step: float64 [n], rising.
         lr: float64 [n], learning rate in force, finite and at least 0.
     """
-    start = max(1, len(lr) - JUMP_LOOKBACK_ROWS)
-    for i in range(len(lr) - 1, start - 1, -1):
-        # Fewer than four slopes before it: the steepest of them says nothing.
-        if lr[i - 1] <= 0 or lr[i] < _JUMP_RATIO * lr[i - 1] or i < 4:
-            continue
+    # Fewer than four slopes before it: the steepest of them says nothing.
+    start = max(4, len(lr) - JUMP_LOOKBACK_ROWS)
+    old, new = lr[start - 1 : -1], lr[start:]
+    for i in (start + np.flatnonzero((old > 0) & (new >= _JUMP_RATIO * old))[::-1]).tolist():
         slopes = np.abs(np.diff(lr[max(0, i - 17) : i])) / np.diff(step[max(0, i - 17) : i])
         slope = (lr[i] - lr[i - 1]) / (step[i] - step[i - 1])
         # The second test: a re-warm-up that only comes back to a rate in force before is no jump.
         if slope > _STEEPER * slopes.max() and lr[i] > 1.05 * lr[max(0, i - 17) : i].max():
             return LrRise(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
-    return _second_rise(lr, start)
+    return _second_rise(lr, max(1, len(lr) - SECOND_RISE_ROWS))
 
 
 def _second_rise(lr: NDArray[np.float64], start: int) -> LrRise | None:

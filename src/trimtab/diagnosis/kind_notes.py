@@ -252,6 +252,21 @@ KIND_NOTES: tuple[KindNote, ...] = (
         looks="one row stands out; the next is as before",
         first="",
     ),
+    KindNote(
+        kind="behind-reference",
+        looks=(
+            "two runs of one recipe lie on each other, then one stays above by more than the noise"
+            " of either; or it lies above from the first rows on and never shows an event"
+        ),
+        first="the first logged setting or counter that differs: `trimtab compare` names it",
+        seen=(
+            PublicRun(
+                "tr8-104B",
+                _TR8,
+                "6.3 at step 6 000, where the 13B run had stood at 4.5 with the same data",
+            ),
+        ),
+    ),
 )
 
 KIND_NOTE_BY_NAME: Mapping[str, KindNote] = {n.kind: n for n in KIND_NOTES}

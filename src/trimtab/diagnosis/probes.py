@@ -33,6 +33,8 @@ class TrialResult:
     expected_loss: float
     """What the trend expects there, nats per token."""
     steps: int
+    unit: float | None = None
+    """What shares of the loss are taken of, nats per token; None: the expected loss."""
     skipped: bool = False
     """Whether the suspect data was left out."""
     lr_factor: float = 1.0
@@ -41,6 +43,9 @@ class TrialResult:
     """Learning rate that it held to at most; None: no limit."""
     changed: tuple[str, ...] = ()
     """What else it changed, by the ids of `trimtab.plan.trials`."""
+    bitwise: bool | None = None
+    """Whether a branch that changed nothing repeated the recorded losses before the onset bit for
+    bit, so that this machine is known to be reproducible; None: that is not known."""
 
     @property
     def cuts_rate(self) -> bool:

@@ -8,12 +8,13 @@ from typing import Self
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
-from trimtab.analysis.source import Beside, account_of
+from trimtab.analysis.self_test import SelfTester
+from trimtab.analysis.source import Beside, account_or_fault
 from trimtab.detectors.judge import Judge
 from trimtab.errors import ConfigError
 from trimtab.masking import masked, masked_text
 from trimtab.monitor.follower import Notice, NoticeEvent, Watcher
-from trimtab.readers import read_run
+from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.text import finite_json, plain
 
@@ -107,10 +108,14 @@ class Watch:
         self._interval_s, self._until_idle_s = interval_s, until_idle_s
         self._clock, self._sleep = clock, sleep
         self._first_reading = True
+        # One for all looks: it injects a few faults at each, and keeps what the last ones showed.
+        tester = SelfTester(hindsight=False)
         self._watcher = Watcher(
             Path(path),
-            lambda: read_run(path),
-            lambda record: account_of(record, path, beside=beside, judge=judge, hindsight=False),
+            lambda: read_newest(path),
+            lambda record: account_or_fault(
+                record, path, beside=beside, judge=judge, hindsight=False, tester=tester
+            ),
             hang_factor=hang_factor,
         )
         self._updates = self._follow()

@@ -21,6 +21,7 @@ from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
 from trimtab.plan.planner import make_plan
+from trimtab.readers.folders import files_under
 from trimtab.record import Column, RunRecord, axis_word
 from trimtab.text import number
 
@@ -83,6 +84,13 @@ class _Known:
         return not held, abs(mine.onset_row - other.onset_row)
 
 
+@dataclass(frozen=True)
+class _Unseen:
+    """Whether a log changed is not known."""
+
+    why: str
+
+
 class Watcher:
     """Follows one log or run directory."""
 
@@ -90,7 +98,7 @@ class Watcher:
         self,
         path: Path,
         read: Callable[[], RunRecord],
-        judge: Callable[[RunRecord], RunAccount],
+        judge: Callable[[RunRecord], RunAccount | ReadError],
         *,
         hang_factor: float = 20.0,
     ) -> None:
@@ -99,7 +107,7 @@ class Watcher:
         Args:
             path: A file or a run directory; it need not exist yet.
             read: Reads it as it is now.
-            judge: Judges a record as streaming does, without hindsight.
+            judge: Judges a record as streaming does, without hindsight; or why it cannot.
             hang_factor: A silence of so many usual rows is a hang; 0: never.
         """
         self.path, self.hang_factor = path, hang_factor
@@ -130,6 +138,12 @@ class Watcher:
             now: Seconds since the epoch, as file times count them.
         """
         signature = _signature(self.path)
+        if isinstance(signature, _Unseen):
+            self.changed = False
+            text = f"{self.path}: cannot be looked at ({signature.why}); nothing of it is judged"
+            return self._waiting(f"unseen: {signature.why}", text)
+        if self._problem.startswith("unseen"):
+            self._problem = ""
         self.changed = signature not in (None, self._signature)
         if signature is None:
             return self._waiting("absent", f"{self.path}: not there")
@@ -167,8 +181,11 @@ class Watcher:
             notices.append(Notice(event="started", text=first))
         if record.num_rows != before:
             notices += self._moved(now, fresh=before < 0)
+        account = self._judge(record)
+        if isinstance(account, ReadError):
+            return [*notices, *self._waiting("unjudged", str(account))]
         self._problem = ""
-        self.account = self._judge(record)
+        self.account = account
         return [*notices, *self._compare(self.account.incidents)]
 
     def _waiting(self, problem: str, text: str) -> list[Notice]:
@@ -383,12 +400,14 @@ def _signature(path: Path) -> object:
     """
     try:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix != ".pt" and p.is_file())
+            inside = sorted(p for p in files_under(path) if p.suffix != ".pt")
             stats = [(str(p), p.stat()) for p in inside]
             return tuple((name, s.st_size, s.st_mtime_ns) for name, s in stats)
         s = path.stat()
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        return _Unseen(error.strerror or type(error).__name__)
     return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns
 
 

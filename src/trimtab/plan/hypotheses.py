@@ -24,6 +24,7 @@ __all__ = [
     "guided_test",
     "in_cost_order",
     "still_open",
+    "weighed",
 ]
 
 Stage = Literal["mid-run", "from scratch", "either"]
@@ -44,13 +45,18 @@ class Hypothesis:
     stage: Stage
     """Whether the test continues a checkpoint or needs a new run."""
     change: Mapping[str, str]
-    """Setting by canonical name to what the test sets; `+1` counts up from the config's own."""
+    """Setting by canonical name to what the test sets.
+
+    `+1` counts up from the config's own, `x0.5` halves it.
+    """
     heals: str
     """What it says where the changed run goes well and the unchanged one fails."""
     fails: str
     """What it says where both fail."""
     within: str = ""
     """Id of the hypothesis that it is a part of."""
+    config: tuple[str, ...] = ()
+    """What a check of the config says that speaks for it."""
 
     @property
     def order(self) -> float:
@@ -72,6 +78,31 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         change={"seed": "+1"},
         heals="the data of that place, under this state: leave the window out",
         fails="not the order of the data",
+    ),
+    Hypothesis(
+        id="rate",
+        title="the learning rate",
+        cost=1.5,
+        prior=0.3,
+        probe="the same checkpoint at half the rate, beside the same steps at the full one",
+        stage="mid-run",
+        change={"lr": "x0.5"},
+        heals="the rate: keep the lower one",
+        fails="not the rate alone: a half is too high, too, or it is something else",
+    ),
+    Hypothesis(
+        id="init",
+        title="the scale of the initial weights",
+        cost=3.0,
+        prior=0.2,
+        probe=(
+            "the first few hundred steps from scratch with std sqrt(2 / (5 x hidden size)), and the"
+            " grad norm of both"
+        ),
+        stage="from scratch",
+        change={"init_std": "sqrt(2 / (5 x hidden size))"},
+        heals="initialization: start again with the smaller one",
+        fails="not initialization",
     ),
     Hypothesis(
         id="fp16",
@@ -161,7 +192,7 @@ def in_cost_order(hypotheses: Iterable[Hypothesis] = HYPOTHESES) -> tuple[Hypoth
 
     Example:
         >>> [h.id for h in in_cost_order() if not h.within]
-        ['data', 'fp16', 'beta2', 'design']
+        ['data', 'rate', 'fp16', 'beta2', 'init', 'design']
     """
     known = tuple(hypotheses)
     found: list[Hypothesis] = []
@@ -170,6 +201,36 @@ def in_cost_order(hypotheses: Iterable[Hypothesis] = HYPOTHESES) -> tuple[Hypoth
         found.append(whole)
         found += sorted((h for h in known if h.within == whole.id), key=lambda h: h.order)
     return tuple(found)
+
+
+def weighed(
+    hypotheses: Sequence[Hypothesis], found: Mapping[str, Sequence[tuple[str, str]]]
+) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses with what a check of the config found for them.
+
+    Args:
+        hypotheses: All of them.
+        found: (severity, message) of the findings, by the id of the hypothesis they speak for.
+
+    Example:
+        >>> flagged = weighed(HYPOTHESES, {"rate": [("error", "7 x that of GPT-3")]})
+        >>> in_cost_order(flagged)[0].id
+        'rate'
+    """
+    return tuple(
+        replace(
+            h,
+            prior=max(h.prior, max(_FLAGGED.get(severity, 0.0) for severity, _ in found[h.id])),
+            config=tuple(message for _, message in found[h.id]),
+        )
+        if found.get(h.id)
+        else h
+        for h in hypotheses
+    )
+
+
+_FLAGGED = {"error": 0.8, "warning": 0.6}
+"""Prior of a hypothesis that the config speaks for, by severity. Ours."""
 
 
 def edited(table: Mapping[str, Mapping[str, Any]]) -> tuple[Hypothesis, ...]:
@@ -244,7 +305,7 @@ def guided_test(
     for name, value in hypothesis.change.items():
         key = names.get(name, name)
         was = config.get(key, "not stated")
-        changed[key] = (was, _counted(was) if value == "+1" else value)
+        changed[key] = (was, _tested(was, value))
     control = Launch(name="control: no change", settings=dict(config), changed={})
     test = Launch(
         name=f"test: {', '.join(f'{k} {a} to {b}' for k, (a, b) in changed.items())}",
@@ -261,6 +322,17 @@ def guided_test(
             ("goes well", "fails", "the change itself does harm; inconclusive"),
         ),
     )
+
+
+def _tested(was: str, value: str) -> str:
+    if value == "+1":
+        return _counted(was)
+    if value.startswith("x"):
+        try:
+            return f"{float(was) * float(value[1:]):.4g}"
+        except ValueError:
+            return f"{value[1:]} x the present one"
+    return value
 
 
 def _counted(was: str) -> str:
@@ -285,9 +357,9 @@ def still_open(
 
     Example:
         >>> [h.id for h in still_open({"data": False, "fp16": False})]
-        ['beta2', 'design']
+        ['rate', 'beta2', 'init', 'design']
         >>> [h.id for h in still_open({"data": False, "fp16": True})]
-        ['loss-scale', 'softmax', 'attention', 'beta2', 'design']
+        ['rate', 'loss-scale', 'softmax', 'attention', 'beta2', 'init', 'design']
     """
     return tuple(
         h

@@ -95,8 +95,10 @@ def _stretch(record: RunRecord, rows: NDArray[np.intp]) -> StepWindow:
     level = np.nanmedian(losses) if np.isfinite(losses).any() else np.nan
     known = losses[~np.isnan(losses)]  # an infinite loss counts as far away, a NaN as not logged
     spread = mad_sigma(known, center=float(level)) if np.isfinite(level) else np.nan
+    # float32 resolves no less, where all losses of a stretch are alike
+    floor = 1e-6 * float(np.abs(known).max(initial=0, where=np.isfinite(known)))
     for loss, norm in zip(losses, columns.get("grad_norm", nothing), strict=True):
-        # 8 sigma as in `spike`; the floor, since a stretch of few rows understates its spread.
-        odd = not np.isfinite(loss) or abs(loss - level) > max(8 * spread, 0.05 * abs(level))
+        # 8 sigma as in `spike`
+        odd = not np.isfinite(loss) or abs(loss - level) > max(8 * spread, floor)
         stretch.add(float(loss), float(norm), alarms=int(odd))
     return stretch

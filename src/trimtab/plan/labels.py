@@ -15,8 +15,8 @@ Label = Literal["better", "worse", "unclear"]
 
 METRICS = ("loss", "loss spread", "grad norm", "alarms")
 
-_LOSS_SHARE = 0.01
-"""Least change of the mean loss that counts, share of it. That of a verification."""
+_LOSS_SIGMA = 0.5
+"""Least change of the mean loss that counts, in sigma of single steps. Ours."""
 _RATIO = 1.5
 """Least change of spread and norm that counts, ratio. Ours: medians of calm stretches of the lab of
 64 steps differ less."""
@@ -62,7 +62,7 @@ class ChangeLabel:
 def label_change(before: StepWindow, after: StepWindow) -> ChangeLabel:
     """Return the label of a change from the steps before and after it.
 
-    The loss counts by size (1 %) and significance (3 standard errors of the difference of the
+    The loss counts by size (half a sigma of single steps) and significance (3 standard errors of the difference of the
     means), its spread (1.4826 MAD of first differences) and the median norm by a ratio of 1.5,
     alarms by their number. Overall: worse where the loss is or two metrics are; better where the
     loss is and only one metric is worse, or where two are and none is worse.
@@ -110,7 +110,7 @@ def _of_loss(a: Sequence[float], b: Sequence[float]) -> Label:
     error = math.sqrt(np.var(a, ddof=1) / len(a) + np.var(b, ddof=1) / len(b))
     difference = _mean(b) - _mean(a)
     # Both: with many steps a difference of no use is significant.
-    if abs(difference) <= max(3 * error, _LOSS_SHARE * abs(_mean(a))):
+    if abs(difference) <= max(3 * error, _LOSS_SIGMA * _step_sigma(a)):
         return "unclear"
     return _sign(difference)
 
@@ -136,6 +136,12 @@ def _mean(values: Sequence[float]) -> float:
 def _median(values: Sequence[float]) -> float:
     finite = _finite(values)
     return float(np.median(finite)) if finite else math.nan
+
+
+def _step_sigma(values: Sequence[float]) -> float:
+    """Return the spread of single steps about their trend, from first differences."""
+    spread = _spread(values)
+    return 0.0 if math.isnan(spread) else spread / math.sqrt(2)
 
 
 def _spread(values: Sequence[float]) -> float:

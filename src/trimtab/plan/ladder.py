@@ -211,29 +211,25 @@ def _blocked(s: Situation) -> NextStep | None:
                 f"the policy allows {policy.max_wasted_share:.0%}"
             )
         )
-    return _too_much_data(s)
+    return None
 
 
-def _too_much_data(s: Situation) -> GiveUp | None:
-    """Return why outlying data is not skipped; a branch through it would show nothing."""
+def _too_much_data(s: Situation) -> str:
+    """Return why outlying data is not skipped; empty where nothing stands out or it may be."""
     p = s.probe
-    if not _outliers(s) or s.recurrences or s.policy.bisect == "always":
-        return None
     # without a known length no share can be computed, so nothing is refused
-    if s.planned_samples is None or _skip_range(s) is not None:
-        return None
+    if not _outliers(s) or s.planned_samples is None or _skip_range(s) is not None:
+        return ""
     # `_outliers` is True only with a probe.
     assert p is not None
     first, last = p.first_sample, p.last_sample
     if first is None or last is None:
-        return None
+        return ""
     share = (s.skipped_samples + last - first + 1) / s.planned_samples
-    return GiveUp(
-        reason=(
-            f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the"
-            f" planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise"
-            f" it, or call guard.skip_samples({first}, {last}, why=...)"
-        )
+    return (
+        f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the"
+        f" planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise"
+        f" it, or call guard.skip_samples({first}, {last}, why=...)"
     )
 
 
@@ -451,7 +447,8 @@ def _preferred(trial: Trial, result: TrialResult, kept: TrialResult, policy: Pol
 
 
 def _better(stronger: TrialResult, milder: TrialResult, policy: Policy) -> bool:
-    return stronger.loss < milder.loss * (1.0 - policy.better_by)
+    unit = abs(milder.loss) if milder.unit is None else milder.unit
+    return milder.loss - stronger.loss > policy.better_by * unit
 
 
 def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
@@ -475,6 +472,9 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
 
 def _nothing_held(s: Situation, *, spent: bool) -> NextStep:
     tried = ", ".join(t.name for t in s.trials) or "nothing"
+    refused = _too_much_data(s)
+    if refused:  # an older state would meet the same data
+        return GiveUp(reason=f"no trial held (tried: {tried}); {refused}")
     if spent:
         return GiveUp(
             reason=(

@@ -10,7 +10,7 @@ from trimtab.plan.flags import experiment_flags, located
 from trimtab.plan.rollback import RollbackChoice
 from trimtab.record import RunRecord
 
-__all__ = ["next_test_flags"]
+__all__ = ["next_test_flags", "suspect_row"]
 
 _STEP, _EARLIER = "STEP", "EARLIER_STEP"
 """Stand for a checkpoint that is not known."""
@@ -40,6 +40,24 @@ def next_test_flags(
     return flags
 
 
+def suspect_row(incident: Incident, f: Features) -> int:
+    """Return the last row whose data may be to blame.
+
+    Rows above half the height of the loss; those of the recovery are what the weights do. Without
+    a shape, the rows of the incident, up to the peak of an open one.
+    """
+    if f.core_last_row is not None:
+        return f.core_last_row
+    return incident.peak_row if incident.end_row is None else incident.end_row
+
+
+def _last_suspect(record: RunRecord, incident: Incident, f: Features) -> float:
+    """Return the last position whose batch is suspect: a window is named whole."""
+    row = suspect_row(incident, f)
+    known = f.core_last_row is not None and row < record.num_rows
+    return max(float(record.step[row]), incident.peak) if known else incident.peak
+
+
 def _values(
     record: RunRecord, incident: Incident, f: Features, choice: RollbackChoice
 ) -> Mapping[str, str]:
@@ -50,7 +68,7 @@ def _values(
         "at": _STEP if choice.target is None else str(choice.target.step),
         "earlier": str(steps[0]) if len(steps) > 1 else _EARLIER,
         "first": step_text(incident.first_step),
-        "last": step_text(incident.peak),
+        "last": step_text(_last_suspect(record, incident, f)),
         "attempt": shlex.quote(incident.attempt),
         "log": shlex.quote(record.source),
     }

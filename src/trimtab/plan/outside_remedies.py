@@ -7,6 +7,17 @@ __all__ = ["OUTSIDE_REMEDIES"]
 
 OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
     Remedy(
+        id="guard-the-loss",
+        title="guard the loss: skip batches without labels, keep logs and divisions away from 0",
+        changes=(
+            "the code of the loss: divide by max(labels, 1), add an epsilon within a log or a root,"
+            " compute it in fp32"
+        ),
+        cost="a change of code at the next restart",
+        undo="take the guard out",
+        when="mid-run",
+    ),
+    Remedy(
         id="widen-input",
         title="give the input more workers, memory or a faster disk",
         changes="workers of the data loader, its prefetch, or where the data lies",

@@ -9,13 +9,22 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
-from trimtab.diagnosis.evidence import SHORT_ROWS, pace_alone, short_and_over
+from trimtab.diagnosis.evidence import (
+    SHORT_ROWS,
+    cuts_failed,
+    pace_alone,
+    probe_clean,
+    short_and_over,
+    skip_failed,
+)
 from trimtab.diagnosis.experiments import step_text
 from trimtab.diagnosis.features import Features, incident_features
+from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.plan.flags import TRAPS, dialect, flags_for, located
-from trimtab.plan.next_test import next_test_flags
+from trimtab.plan.next_test import next_test_flags, suspect_row
 from trimtab.plan.plan import Plan, PlannedRemedy
+from trimtab.plan.remedies import only_failed
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
 from trimtab.plan.traits import traits_of
@@ -90,6 +99,8 @@ def make_plan(
     earlier: Sequence[Incident] = (),
     checkpoints: Sequence[CheckpointInfo] = (),
     framework: str = "",
+    probe: DataProbe | None = None,
+    trials: Sequence[TrialResult] = (),
 ) -> Plan:
     """Return what to do about one incident, in the order to do it.
 
@@ -100,8 +111,10 @@ def make_plan(
         earlier: Incidents that came before it, in any attempt of the record.
         checkpoints: What could be gone back to; without any, the plan says before which step.
         framework: Whose flags to give; empty: that of the log's format.
+        probe: Losses of upcoming batches, where a live run was asked: no remedy contradicts it.
+        trials: Short branches already run; a remedy that failed there is not planned again.
     """
-    features = incident_features(record, incident, earlier=earlier)
+    features = incident_features(record, incident, earlier=earlier, probe=probe, trials=trials)
     choice = _rollback(diagnosis, incident, features, checkpoints)
     case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
@@ -112,12 +125,17 @@ def make_plan(
             continue
         if name == "exclude-node" and _one_rank(record):
             continue
+        if _ruled_out(name, features):
+            continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
             # two causes may want one remedy; the more likely cause gave it first
             remedies.setdefault(planned.remedy, planned)
-    # sorting is stable: within one time of use the order of the causes stays
-    ordered = sorted(remedies.values(), key=lambda r: _ORDER[r.when])[:_MOST]
+    # sorting is stable: within one time of use the order of the causes stays; what is known to have
+    # failed and nothing else comes after all others
+    ordered = sorted(
+        remedies.values(), key=lambda r: (only_failed(REMEDY_BY_ID[r.remedy]), _ORDER[r.when])
+    )[:_MOST]
     return Plan(
         remedies=tuple(ordered),
         next_test=diagnosis.next_test,
@@ -130,6 +148,22 @@ def make_plan(
             framework=case.framework,
         ),
     )
+
+
+def _ruled_out(name: str, f: Features) -> bool:
+    """Whether a probe or a branch has shown that a remedy does not help here."""
+    if name == "skip-data":
+        return bool(probe_clean(f) or skip_failed(f))
+    # No lower rate held, down to the lowest tried: the plan would be to fail once more.
+    return name == "lower-lr" and bool(cuts_failed(f)) and _lowest_cut(f) <= _LOWEST_CUT
+
+
+_LOWEST_CUT = 0.1
+"""Factor on the learning rate below which a further cut is no remedy. Ours."""
+
+
+def _lowest_cut(f: Features) -> float:
+    return min((t.lr_factor for t in f.cuts), default=1.0)
 
 
 def _one_rank(record: RunRecord) -> bool:
@@ -260,6 +294,8 @@ def _lower_lr(case: _Case) -> Built:
     f = case.features
     # a half was tried and failed, so the next cut is a quarter of the schedule
     factor = 0.25 if _was_lowered(case) else 0.5
+    if cuts_failed(f):
+        factor = 0.5 * min(_lowest_cut(f), 2 * factor)
     if f.lr_onset is None or not f.lr_peak_share:
         return "lower-lr", {"factor": factor}, "the log states no learning rate"
     # Trainers take the peak of the schedule as their flag, so the cut is stated in those terms.
@@ -294,16 +330,25 @@ def _skip_data(case: _Case) -> Built:
     record, incident = case.record, case.incident
     own = record.attempts[record.attempt_index(incident.attempt)]
     first = incident.onset_row
-    last = incident.peak_row if incident.end_row is None else incident.end_row
+    last = suspect_row(incident, case.features)
     # The peak of an open incident may lie behind the rows that are in the record by now.
     last = min(max(last, first), own.end_row - 1)
+    begins = float(record.step[first])
+    if first > own.first_row:
+        # A row may stand for several steps: the suspect ones begin right after the row before. An
+        # epoch has no next one: the position of the row before is the bound.
+        begins = float(record.step[first - 1]) + (1.0 if record.axis in ("step", "row") else 0.0)
     values: dict[str, float | str | bool | None] = {
-        "first_step": float(
-            # A row may stand for several steps: the suspect ones begin right after the row before.
-            record.step[first - 1] + 1 if first > own.first_row else record.step[first]
-        ),
+        "first_step": begins,
         "last_step": float(record.step[last]),
     }
+    probe = case.features.probe
+    if probe is not None and probe.first_sample is not None and probe.last_sample is not None:
+        values |= {
+            "first_sample": float(probe.first_sample),
+            "last_sample": float(probe.last_sample),
+        }
+        return "skip-data", values, "the batches that stand out under the healthy state"
     seen = record.columns.get("samples_seen")
     if (
         seen is not None

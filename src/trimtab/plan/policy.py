@@ -133,7 +133,7 @@ class Policy:
     raised theirs during a run, and both counted it as a failure."""
     better_by: float = 0.002
     """How much lower a stronger cut must bring the loss to be taken over a milder one that also
-    held, share of the loss. Ours."""
+    held, share of the descent so far (30 to 200 sigma of the loss). Ours."""
 
     on_give_up: OnGiveUp = "advise"
     """What to do when nothing is left to try. advise: the run continues, advice follows; stop: the
@@ -142,7 +142,8 @@ class Policy:
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
     verify_tolerance: float = 0.01
-    """Distance from the pre-onset trend that counts as back on it, share of the loss. Ours."""
+    """Distance from the pre-onset trend that counts as back on it, share of the descent so far (30 to
+    200 sigma of the loss). Ours."""
     cooldown_steps: int = 64
     """Steps after an action in which no second one is started, optimizer steps; non-finite values
     are exempt. Ours: the length of one verification."""

@@ -10,7 +10,7 @@ from typing import Literal
 from trimtab.errors import ConfigError
 from trimtab.plan.plan import PlannedRemedy
 
-__all__ = ["Evidence", "Remedy", "When"]
+__all__ = ["Evidence", "Remedy", "When", "only_failed"]
 
 When = Literal["mid-run", "from scratch", "unsure"]
 
@@ -81,3 +81,8 @@ class Remedy:
             worked=tuple(str(e) for e in self.worked),
             failed=tuple(str(e) for e in self.failed),
         )
+
+
+def only_failed(remedy: Remedy) -> bool:
+    """Tell whether all that is known of a remedy is that it did not help."""
+    return bool(remedy.failed) and not remedy.worked

@@ -8,6 +8,7 @@ retrospective (marin-community), and the papers named.
 
 from collections.abc import Mapping
 
+from trimtab.plan.domain_remedies import DOMAIN_REMEDIES
 from trimtab.plan.outside_remedies import OUTSIDE_REMEDIES
 from trimtab.plan.remedies import Evidence as Ev
 from trimtab.plan.remedies import Remedy
@@ -231,7 +232,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a change of code; another kernel may be slower",
         undo="change the code back",
         when="mid-run",
-        needs=("language-model",),
+        needs=("attention",),
         failed=(
             Ev("tr8-104B try 3", _TR8, "failed in the same way"),
             Ev("OPT-175B 11.10", _OPT, "failed too"),
@@ -244,7 +245,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="some step time; in mid-run a re-warm-up of about 1 000 steps",
         undo="go back to a checkpoint without it",
         when="unsure",
-        needs=("language-model",),
+        needs=("attention",),
         worked=(
             Ev(
                 "Marin 32B",
@@ -372,6 +373,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     *OUTSIDE_REMEDIES,
+    *DOMAIN_REMEDIES,
 )
 
 REMEDY_BY_ID: Mapping[str, Remedy] = {r.id: r for r in REMEDIES}

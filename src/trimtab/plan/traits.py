@@ -12,7 +12,7 @@ from trimtab.signals.spans import has_value_other_than
 
 __all__ = ["TRAITS", "traits_of"]
 
-TRAITS = ("language-model", "loss-scale")
+TRAITS = ("language-model", "attention", "loss-scale")
 
 _LANGUAGE_FORMATS = (
     "megatron",
@@ -35,6 +35,14 @@ _LANGUAGE_WORDS = re.compile(
     r" _-]?loss|vocab|seq[_-]?len|gpt|llama|bert|transformer",
     re.I,
 )
+_ATTENTION_FORMATS = tuple(f for f in _LANGUAGE_FORMATS if f != "fairseq")
+_ATTENTION_SIGNALS = ("attention_logit_max", "attention_entropy")
+_ATTENTION_WORDS = re.compile(
+    r"attention|attn|transformer|(?<![a-z])n?_?heads?(?![a-z])|num_heads|gpt|llama|bert|qwen|mistral"
+    r"|(?<![a-z])vit(?![a-z])",
+    re.I,
+)
+_RECURRENT_WORDS = re.compile(r"lstm|(?<![a-z])(?:gru|rnn|rwkv|mamba)(?![a-z])", re.I)
 _HALF_WORDS = re.compile(r"(?<![a-z0-9])fp16(?![0-9])", re.I)
 
 
@@ -50,7 +58,7 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
         >>> builder = RecordBuilder("critic.csv", "csv")
         >>> builder.add(1, {"loss": 0.5})
         >>> sorted(traits_of(builder.build())), sorted(traits_of(builder.build(), "megatron"))
-        ([], ['language-model'])
+        ([], ['attention', 'language-model'])
     """
     found = set()
     name = f"{record.format} {framework}".lower()
@@ -61,6 +69,12 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
         or any(_LANGUAGE_WORDS.search(text) for text in _named(record))
     ):
         found.add("language-model")
+    if (
+        any(known in name for known in _ATTENTION_FORMATS)
+        or signals & set(_ATTENTION_SIGNALS)
+        or any(_ATTENTION_WORDS.search(text) for text in (*_named(record), *_stated(record)))
+    ) and not any(_RECURRENT_WORDS.search(t) for t in (*_named(record), *_stated(record))):
+        found.add("attention")
     whole = ((0, record.num_rows),)
     # bf16 runs print a constant scale of 1, which there is no scaler behind.
     if has_value_other_than(record, "loss_scale", whole, 1.0) or _says_half(record):
@@ -75,6 +89,14 @@ def _named(record: RunRecord) -> Iterable[str]:
     yield from record.facts
     for attempt in record.attempts:
         yield from attempt.settings
+
+
+def _stated(record: RunRecord) -> Iterable[str]:
+    """Yield the values of settings that may name the model."""
+    for attempt in record.attempts:
+        for key, value in attempt.settings.items():
+            if "model" in key.lower() or "arch" in key.lower():
+                yield value
 
 
 def _says_half(record: RunRecord) -> bool:

@@ -16,6 +16,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | W&B offline runs           | `wandb` over `leveldb_log`                                  |
 | MLflow, trackio            | `mlflow`, `sqlite_store`                                    |
 | archives, notebooks, pages | `containers`                                                |
+| directories of any of them | `folders`                                                   |
 | trimtab's own directory    | `rundir`, `layers`                                          |
 
 `protobuf` decodes the wire format that both TensorBoard and W&B use, and knows neither. `series`
@@ -24,17 +25,32 @@ builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`,
 """
 
 import os
-import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
-from trimtab.readers.base import CUT_STREAM, Reader, take_sample, watching
-from trimtab.readers.containers import Member, file_name, members_of, name_of_binary
+from trimtab.readers.base import (
+    CUT_STREAM,
+    NotALogError,
+    Reader,
+    num_loss_lines,
+    read_tail,
+    take_sample,
+    watching,
+)
+from trimtab.readers.containers import (
+    Member,
+    file_name,
+    members_of,
+    name_of_binary,
+    notebook_cells,
+)
 from trimtab.readers.csv_table import CsvReader
+from trimtab.readers.folders import FolderCount, RunFiles, runs_under
 from trimtab.readers.freetext.formats import TEXT_FORMATS
 from trimtab.readers.freetext.reader import TextReader
 from trimtab.readers.hf_stdout import HfStdoutReader
@@ -43,13 +59,24 @@ from trimtab.readers.jsonl import JsonlReader
 from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
 from trimtab.readers.mllog import MllogReader
+from trimtab.readers.numbers import counted
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.sqlite_store import SqliteReader
-from trimtab.readers.tensorboard import TensorBoardReader, event_files_among
+from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
 
-__all__ = ["READERS", "Reader", "find_reader", "read", "read_each", "read_run", "watching"]
+__all__ = [
+    "READERS",
+    "Reader",
+    "fault_error",
+    "find_reader",
+    "read",
+    "read_each",
+    "read_newest",
+    "read_run",
+    "watching",
+]
 
 READERS: tuple[Reader, ...] = (
     MegatronReader(),
@@ -68,27 +95,17 @@ READERS: tuple[Reader, ...] = (
 
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
+_FORMATS_OF_TEXT = frozenset(r.name for r in READERS if isinstance(r, (*_OF_FREE_TEXT, TextReader)))
+_MIN_EXPLAINED = 0.5
+"""Share of the lines that name a loss with a number, below which others are asked, too."""
+_MIN_TOLD = 0.2
+"""Share below which the record says so."""
+_MIN_BETTER = 1.5
+"""How many times more records another reader must give to be believed before a surer one."""
+_FEW_ROWS = 200
+_MANY_BYTES_PER_ROW = 2_000
 CERTAIN = 0.95
 """Confidence at which no later reader is asked: some look through the whole file."""
-_SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__"})
-
-_NO_LOGS = re.compile(
-    r"""
-    .*\.(safetensors | pt | pth | ckpt | onnx | distcp | patch)
-    | (pytorch_model.* | training_args | optimizer | scheduler)\.bin
-    | README\.md
-    | debug(-internal|-core|-cli)?(\..*)?\.log     # of wandb itself
-    | (conda-environment | config | wandb-metadata | wandb-summary)\.(yaml | json)
-    | requirements\.txt | merges\.txt | vocab\.(json | txt)
-    | .*(config | index | tokenizer | tokens | tokens_map)\.json
-    | scheduler\.json | training_args\.json
-    """,
-    re.VERBOSE,
-)
-"""Files that stand beside a log in the folders of Hugging Face and W&B and are none. A directory is
-read without them; one that is named is read."""
-
-_HF_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
 def find_reader(path: Path) -> Reader:
@@ -110,9 +127,9 @@ def find_reader(path: Path) -> Reader:
         return found
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
-        raise ReadError(f"{path}: {known}")
+        raise NotALogError(f"{path}: {known}")
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
-    raise ReadError(
+    raise NotALogError(
         f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
     )
 
@@ -128,6 +145,37 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         names = ", ".join(r.source for r in records[:3])
         raise ReadError(f"{path}: holds {len(records)} logs ({names} ...); name one of them")
     return records[0]
+
+
+def read_newest(path: str | os.PathLike[str]) -> RunRecord:
+    """Read a log, or the run of a directory that was written last; for what is still written.
+
+    Raises:
+        ReadError: It cannot be read, or there is no log in the directory.
+    """
+    root = Path(path)
+    if not root.is_dir() or is_run_directory(root):
+        return read_run(path)
+    runs = sorted(runs_under(root, FolderCount()), key=_written_at, reverse=True)
+    for run in runs:
+        found = [r for _, r in _read_safely(run) if isinstance(r, RunRecord)]
+        if found:
+            newest = max(found, key=lambda r: r.num_rows)
+            if len(runs) == 1:
+                return newest
+            note = f"{path} holds several files; this run was written last: {newest.source}"
+            return replace(newest, notes=(*newest.notes, note))
+    raise ReadError(f"{path}: no log in this directory yet; give a log, or a directory with logs")
+
+
+def _written_at(run: RunFiles) -> float:
+    times = []
+    for path in (p for choice in run.choices for p in choice):
+        try:
+            times.append(path.stat().st_mtime)
+        except OSError:  # removed meanwhile
+            continue
+    return max(times, default=0.0)
 
 
 def read(path: str | os.PathLike[str]) -> list[RunRecord]:
@@ -154,11 +202,13 @@ def read(path: str | os.PathLike[str]) -> list[RunRecord]:
 
 
 def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
-    """Yield (path, record or why there is none) for a file, or for all files in a directory.
+    """Yield (path, record or why there is none) for a file, or for all runs in a directory.
 
-    One bad file does not hide the others. A directory inside that is a run of trimtab or MLflow is
-    one record, and so are the TensorBoard event files of one directory. A database with several
-    runs is one record each, named `FILE#RUN`; such a name can be given, too.
+    One bad file does not hide the others. What makes up one run, such as a directory of trimtab, of
+    MLflow or of Hugging Face, or the TensorBoard event files of one directory, is one record
+    (`folders`). Files in a directory that are no logs are passed over, and counted in a note of the
+    last record. A database with several runs is one record each, named `FILE#RUN`; such a name can
+    be given, too.
     """
     root = Path(path)
     wanted = ""
@@ -166,34 +216,102 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     if "#" in str(path) and not root.exists():
         name, _, wanted = str(path).rpartition("#")
         root = Path(name)
+    if not root.is_dir():
+        yield from _wanted(_read_safely(_one_file(root)), root, wanted) or [_nothing(path, wanted)]
+        return
+    count = FolderCount()
+    reasons: list[ReadError] = []
+    held: tuple[str, RunRecord] | None = None
     num_yielded = 0
-    for run in _runs_under(root) if root.is_dir() else ([root],):
-        source = run[0] if len(run) == 1 else run[0].parent
+    for run in runs_under(root, count):
+        for source, outcome in _read_safely(run):
+            if isinstance(outcome, NotALogError) and run.source != root:
+                count.num_skipped += 1
+                reasons.append(outcome)
+                continue
+            num_yielded += 1
+            if isinstance(outcome, ReadError):
+                yield source, outcome
+                continue
+            # One record is held back: only behind the last one is known what was passed over.
+            if held is not None:
+                yield held
+            held = source, outcome
+    if held is not None:
+        if count.num_skipped:
+            others = counted(count.num_skipped, "other file")
+            note = f"{others} in {root} passed over: no logs (weights, settings, text)"
+            held = held[0], replace(held[1], notes=(*held[1].notes, note))
+        yield held
+    elif not num_yielded:
+        yield str(path), _no_log(path, count, reasons)
+
+
+def _one_file(path: Path) -> RunFiles:
+    return RunFiles(path, ((path,),))
+
+
+def _wanted(
+    outcomes: Iterator[tuple[str, RunRecord | ReadError]], root: Path, wanted: str
+) -> list[tuple[str, RunRecord | ReadError]]:
+    return [
+        (source, outcome)
+        for source, outcome in outcomes
+        if not wanted or isinstance(outcome, ReadError) or outcome.source == f"{root}#{wanted}"
+    ]
+
+
+def _nothing(path: object, wanted: str) -> tuple[str, ReadError]:
+    what = f"no run {wanted!r} in it"
+    return str(path), ReadError(f"{path}: {what}; give a log, or a directory with logs")
+
+
+def _no_log(path: object, count: FolderCount, reasons: Sequence[ReadError]) -> ReadError:
+    if len(reasons) == 1:
+        return reasons[0]
+    if not count.num_skipped:
+        return ReadError(f"{path}: no log in this directory; give a log, or a directory with logs")
+    return ReadError(
+        f"{path}: no log among {counted(count.num_skipped, 'file')}; looked for a trimtab run "
+        f"(journal.jsonl), {'; '.join(r.looks_for for r in READERS)}"
+    )
+
+
+def _read_safely(run: RunFiles) -> Iterator[tuple[str, RunRecord | ReadError]]:
+    """Yield the records of a run, or one error: whatever goes wrong here stays here."""
+    source = str(run.source)
+    refused: ReadError | None = None
+    for choice in run.choices:
         try:
-            for record in _read_one(run, str(source)):
-                if not wanted or record.source == f"{root}#{wanted}":
-                    num_yielded += 1
-                    yield record.source if "#" in record.source else str(source), record
+            for record in _read_one(choice, str(choice[0]) if len(choice) == 1 else source):
+                yield record.source if "#" in record.source else source, record
+            return
         except ReadError as error:
-            num_yielded += 1
-            yield str(source), error
+            # The first form is the fullest: why it cannot be read is what is told.
+            refused = refused or error
         except CUT_STREAM as error:
-            num_yielded += 1
-            damaged = f"{source}: cannot be unpacked ({error}); check the file"
-            yield str(source), ReadError(damaged)
-        except Exception as error:  # noqa: BLE001 - a fault of ours on one file loses no other
-            num_yielded += 1
-            fault = f"{type(error).__name__}: {error}"[:200]
-            yield (
-                str(source),
-                ReadError(
-                    f"{source}: cannot be read, by a fault of trimtab's own ({fault}); "
-                    "please report it, with the file"
-                ),
+            refused = refused or ReadError(
+                f"{source}: cannot be unpacked ({error}); check the file"
             )
-    if not num_yielded:
-        what = f"no run {wanted!r} in it" if wanted else "no log in this directory"
-        yield str(path), ReadError(f"{path}: {what}; give a log, or a directory with logs")
+        except Exception as error:  # noqa: BLE001 - a fault of ours on one file loses no other
+            refused = refused or fault_error(source, "read", error)
+    if refused is not None:
+        yield source, refused
+
+
+def fault_error(source: str, deed: str, error: Exception) -> ReadError:
+    """Return the one error of a file on which trimtab itself failed.
+
+    Args:
+        source: The file.
+        deed: What it failed to do: `read`, `judged`.
+        error: What was raised.
+    """
+    fault = f"{type(error).__name__}: {error}"[:200]
+    return ReadError(
+        f"{source}: cannot be {deed}, by a fault of trimtab's own ({fault}); "
+        "please report it, with the file"
+    )
 
 
 def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
@@ -209,6 +327,8 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
             f"{source}: this directory cannot be listed, or lies more than {MAX_FOLDERS} folders "
             "deep; check its rights, or name it"
         )
+    elif len(runs := _read_cells(run[0], source)) > 1:
+        yield from runs
     elif (members := members_of(run[0])) is not None:
         yield from _read_members(members, source)
     else:
@@ -217,6 +337,32 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
             yield from reader.read_all(run[0])
         else:
             yield _read_text(reader, run[0])
+
+
+def _read_cells(path: Path, source: str) -> list[RunRecord]:
+    """Return the runs of the cells of a notebook, where at least two hold one; else none.
+
+    A cell that goes on where the one before ended belongs to the same run, and the notebook is read
+    as a whole then.
+    """
+    found: list[RunRecord] = []
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
+        for cell in notebook_cells(path):
+            # What a table shows is clearer than what is printed around it.
+            for lines in (cell.tables, cell.lines):
+                unpacked = Path(directory) / "cell.txt"
+                unpacked.write_text("\n".join(lines), encoding="utf-8", errors="replace")
+                try:
+                    record = _read_text(find_reader(unpacked), unpacked)
+                except ReadError:
+                    continue
+                found.append(replace(record, source=f"{source}#cell-{cell.number}"))
+                break
+    goes_on = any(
+        one.axis == other.axis == "step" and other.step[0] > one.step[-1]
+        for one, other in pairwise(found)
+    )
+    return [] if goes_on else found
 
 
 def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]:
@@ -241,7 +387,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
             found = True
             yield replace(record, source=f"{source}#{member.name}" if member.name else source)
     if not found:
-        raise ReadError(
+        raise NotALogError(
             f"{source}: no log in this archive, notebook or page; looked into its files, printed "
             "output and tables; give a training log"
         )
@@ -249,53 +395,53 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 
 def _read_text(reader: Reader, path: Path) -> RunRecord:
     """Read a file; text that only looks like a known trainer's is read as unknown text."""
-    try:
-        return reader.read(path)
-    except ReadError as error:
-        # Their marks occur in prose as well: a log may quote one line of Megatron's.
-        if not isinstance(reader, _OF_FREE_TEXT):
-            raise
-        try:
-            return TextReader().read(path)
-        except ReadError:
-            # The surer reader's message says more than that of the last resort.
-            raise error from None
+    record = _read_lines(reader, path)
+    return replace(record, tail=read_tail(path)) if record.format in _FORMATS_OF_TEXT else record
 
 
-def _runs_under(directory: Path, depth: int = 0) -> Iterator[Sequence[Path]]:
-    """Yield what makes up one run each, in order of name; hidden ones are left out.
+def _read_lines(reader: Reader, path: Path) -> RunRecord:
+    """Read text by the reader that explains more of it.
 
-    That is a run directory, a file, or all the event files of a directory. Links to directories
-    (W&B's `latest-run`) are not followed: what they lead to has its own place.
+    The marks of a format occur in other text, too: a log may quote one line of Megatron's, or
+    print its config as a dict. A reader that leaves most lines with a loss aside is held against
+    those that know no format, and gives way to one that explains many more.
     """
-    if is_run_directory(directory) or is_mlflow_run(directory):
-        yield [directory]
-        return
-    if depth > MAX_FOLDERS:
-        yield [directory]
-        return
+    found: RunRecord | None = None
+    refusal: ReadError | None = None
     try:
-        entries = sorted(e for e in directory.iterdir() if not e.name.startswith("."))
-    except OSError:
-        yield [directory]
-        return
-    events = event_files_among(entries)
-    if events:
-        yield events
-    older = _older_checkpoints(directory, entries)
-    for entry in entries:
-        if entry.is_dir():
-            skipped = entry.name in _SKIPPED_DIRECTORIES or entry in older
-            if not skipped and not entry.is_symlink():
-                yield from _runs_under(entry, depth + 1)
-        elif entry.is_file() and entry not in events and not _NO_LOGS.fullmatch(entry.name):
-            yield [entry]
+        found = reader.read(path)
+    except ReadError as error:
+        refusal = error
+    if not isinstance(reader, _OF_FREE_TEXT):
+        return _one_of(found, refusal)
+    num_lines = num_loss_lines(path) if found is None or _is_thin(found, path) else 0
+    if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
+        return found
+    for other in (HfStdoutReader(), TextReader()):
+        if isinstance(other, type(reader)) or (found is not None and not num_lines):
+            continue
+        try:
+            record = other.read(path)
+        except ReadError:
+            continue
+        if found is None or record.num_loss_rows > _MIN_BETTER * found.num_loss_rows:
+            found = record
+    if found is not None and found.num_loss_rows < _MIN_TOLD * num_lines:
+        share = found.num_loss_rows / num_lines
+        text = f"{share:.0%} of {num_lines} lines that name a loss are read as records"
+        found = replace(found, notes=(*found.notes, text))
+    return _one_of(found, refusal)
 
 
-def _older_checkpoints(directory: Path, entries: Sequence[Path]) -> set[Path]:
-    """Return the checkpoints of a Hugging Face run whose history a newer file repeats."""
-    numbered = {e: int(m[1]) for e in entries if (m := _HF_CHECKPOINT.fullmatch(e.name))}
-    logged = [e for e in numbered if (e / "trainer_state.json").is_file()]
-    if (directory / "trainer_state.json").is_file():
-        return set(logged)
-    return set(logged) - {max(logged, key=numbered.__getitem__, default=None)}
+def _is_thin(record: RunRecord, path: Path) -> bool:
+    """Whether so few records for so large a file ask for a look at its lines."""
+    return record.num_loss_rows < _FEW_ROWS or path.stat().st_size > (
+        _MANY_BYTES_PER_ROW * record.num_loss_rows
+    )
+
+
+def _one_of(found: RunRecord | None, refusal: ReadError | None) -> RunRecord:
+    if found is not None:
+        return found
+    assert refusal is not None
+    raise refusal

@@ -5,6 +5,7 @@ the file, that the format is its own; the surest reader reads (`read`).
 """
 
 import bz2
+import codecs
 import errno
 import gzip
 import io
@@ -35,12 +36,30 @@ from trimtab.limits import (
 )
 from trimtab.record import RunRecord
 
-__all__ = ["CUT_STREAM", "Reader", "Sample", "TextLines", "open_bytes", "take_sample", "watching"]
+__all__ = [
+    "CUT_STREAM",
+    "NotALogError",
+    "Reader",
+    "Sample",
+    "TextLines",
+    "num_loss_lines",
+    "open_bytes",
+    "read_tail",
+    "take_sample",
+    "watching",
+]
 
 SAMPLE_SIZE_BYTES = 1 << 16
+MAX_TAIL_BYTES = 1 << 16
+MAX_TAIL_LINES = 400
+MAX_COUNTED_BYTES = 1 << 26
+_MIN_SAMPLE_LINES = 8
+_MAX_SAMPLE_SIZE_BYTES = 1 << 22
+_MAX_NUL_READS = 1 << 14
 _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
 _BLOCK_LINES = 1 << 12
+_WIDE_HEAD_BYTES = 256
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -48,6 +67,10 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "bzip2"),
 )
 CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
+
+
+class NotALogError(ReadError):
+    """The file is whole and no log: in a directory it is passed over."""
 
 
 @runtime_checkable
@@ -104,7 +127,7 @@ class Sample:
     @property
     def is_binary(self) -> bool:
         """Whether it cannot be text: NUL bytes, or a tenth of it undecodable."""
-        if not self.raw or _encoding(self.raw) == "utf-16":
+        if not self.raw:
             return False
         return b"\0" in self.raw or self.text.count("\ufffd") > 0.1 * len(self.text)
 
@@ -182,14 +205,22 @@ def take_sample(path: Path) -> Sample:
     """
     with open_bytes(path) as stream:
         parts: list[bytes] = []
-        size = 0
+        size = num_lines = num_skipped = 0
+        wanted = SAMPLE_SIZE_BYTES
         try:
             # One byte more than the sample shows whether that was the whole file.
-            while size <= SAMPLE_SIZE_BYTES and (
-                part := stream.read1(SAMPLE_SIZE_BYTES + 1 - size)
-            ):
-                parts.append(part)
+            while size <= wanted and (part := stream.read1(wanted + 1 - size)):
+                # Where a log was cut by a rotation its writer leaves NULs up to its old place.
+                part = part if parts else part.lstrip(b"\0")
+                num_skipped += not part
+                if num_skipped > _MAX_NUL_READS:
+                    break
+                parts += [part] if part else []
                 size += len(part)
+                num_lines += part.count(b"\n")
+                # A header of a thousand names fills a sample: lines are needed, not bytes.
+                if size > wanted and num_lines < _MIN_SAMPLE_LINES and b"\0" not in parts[0]:
+                    wanted = min(4 * wanted, _MAX_SAMPLE_SIZE_BYTES)
         except CUT_STREAM as error:
             if not parts:
                 raise ReadError(
@@ -198,7 +229,58 @@ def take_sample(path: Path) -> Sample:
     raw = b"".join(parts)
     if not raw.strip():
         raise ReadError(f"{path}: empty; nothing has been logged yet, or it is the wrong file")
-    return Sample(path, raw[:SAMPLE_SIZE_BYTES], len(raw) <= SAMPLE_SIZE_BYTES)
+    return Sample(path, raw[:wanted], len(raw) <= wanted)
+
+
+_LOSS_LINE = re.compile(
+    rb"(?i:loss|nll|cost)[^\n\r]{0,60}?[:=| \t]['\"\[(]{0,2}[-+]?(?:\d+\.\d|\d+[eE][-+]|\.\d|nan|inf)"
+    rb"[^\n\r]*"
+)
+
+
+def num_loss_lines(path: Path) -> int:
+    """Return how many lines name a loss and then a number with a fraction.
+
+    Cost: one pass over the first 64 MiB.
+    """
+    num, left, rest = 0, MAX_COUNTED_BYTES, b""
+    with open_bytes(path) as stream:
+        try:
+            while left > 0 and (chunk := stream.read1(_CHUNK_SIZE_BYTES)):
+                left -= len(chunk)
+                whole, mark, rest_of = (rest + chunk).rpartition(b"\n")
+                rest = rest_of if mark else whole + rest_of
+                rest = rest[-_CHUNK_SIZE_BYTES:]
+                num += sum(1 for _ in _LOSS_LINE.finditer(whole)) if mark else 0
+        except CUT_STREAM:
+            pass
+    return num + sum(1 for _ in _LOSS_LINE.finditer(rest))
+
+
+def read_tail(path: Path) -> tuple[str, ...]:
+    """Return the last lines of a text file, decompressed: at most `MAX_TAIL_LINES` and 64 KiB.
+
+    What stands before a carriage return was drawn over, and is left out but for its last state.
+
+    Raises:
+        ReadError: The file is missing or may not be read.
+    """
+    with open_bytes(path) as stream:
+        encoding = _encoding(_peek(stream))
+        data = b""
+        try:
+            if _is_plain(stream):
+                size = stream.seek(0, os.SEEK_END)
+                stream.seek(max(0, size - MAX_TAIL_BYTES))
+                data = stream.read(MAX_TAIL_BYTES)
+            else:
+                while chunk := stream.read1(_CHUNK_SIZE_BYTES):
+                    data = (data + chunk)[-MAX_TAIL_BYTES:]
+        except CUT_STREAM:
+            pass
+    text = data.decode(encoding, errors="replace").lstrip("\ufeff\ufffd\0")
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return tuple(line for line in lines if line.strip())[-MAX_TAIL_LINES:]
 
 
 _watch: ContextVar[Callable[[str, int], None] | None] = ContextVar("watch", default=None)
@@ -274,10 +356,46 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
         raw.seek(0)
         form = next((form for m, form in _MAGIC if magic.startswith(m)), "")
         if not form:
-            yield raw
+            encoding = _wide_encoding(raw)
+            yield io.BufferedReader(_Recoded(raw, encoding)) if encoding else raw
             return
         with _decompress(raw, form) as stream:
             yield io.BufferedReader(_Unpacked(stream, path))
+
+
+def _wide_encoding(raw: io.BufferedReader) -> str:
+    """Return the UTF-16 that a file is written in, by its mark or by its NULs; "" for any other."""
+    head = raw.read(_WIDE_HEAD_BYTES)
+    raw.seek(0)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "utf-16"
+    for encoding, odd in (("utf-16-le", 1), ("utf-16-be", 0)):
+        # ASCII in two bytes: every other one is NUL, and none of those between.
+        if len(head) >= 16 and not head[odd::2].strip(b"\0") and b"\0" not in head[1 - odd :: 2]:
+            return encoding
+    return ""
+
+
+class _Recoded(io.RawIOBase):
+    """UTF-16, such as PowerShell's `>` writes it, read as UTF-8."""
+
+    def __init__(self, stream: io.BufferedReader, encoding: str) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+        self._rest = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        while not self._rest:
+            data = self._stream.read1(len(buffer))
+            self._rest = self._decoder.decode(data, final=not data).encode("utf-8", "replace")
+            if not data:
+                break
+        part, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
 
 
 class _Stream(Protocol):
@@ -352,7 +470,7 @@ class TextLines:
                 while line := text.readline(MAX_LINE_CHARS):
                     if len(line) == MAX_LINE_CHARS and not line.endswith("\n"):
                         line = self._rest_of(text)
-                    yield line.rstrip("\n")
+                    yield (line.lstrip("\0") if line[:1] == "\0" else line).rstrip("\n")
                     self.torn = not line.endswith("\n")
             except CUT_STREAM:
                 self.cut = True
@@ -394,6 +512,8 @@ class TextLines:
                     if in_long or len(rest) > MAX_LINE_CHARS:
                         self.num_long += not in_long
                         rest, in_long = "", True
+                    if block and block[0][:1] == "\0":
+                        block[0] = block[0].lstrip("\0")
                     yield block
             finally:
                 text.detach()
@@ -426,6 +546,4 @@ def _peek(stream: io.BufferedIOBase) -> bytes:
 
 
 def _encoding(raw: bytes) -> str:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "utf-16"
     return "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"

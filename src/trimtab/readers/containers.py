@@ -21,7 +21,7 @@ from trimtab.limits import MAX_MEMBER_BYTES, MAX_MEMBERS, MAX_MEMBERS_BYTES, MAX
 from trimtab.readers.base import CUT_STREAM, open_bytes
 from trimtab.readers.tags import tag_of_file
 
-__all__ = ["Member", "file_name", "members_of", "name_of_binary"]
+__all__ = ["Cell", "Member", "file_name", "members_of", "name_of_binary", "notebook_cells"]
 
 _HEAD_SIZE_BYTES = 1 << 12
 _TAR_MARK = slice(257, 262)
@@ -75,7 +75,8 @@ def members_of(path: Path) -> Iterator[Member] | None:
     if head.startswith(b"\x93NUMPY"):
         return _of_array(path)
     if head.lstrip()[:1] == b"{" and b'"cells"' in head and _is_notebook(path):
-        return iter([Member("", "\n".join(_notebook_lines(path)).encode())])
+        lines = [line for cell in notebook_cells(path) for line in cell.lines]
+        return iter([Member("", "\n".join(lines).encode(errors="replace"))])
     if re.match(rb"\s*(?:<!doctype html|<html|<table|<div)", head, re.IGNORECASE):
         page = _Page()
         page.feed(_page(path).decode("utf-8", errors="replace"))
@@ -170,26 +171,51 @@ def _page(path: Path) -> bytes:
         return stream.read(MAX_PAGE_BYTES)
 
 
-def _notebook_lines(path: Path) -> Iterator[str]:
-    """Yield what the cells of a Jupyter notebook printed, its tables as lines with bars."""
+@dataclass(frozen=True)
+class Cell:
+    """What a cell of a notebook shows: its tables as lines with bars, and all its lines."""
+
+    number: int
+    """Place in the notebook, from 1."""
+    tables: list[str]
+    lines: list[str]
+
+
+def notebook_cells(path: Path) -> list[Cell]:
+    """Return the cells of a Jupyter notebook that printed something; none for any other file."""
+    with open_bytes(path) as stream:
+        try:
+            head = stream.read(_HEAD_SIZE_BYTES)
+        except (*CUT_STREAM, ValueError):
+            return []
+    if head.lstrip()[:1] != b"{" or b'"cells"' not in head or not _is_notebook(path):
+        return []
     try:
         document = json.loads(_page(path))
     except (ValueError, RecursionError):
-        return
+        return []
     cells = document.get("cells") if isinstance(document, dict) else None
-    for cell in cells if isinstance(cells, list) else []:
-        outputs = cell.get("outputs") if isinstance(cell, dict) else None
-        for output in outputs if isinstance(outputs, list) else []:
-            if not isinstance(output, dict):
-                continue
-            data = output.get("data")
-            parts = data if isinstance(data, dict) else {}
-            if "text/html" in parts:
-                page = _Page()
-                page.feed(_joined(parts["text/html"]))
-                yield from page.lines
-            else:
-                yield from _joined(output.get("text", parts.get("text/plain", ""))).split("\n")
+    found = (_cell(n, c) for n, c in enumerate(cells if isinstance(cells, list) else [], 1))
+    return [cell for cell in found if cell.lines]
+
+
+def _cell(number: int, cell: object) -> Cell:
+    outputs = cell.get("outputs") if isinstance(cell, dict) else None
+    tables: list[str] = []
+    lines: list[str] = []
+    for output in outputs if isinstance(outputs, list) else []:
+        if not isinstance(output, dict):
+            continue
+        data = output.get("data")
+        parts = data if isinstance(data, dict) else {}
+        if "text/html" in parts:
+            page = _Page()
+            page.feed(_joined(parts["text/html"]))
+            tables += page.lines
+            lines += page.lines
+        else:
+            lines += _joined(output.get("text", parts.get("text/plain", ""))).split("\n")
+    return Cell(number, tables, lines)
 
 
 def _joined(text: object) -> str:

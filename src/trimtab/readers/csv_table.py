@@ -21,6 +21,8 @@ from trimtab.vocabulary import normalise
 
 __all__ = ["CsvReader"]
 
+_FEW_LINES = 3
+"""Lines below which one that fills half a sample is a dump of data, not a row of many columns."""
 _DELIMITERS = (",", "\t", ";", "|")
 _DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
@@ -34,7 +36,9 @@ class CsvReader:
     def sniff(self, sample: Sample) -> float:
         """Return 0.8 for a header with a known name, followed by rows with as many cells."""
         lines = [line for line in sample.lines[:50] if not line.startswith("#")]
-        if sample.is_binary or not lines or max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
+        if sample.is_binary or not lines:
+            return 0.0
+        if len(lines) < _FEW_LINES and max(map(len, lines)) >= SAMPLE_SIZE_BYTES // 2:
             return 0.0
         # Commas make tables of JSON and HTML, too.
         if lines[0].lstrip()[:1] in "{[<":
@@ -71,8 +75,7 @@ class CsvReader:
         header, rows = _open_table(lines, str(path))
         header = _named_by_file(header, path)
         long_form = LongForm.told_by(header)
-        wanted = [i for i, name in enumerate(header) if table.role(name) != "nothing"]
-        keys = tuple(header[i] for i in wanted)
+        keys = tuple(header)
         ragged: list[tuple[int, str]] = []
         last = 0
         for number, cells in rows:
@@ -84,7 +87,7 @@ class CsvReader:
             if long_form is not None:
                 long_form.add(dict(zip(header, cells, strict=True)))
                 continue
-            table.add(keys, [cells[i] for i in wanted], number)
+            table.add(keys, cells, number)
         # Only the very last row can be torn; a short one elsewhere is damage.
         if ragged and ragged[-1][0] == last:
             ragged.pop()

@@ -120,11 +120,17 @@ def _fill(
     """
     epochs: list[float | None] = []
     is_open = False
+    # Evaluations join the training row before them, where there are any but a last summary.
+    trained = any(
+        canonical(key) in ("loss", "grad_norm") and "train_runtime" not in row
+        for _, row in rows
+        for key in row
+    )
     for number, row in rows:
         trains = any(canonical(key) in ("loss", "grad_norm") for key in row)
         summary = "train_runtime" in row
         # The Trainer prints evaluations and its last summary as dicts behind a training row.
-        if merges and (summary or not trains) and is_open:
+        if merges and trained and (summary or not trains) and is_open:
             kept = {k: v for k, v in row.items() if canonical(k) in ("val_loss", "perplexity")}
         else:
             if is_open:

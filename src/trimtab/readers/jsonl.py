@@ -12,13 +12,18 @@ from pathlib import Path
 import orjson
 
 from trimtab.limits import MAX_JSON_DEPTH
-from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.long_form import LongForm, fill_series
+from trimtab.readers.numbers import counted
 from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
 
+_COMPOSITE_STEPS = frozenset({"step", "global_step", "iteration"})
+_MAX_PREFIX_LENGTH = 200
+_FEW_TEXTS = 0.01
+"""Share of lines without a brace below which they are damage, not what others printed."""
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
 
 
@@ -31,6 +36,14 @@ def parse_object(line: str) -> dict[str, object] | None:
         # at the end comes from lists written row by row.
         data = _parse_loosely(line.rstrip().removesuffix(","))
     return data if isinstance(data, dict) else None
+
+
+def _parse_behind_prefix(line: str) -> dict[str, object] | None:
+    """Return the object on a line, also behind what a logger puts in front (`DLLL {...}`)."""
+    if not line.lstrip().startswith("{"):
+        start = line.find('{"', 0, _MAX_PREFIX_LENGTH)
+        return parse_object(line[start:]) if start > 0 else None
+    return parse_object(line)
 
 
 def _parse_loosely(line: str) -> object:
@@ -59,7 +72,8 @@ def flatten(
 ) -> Iterator[tuple[str, object]]:
     """Yield (key, value) of all scalars of nested objects, keys joined with `/`.
 
-    Lists are left out, and what lies deeper than any logger nests.
+    Lists are left out, and what lies deeper than any logger nests; but for the step: `[2, 40]` is
+    the second epoch and its 40th batch.
     """
     for key, value in data.items():
         if isinstance(value, dict):
@@ -67,6 +81,9 @@ def flatten(
                 yield from flatten(value, f"{prefix}{key}/", depth=depth + 1)
         elif not isinstance(value, list):
             yield f"{prefix}{key}", value
+        elif key in _COMPOSITE_STEPS and 0 < len(value) <= 3:
+            names = ("step",) if len(value) == 1 else ("epoch", "batch", "of")
+            yield from zip((f"{prefix}{key}/{n}" for n in names), value, strict=False)
 
 
 def _is_flat(line: str) -> bool:
@@ -84,9 +101,11 @@ class JsonlReader:
     def sniff(self, sample: Sample) -> float:
         """Return 0.9 where (nearly) every line is an object and some key is known."""
         lines = sample.lines[:200]
-        if sample.is_binary or not lines or not lines[0].lstrip().startswith("{"):
+        if sample.is_binary or not lines:
             return 0.0
-        objects = [parse_object(line) for line in lines]
+        if not lines[0].lstrip().startswith("{") and '{"' not in lines[0][:_MAX_PREFIX_LENGTH]:
+            return 0.0
+        objects = [_parse_behind_prefix(line) for line in lines]
         found = [o for o in objects if o is not None]
         # One line less, since the sample or the writer may have cut the last one.
         if not found or len(found) < 0.9 * (len(lines) - 1):
@@ -96,7 +115,7 @@ class JsonlReader:
         )
         if not known and any("loss" in str(v) for o in found for v in o.values()):
             return 0.0  # lines of text, wrapped by what collected them
-        return 0.9 if known else 0.3
+        return 0.9 if known else 0.3 if len(found) > 1 or len(lines[0]) < SAMPLE_SIZE_BYTES else 0.0
 
     def read(self, path: Path) -> RunRecord:
         """Read the file.
@@ -108,15 +127,16 @@ class JsonlReader:
         lines = TextLines(path)
         broken: list[tuple[int, str]] = []
         long_form: LongForm | None = None
+        texts: list[tuple[int, str]] = []
         number = last = 0
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             last = number
-            data = parse_object(line)
+            data = _parse_behind_prefix(line)
             if data is None:
                 what = f"not a JSON object: {line[:60]!r}, expected one object per line"
-                broken.append((number, what))
+                (broken if "{" in line else texts).append((number, what))
                 continue
             # The first row decides: long and wide rows do not mix in one file.
             if table.num_rows == 0 and long_form is None:
@@ -135,6 +155,11 @@ class JsonlReader:
         if broken and broken[-1][0] == last:
             broken.pop()
             table.notes.append("the last line was torn in mid-write and left out")
+        if len(texts) < _FEW_TEXTS * number:
+            broken = sorted([*broken, *texts])  # one here and there is damage
+        else:
+            told = counted(len(texts), "line")
+            table.notes.append(f"{told} of text among the JSON lines left out")
         table.notes.extend(lines.notes())
         table.settle_problems(broken, "a number")
         return table.to_record(columnar=False)

@@ -142,11 +142,13 @@ class RecordLayout:
     """Values that are spelled otherwise (`nan`), and so are the same in every such line."""
     rank: str
     closed: bool
+    unread: tuple[str, ...] = ()
+    """Keys of numbers that are not read."""
 
     @property
     def shape(self) -> tuple[object, ...]:
         """The same for layouts whose rows have the same columns, in the same order."""
-        return self.lines.names, self.rank, self.closed, repr(self.constants)
+        return self.lines.names, self.rank, self.closed, repr(self.constants), self.unread
 
     def columns(self, values: NDArray[np.float64]) -> dict[str, Column]:
         """Return the columns of rows, by name; the first number is the step and left out."""
@@ -166,6 +168,7 @@ def learn_record(
     fields: Mapping[str, tuple[tuple[int, int], float]],
     values: Mapping[str, float],
     marks: tuple[str, bool],
+    unread: tuple[str, ...] = (),
 ) -> RecordLayout | None:
     """Return the layout of a line, None where it would not read this very line as it was read.
 
@@ -175,12 +178,13 @@ def learn_record(
             of one that is not wanted begins with `?`.
         values: By name, what the line says, in units.
         marks: The rank that printed it, and whether it has its last field.
+        unread: Keys of numbers that are not wanted.
     """
     data = line.encode()
     layout = LineLayout(data, {name: span for name, (span, _) in fields.items()})
     factors = tuple(fields[name][1] for name in layout.names)
     constants = tuple((n, v) for n, v in values.items() if n not in layout.names)
-    record = RecordLayout(layout, factors, constants, *marks)
+    record = RecordLayout(layout, factors, constants, *marks, unread)
     if layout.names[:1] != ("step",):
         return None
     numbers, fits = layout.read(np.frombuffer(data, np.uint8)[None])

@@ -9,6 +9,7 @@ written and is left out: half a number is worse than none.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,7 @@ class MegatronReader:
                 f"{parse.num_torn} were cut off"
             )
         parse.note()
+        parse.builder.unread.update(parse.unread)
         if callable(tail_notes):
             parse.builder.notes.extend(tail_notes())
         return settle_units(parse.builder.build(), parse.layout)
@@ -110,6 +112,8 @@ class _Parse:
     """Step -> rank that printed it, when, and what."""
 
     layouts: Layouts = field(default_factory=Layouts)
+    unread: Counter[str] = field(default_factory=Counter)
+    """Keys that no alias knows, and how many records have a number under each."""
 
     def __post_init__(self) -> None:
         self.sections = Sections(self.builder)
@@ -149,7 +153,10 @@ class _Parse:
             return None
         # Learning is a trial: the line is read again, and must not be counted twice.
         before = self.num_bad_values
+        unread = self.unread.copy()
         values = self._fields(line, match.end())
+        keys_here = tuple((self.unread - unread).keys())
+        self.unread = unread
         if values is None or self.num_bad_values != before:
             self.num_bad_values = before
             return None
@@ -164,7 +171,7 @@ class _Parse:
             at += len(part) + 1
         rank = "".join(_RANK.findall(line[: match.start()]))
         return learn_record(
-            line, fields, {"step": float(match[1]), **values}, (rank, _LAST_KEY in line)
+            line, fields, {"step": float(match[1]), **values}, (rank, _LAST_KEY in line), keys_here
         )
 
     def _see_run(self, lines: list[str], run: list[int], found: LaidOut) -> None:
@@ -191,6 +198,8 @@ class _Parse:
         first = self.builder.num_rows
         columns = layout.columns(found.values[rest])
         self.builder.extend(steps[at:], columns)
+        for key in layout.unread:
+            self.unread[key] += len(rest)
         self.has_last_key = layout.closed
         late = np.arange(max(0, len(rest) - _RECENT_ROWS), len(rest))
         cells = [
@@ -279,6 +288,7 @@ class _Parse:
                 known = self._learn(key)
             name, factor = known
             if not name:
+                self._count_unread(key, text)
                 continue
             try:
                 # `float` strips blanks and takes nan and inf; other spellings are rare.
@@ -286,6 +296,13 @@ class _Parse:
             except ValueError:
                 self._odd_value(values, name, text)
         return values
+
+    def _count_unread(self, key: str, text: str) -> None:
+        try:
+            float(text)
+        except ValueError:
+            return
+        self.unread[key.strip()] += 1
 
     def _odd_value(self, values: dict[str, float], name: str, text: str) -> None:
         try:

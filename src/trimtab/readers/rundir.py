@@ -198,6 +198,8 @@ def _known(
     for key, value in flatten(data):
         name = canonical(key)
         if name is None:
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                builder.unread[key] = builder.unread.get(key, 0) + 1
             continue
         try:
             number = parse_number(value)

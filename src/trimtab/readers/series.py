@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.tags import choose_tags, might_be_loss, signal_of_tag
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import unit_scale
@@ -53,6 +54,7 @@ def record_of_series(
     starts: Sequence[Start] = (),
     notes: Sequence[str] = (),
     tags_seen: Sequence[str] = (),
+    unread: Mapping[str, int] | None = None,
 ) -> RunRecord:
     """Return the record of a run.
 
@@ -63,10 +65,12 @@ def record_of_series(
         starts: Where new attempts are known to start.
         notes: What the reader has to say so far.
         tags_seen: All tags of the store, for the message when none is known.
+        unread: Number of values of tags that were not wanted.
 
     Raises:
         ReadError: No tag is known.
     """
+    series, gathered = _gathered(series)
     chosen, tag_notes = choose_tags({tag: s.value for tag, s in series.items() if len(s.step)})
     if not chosen:
         names = ", ".join(shown(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
@@ -79,13 +83,40 @@ def record_of_series(
     axis: Axis = "step" if _counts(lead.step) else "row"
     builder = RecordBuilder(source, format_name, axis=axis)
     builder.keys.update(chosen)
-    builder.notes.extend([*notes, *tag_notes])
+    builder.notes.extend([*notes, *gathered, *tag_notes])
+    builder.unread.update(unread or {})
+    left = {t: len(s.step) for t, s in series.items() if t not in chosen.values()}
+    builder.unread.update(left)
     if axis == "row":
         builder.notes.append("the steps stand still; rows are counted by their place, from 0")
         _fill_by_place(builder, signals, lead)
     else:
         _fill(builder, signals, lead, starts)
     return builder.build()
+
+
+def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries], list[str]]:
+    """Return the series with one for each signal that is logged by layer or expert, and notes."""
+    groups: dict[str, list[str]] = {}
+    for name, tags in spread_groups(series).items():
+        # Rows are put together by place, so only series with the same steps can be.
+        lead = max(tags, key=lambda t: len(series[t].step))
+        same = [t for t in tags if np.array_equal(series[t].step, series[lead].step)]
+        if len(same) > 1:
+            groups[name] = same
+    if not groups:
+        return series, []
+    taken = {tag for tags in groups.values() for tag in tags}
+    # By group: series of different groups may differ in length.
+    merged = {tag: s for tag, s in series.items() if tag not in taken}
+    notes: list[str] = []
+    for name, tags in groups.items():
+        found, told = gather({name: tags}, {t: series[t].value for t in tags})
+        notes += told
+        merged.update(
+            {n: TagSeries(series[tags[0]].order, series[tags[0]].step, v) for n, v in found.items()}
+        )
+    return merged, notes
 
 
 def _scaled(name: str, tag: str, series: TagSeries) -> TagSeries:

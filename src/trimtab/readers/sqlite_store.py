@@ -11,7 +11,8 @@ One file may hold many runs; each becomes a record `FILE#RUN`.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -213,12 +214,12 @@ def _read_long(database: sqlite3.Connection, shape: _Shape, run: object, source:
     names = [shape.key, shape.value, shape.step, shape.time or shape.step, nan or shape.value]
     columns = [n for n in names if n is not None]
     values: dict[str, list[tuple[float, float, float]]] = {}
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     for place, (key, value, step, time, is_nan) in enumerate(
         _select(database, shape, columns, run)
     ):
         tag = str(key)
-        seen.add(tag)
+        seen[tag] += 1
         if not is_wanted_tag(tag):
             continue
         number = np.nan if nan and is_nan else _number(value)
@@ -227,7 +228,11 @@ def _read_long(database: sqlite3.Connection, shape: _Shape, run: object, source:
             when = _number(time) if isinstance(time, int | float) else None
             values.setdefault(tag, []).append((place if when is None else when, at, number))
     series = {tag: _series(rows) for tag, rows in values.items()}
-    return record_of_series(source, "mlflow", series, tags_seen=sorted(seen))
+    return record_of_series(source, "mlflow", series, tags_seen=sorted(seen), unread=_unread(seen))
+
+
+def _unread(seen: Mapping[str, int]) -> dict[str, int]:
+    return {tag: num for tag, num in seen.items() if not is_wanted_tag(tag)}
 
 
 def _number(value: object) -> float | None:

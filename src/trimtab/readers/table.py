@@ -6,7 +6,7 @@ whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, meaning, names_mean
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -29,8 +30,9 @@ from trimtab.readers.table_axis import (
     names_epoch,
 )
 from trimtab.readers.tags import signal_of_tag, stand_in_rank
+from trimtab.readers.writers import other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import canonical, normalise, unit_scale
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
 
 __all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
@@ -58,6 +60,10 @@ _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
 _MIN_SLOPE_CHANGES = 3
+_WRITERS_NOTE = (
+    "several processes wrote into this file in turn, each with steps of its own; the first is read,"
+    " {rows} of the others left out: give each a file of its own"
+)
 _MAX_WAITING = 1 << 10
 
 
@@ -73,9 +79,12 @@ class BadValue:
 @dataclass
 class _Cells:
     role: str
-    """signal, step, inner (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
+    """signal, domain (a signal of one kind of training), gathered (into one of these), step, inner
+    (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
+    num_unread: int = 0
+    """Numbers under a key that is for nothing."""
 
     def column(self, num_rows: int) -> Column:
         values = np.full(num_rows, np.nan)
@@ -105,6 +114,22 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     return None if finite and not np.isfinite(numbers).all() else numbers
 
 
+def _num_numbers(column: Sequence[object]) -> int:
+    """Return how many values of a column are numbers; text counts by its first number."""
+    kinds = set(map(type, column))
+    if kinds <= {float, int}:
+        return len(column)
+    if kinds <= {float, int, type(None), bool, list, dict}:
+        return sum(type(v) in (float, int) for v in column)
+    texts = [v for v in column if isinstance(v, str) and v.strip()]
+    if not texts or len(texts[0]) > MAX_CELL_CHARS:
+        return 0
+    try:
+        return 0 if parse_number(texts[0]) is None else len(texts)
+    except BadNumberError:
+        return 0
+
+
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
     return _role(key) not in ("nothing", "split", "inner")
@@ -128,15 +153,23 @@ def _role(key: str) -> str:
         return "rank"
     if name in _SPLIT_KEYS:
         return "split"
-    if signal_of_tag(key) is not None:
-        return "signal"
+    signal = signal_of_tag(key)
+    if signal is not None:
+        return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
+    return "maybe-loss" if _may_stand_in(key) else "nothing"
+
+
+def _may_stand_in(key: str) -> bool:
+    """Whether a key may be the training loss where nothing better is there."""
     # a loss under an unknown name may still be the training loss, if nothing better is there
-    words = name.replace("/", " ").split()
+    words = normalise(key).replace("/", " ").split()
     if words[-1:] and words[-1] in _OF_A_SPREAD:
-        return "nothing"
-    if any("loss" in w for w in words) and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words):
-        return "maybe-loss"
-    return "nothing"
+        return False
+    guessed = any("loss" in w for w in words) or (
+        # `cost`, `G_GAN` and the like: what text would take for a loss
+        (found := meaning(key)) is not None and found.name == "loss"
+    )
+    return guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words)
 
 
 class LogTable:
@@ -207,6 +240,8 @@ class LogTable:
         for key, column in zip(self._keys, zip(*waiting, strict=True), strict=False):
             role = self.role(key)
             if role == "nothing":
+                if key in self._cells:
+                    self._cells[key].num_unread += _num_numbers(column)
                 continue
             numbers = None
             if role != "split":
@@ -222,6 +257,8 @@ class LogTable:
         """Store one value of a row; missing ones are left out."""
         role = self.role(key)
         if role == "nothing":
+            if key in self._cells:
+                self._cells[key].num_unread += _num_numbers((value,))
             return
         if role == "split":
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
@@ -229,8 +266,11 @@ class LogTable:
             return
         cells = self._cells[key]
         try:
-            number = parse_step(value) if role == "step" else parse_number(value)
+            counts = role == "step" or (role in ("epoch", "inner") and isinstance(value, str))
+            number = parse_step(value) if counts else parse_number(value)
         except BadNumberError as error:
+            if role == "step" and isinstance(value, str) and value.strip().isalpha():
+                return  # `"step": "final"`: a row beside the steps
             # Other keys are guesses; text under them is no fault of the file.
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
@@ -278,6 +318,7 @@ class LogTable:
         self._store()
         columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if len(c.rows)}
         self._part_held_out(columns)
+        self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
             raise ReadError(
@@ -296,11 +337,18 @@ class LogTable:
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
         axis, step = find_table_axis(columns, signals, keep, self.notes)
+        if axis == "step":
+            here = np.flatnonzero(keep & np.isfinite(step))
+            others = other_writers(step[here])
+            if others.any():
+                self.notes.append(_WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
+                keep[here[others]] = False
         # a row without a place on the axis cannot be compared with any other
         keep &= np.isfinite(step)
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
+        builder.unread.update(self._unread(keys.values()))
         kept = {n: Column(c.values[keep], c.present[keep]) for n, c in signals.items()}
         _extend(builder, step[keep], kept)
         return _with_slope_note(builder.build())
@@ -312,10 +360,11 @@ class LogTable:
         found: dict[str, list[str]] = {}
         for key in columns:
             name = signal_of_tag(key)
-            if self._cells[key].role == "signal" and name is not None:
+            if self._cells[key].role in ("signal", "domain") and name is not None:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
-            stand_in = [k for k in columns if self._cells[k].role == "maybe-loss"]
+            # The loss of a generator or a policy is a signal of its own, and may stand in too.
+            stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
                 stand_in.sort(key=stand_in_rank)
@@ -337,13 +386,40 @@ class LogTable:
             self._note_others(name, best, candidates)
         return signals, keys
 
+    def _unread(self, taken: Collection[str]) -> dict[str, int]:
+        """Return how many numbers there are under each key that is no signal and no axis."""
+        return {
+            key: cells.num_unread or len(cells.rows)
+            for key, cells in self._cells.items()
+            if cells.role in ("nothing", "signal", "domain", "maybe-loss") and key not in taken
+        }
+
+    def _stands_in(self, key: str) -> bool:
+        role = self._cells[key].role
+        return role == "maybe-loss" or (role == "domain" and _may_stand_in(key))
+
+    def _gather(self, columns: dict[str, Column]) -> None:
+        """Put what is logged once for each layer or expert together, under the signal's name."""
+        keys = [k for k in columns if self._cells[k].role == "domain"]
+        groups = spread_groups(keys)
+        if not groups:
+            return
+        found, notes = gather(groups, {k: columns[k].values for k in keys})
+        for key in {key for group in groups.values() for key in group}:
+            del columns[key]
+            self._cells[key].role = "gathered"
+        self.notes.extend(notes)
+        for name, values in found.items():
+            columns[name] = Column(values, np.isfinite(values))
+            self._cells[name] = _Cells("domain")
+
     def _part_held_out(self, columns: dict[str, Column]) -> None:
         """Give the losses on rows of held-out data a column of their own."""
         held_out = np.zeros(self.num_rows, dtype=np.bool_)
         held_out[self._held_out] = True
         for key in list(columns):
             role, column = self._cells[key].role, columns[key]
-            trains = role == "maybe-loss" or (role == "signal" and signal_of_tag(key) == "loss")
+            trains = self._stands_in(key) or (role == "signal" and signal_of_tag(key) == "loss")
             here = column.present & held_out
             if trains and here.any() and not np.array_equal(here, column.present):
                 columns[key] = Column(column.values, column.present & ~held_out)

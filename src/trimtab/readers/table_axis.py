@@ -67,7 +67,9 @@ def is_step(key: str) -> bool:
 
 def is_inner_step(key: str) -> bool:
     """Whether a key may count the batches of an epoch, and is no step of its own."""
-    return normalise(key) in _INNER_KEYS
+    path, _, leaf = normalise(key).rpartition("/")
+    # A step of several numbers (`jsonl`): its second one counts the batches.
+    return leaf in _INNER_KEYS and (not path or path.rpartition("/")[2] in _STEP_LEAVES)
 
 
 def names_epoch(key: str) -> bool:
@@ -118,8 +120,13 @@ def _inside_epoch(
     """Return epoch + share of it done where a step begins again in each epoch, else None."""
     epoch = next((columns[k] for k in columns if names_epoch(k)), None)
     step = columns[key]
-    if epoch is None or not len(rows) or not np.all(step.present[rows] & epoch.present[rows]):
+    if epoch is None or not len(rows):
         return None
+    both = step.present[rows] & epoch.present[rows]
+    # A last summary has no place in an epoch, and takes none from the others.
+    if np.count_nonzero(both) < _MIN_STEP_SHARE * len(rows):
+        return None
+    rows = rows[both]
     falls = np.diff(step.values[rows]) < 0
     turns = np.diff(epoch.values[rows]) > 0
     both = np.count_nonzero(falls & turns)

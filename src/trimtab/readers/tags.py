@@ -35,6 +35,48 @@ _TRAIN = frozenset(
 _NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "avg", "mean", "micro"})
 _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
+_RANK_PART = re.compile(
+    r"[/_.@ -]?[(\[]?\b(?:global[ _]?|local[ _]?)?rank[ _:=#-]?\d+\b[)\]]?[/_.]?"
+    r"|[/_.@ -](?:global[ _]?|local[ _]?)?rank[ _:=#-]?\d+(?=$|[/_.])",
+    re.IGNORECASE,
+)
+"""The rank in a tag: `loss_rank0`, `rank_3/loss`, `loss (rank 1)`."""
+_GRADIENT = frozenset({"grad", "grads", "gradient", "gradients"})
+_NORM = frozenset({"norm", "norms", "l2", "gnorm", "l2norm"})
+_OF_ALL = frozenset(
+    [
+        "total",
+        "global",
+        "train",
+        "training",
+        "all",
+        "avg",
+        "average",
+        "mean",
+        "l2",
+        "model",
+        "raw",
+        "overall",
+        "params",
+        "parameters",
+        "unclipped",
+        "preclip",
+        "before",
+        "clip",
+        "clipping",
+        "pre",
+        "optim",
+        "optimizer",
+        "trainer",
+        "step",
+        "the",
+        "of",
+        "and",
+        "2",
+        "0",
+    ]
+)
+"""Words around a gradient norm that leave it the norm of all gradients before clipping."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
@@ -67,6 +109,9 @@ def signal_of_tag(tag: str) -> str | None:
     if _is_no_series(tag):
         return None
     tag = _EXPORTED.sub("", tag)
+    if "rank" in tag.lower():
+        # Ranks log the same signals under names of their own.
+        tag = _RANK_PART.sub("", tag).strip("/_. ") or tag
     name = canonical(tag)
     if name is not None:
         return name
@@ -76,15 +121,26 @@ def signal_of_tag(tag: str) -> str | None:
         name = canonical(tag)
         if name is not None:
             return name
+    if _is_grad_norm(tag):
+        return "grad_norm"
     path, _, last = tag.rpartition("/")
     words = _words(last)
     kept = " ".join(w for w in words if not _VALIDATION.match(w) and w not in _NO_MEANING)
     # Before the plain meaning: `val/loss` ends in a word that means the training loss.
     if any(_VALIDATION.match(w) for w in [*_words(path), *words]):
-        return "val_loss" if canonical(kept) == "loss" else None
+        # Keras calls the loss of an epoch `epoch_loss`, here as in training.
+        return "val_loss" if canonical(kept.removeprefix("epoch ")) == "loss" else None
     name = canonical(last) or canonical(kept)
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
+
+
+def _is_grad_norm(tag: str) -> bool:
+    """Whether words say that a tag is the norm of all gradients, as `train/total_gradient_norm`."""
+    words = set(_words(tag))
+    joined = words & {"gradnorm", "gnorm"}
+    named = bool(joined) or (not words.isdisjoint(_GRADIENT) and not words.isdisjoint(_NORM))
+    return named and (words - joined) <= (_GRADIENT | _NORM | _OF_ALL)
 
 
 def tag_of_file(path: Path) -> str:

@@ -5,6 +5,7 @@ whether it continues where the last one ended or begins further back. A file wri
 time as another, with the same steps, is another rank's and is left out.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -72,8 +73,11 @@ class TensorBoardReader:
         tags = sorted({t for f in files for t in (*f.events.series, *f.events.other_tags)})
         kept = _without_other_ranks(sorted(files, key=lambda f: f.begin_s), notes)
         series, starts = _joined(kept)
+        unread: Counter[str] = Counter()
+        for file in kept:
+            unread.update(file.events.other_tags)
         record = record_of_series(
-            source, self.name, series, starts=starts, notes=notes, tags_seen=tags
+            source, self.name, series, starts=starts, notes=notes, tags_seen=tags, unread=unread
         )
         logged = {name: key for name, key in record.keys.items() if name != _WHEN}
         return replace(record, keys=logged)

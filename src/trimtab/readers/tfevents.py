@@ -6,7 +6,8 @@ layout. Rare lengths are read one by one. The checksum of every event used is ch
 linearity of the CRC that costs a look-up per byte that differs.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,8 +56,8 @@ class EventFile:
     """Events left out for a wrong checksum or a broken message."""
     torn: bool
     lost_bytes: int
-    other_tags: frozenset[str]
-    """Tags of scalars that were not wanted."""
+    other_tags: Mapping[str, int]
+    """Tags of scalars that were not wanted, and how many values each has."""
 
 
 def parse_events(data: bytes, wanted: Callable[[str], bool] = bool) -> EventFile:
@@ -136,6 +137,7 @@ class _Collector:
         self.frames = frames
         self.wanted = wanted
         self.known: dict[str, bool] = {}
+        self.num_others: Counter[str] = Counter()
         self.pieces: dict[str, _Pieces] = {}
         self.session_starts: list[tuple[int, int]] = []
         self.num_bad = 0
@@ -148,7 +150,7 @@ class _Collector:
             self.num_bad,
             self.frames.torn,
             self.frames.lost_bytes,
-            frozenset(t for t, w in self.known.items() if not w),
+            dict(self.num_others),
         )
 
     def read_length(self, records: NDArray[np.int64], size: int) -> None:
@@ -197,7 +199,7 @@ class _Collector:
         return True
 
     def _take(self, fit: _Fit, records: NDArray[np.int64], rows: NDArray[np.uint8]) -> None:
-        slots = [s for s in fit.layout.slots if self._is_wanted(s.tag)]
+        slots = [s for s in fit.layout.slots if self._is_wanted(s.tag, len(records))]
         if not slots:
             return
         ends = self.frames.start[records] + len(fit.first)
@@ -215,10 +217,12 @@ class _Collector:
         for slot in slots:
             self._add(slot.tag, records, steps, wall, fit.column(rows, slot.at, slot.kind))
 
-    def _is_wanted(self, tag: str) -> bool:
+    def _is_wanted(self, tag: str, num: int = 1) -> bool:
         known = self.known.get(tag)
         if known is None:
             known = self.known[tag] = self.wanted(tag)
+        if not known:
+            self.num_others[tag] += num
         return known
 
     def _add(

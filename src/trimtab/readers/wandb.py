@@ -19,6 +19,7 @@ from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.protobuf import BYTES, VARINT, WireError, WireField, fields, signed
 from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.table_axis import is_step
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
@@ -68,7 +69,14 @@ class WandbReader:
             )
         notes = [*_damage_notes(damage, num_bad, cut=cut), *history.step_note()]
         seen = sorted(history.columns)
-        return record_of_series(str(path), self.name, history.series(), notes=notes, tags_seen=seen)
+        return record_of_series(
+            str(path),
+            self.name,
+            history.series(),
+            notes=notes,
+            tags_seen=seen,
+            unread=history.unread(),
+        )
 
 
 class _History:
@@ -107,6 +115,14 @@ class _History:
                 places = table[:, 0].astype(np.int64)
                 found[key] = TagSeries(table[:, 0], steps[places], table[:, 1])
         return found
+
+    def unread(self) -> dict[str, int]:
+        """Return the number of values of every key that is no signal and counts nothing."""
+        return {
+            key: len(cells)
+            for key, cells in self.columns.items()
+            if cells and not is_wanted_tag(key) and not key.startswith("_") and not is_step(key)
+        }
 
     def step_note(self) -> list[str]:
         """Say which keys count the trainer's own steps, and how they go with W&B's."""

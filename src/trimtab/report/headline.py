@@ -8,10 +8,11 @@ from trimtab.record import RunRecord, axis_word
 from trimtab.report.wording import (
     capital,
     confidence_word,
+    ending_lines,
     final_loss,
     not_judged,
     tell,
-    too_short,
+    verdict_word,
 )
 from trimtab.text import number, plain, reworded
 
@@ -26,10 +27,12 @@ def any_alarm(account: RunAccount) -> bool:
 def standing(account: RunAccount) -> str:
     """Return the worst severity on the final lineage; `good` or `unknown` without an alarm.
 
-    `unknown`: too little is logged to judge, or not all of it was judged.
+    `unknown`: the run is not judged. A run that ended badly is `critical`.
     """
     here = {ia.incident.severity for ia in _here(account)}
-    blind = too_short(account.record) or not_judged(account)
+    if account.ending is not None:
+        return "critical"
+    blind = account.judgement.verdict == "not-judged"
     quiet = "unknown" if not any_alarm(account) and blind else "good"
     return next((s for s in ("critical", "warning") if s in here), quiet)
 
@@ -37,7 +40,8 @@ def standing(account: RunAccount) -> str:
 def state_sentence(account: RunAccount) -> str:
     """Return what is the matter, since when and how sure; of a quiet run, where it stands."""
     missed = not_judged(account)
-    return _state(account) + (f" Not all of it was judged: {missed}." if missed else "")
+    ended = "" if account.ending is None else f"{capital(ending_lines(account.ending)[0])}. "
+    return ended + _state(account) + (f" Not all of it was judged: {missed}." if missed else "")
 
 
 def _state(account: RunAccount) -> str:
@@ -57,8 +61,9 @@ def _state(account: RunAccount) -> str:
         return f"{where} No incident that needs action on the final lineage."
     if not record.num_loss_rows:
         return f"{where} No incident in the other signals that needs action."
-    if too_short(record):
-        return f"{where} Too short to judge."
+    judgement = account.judgement
+    if judgement.verdict == "not-judged" and not not_judged(account):
+        return f"{where} {capital(verdict_word(account))}: {plain(judgement.why)}."
     return f"{where} No incident that needs action."
 
 
@@ -76,6 +81,8 @@ def context_sentence(account: RunAccount) -> str:
         parts += [] if here else [_cause(gone[0])]
     if here:
         parts.append(_where(account.record))
+    elif account.judgement.verdict == "healthy":
+        parts.append(f"Healthy: {account.judgement.power}.")
     return " ".join(p for p in parts if p)
 
 

@@ -34,6 +34,7 @@ from trimtab.report.sections import (
     cards_html,
     chronicle_html,
     decisions_html,
+    judgement_html,
     legend_html,
     lineage_html,
     notes_html,
@@ -115,6 +116,7 @@ def _sections(account: RunAccount) -> str:
         lineage_html(account),
         decisions_html(account.events),
         chronicle_html(account.events),
+        judgement_html(account.judgement),
         notes_html(account.notes),
     )
     return "\n".join(p for p in parts if p)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trimtab.analysis.account import RunAccount
 from trimtab.kinds import severity_rank
-from trimtab.report.wording import IncidentText, not_judged, tell, too_short
+from trimtab.report.wording import IncidentText, ending_lines, tell, verdict_word
 from trimtab.text import plain
 
 __all__ = ["OverviewLine", "overview_line", "render_overview", "shortened", "shortened_together"]
@@ -66,12 +66,14 @@ class OverviewLine:
 
     path: str
     severity: str
-    """critical, warning, or ok."""
+    """critical, warning, or ok; a verdict without an alarm is ok, whatever it says."""
     said: str
 
 
 def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
-    """Return the worst of a run: its headline, or that it is healthy."""
+    """Return the worst of a run: how it ended, its headline, or its verdict."""
+    if account.ending is not None:
+        return OverviewLine(path=path, severity="critical", said=ending_lines(account.ending)[0])
     alarms = [t for t in tell(account) if t.alarm]
     if alarms and not alarms[0].settled:
         return OverviewLine(path=path, severity=alarms[0].severity, said=_brief(alarms[0]))
@@ -79,9 +81,11 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
         return OverviewLine(
             path=path, severity="ok", said=f"{alarms[0].settled}: {_brief(alarms[0])}"
         )
-    if not account.record.num_rows:
-        return OverviewLine(path=path, severity="ok", said="nothing to judge")
-    said = "too short to judge" if too_short(account.record) else not_judged(account) or "healthy"
+    judgement, said = account.judgement, verdict_word(account)
+    if judgement.verdict == "healthy" and judgement.self_test is not None:
+        said += f" · self-test {judgement.self_test.seen}/{judgement.self_test.injected}"
+    elif said in ("not judged", "not all of it was judged"):
+        said = f"not judged: {judgement.why}"
     return OverviewLine(path=path, severity="ok", said=said)
 
 

@@ -6,6 +6,7 @@ from html import escape
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.timeline import event_sentence
+from trimtab.analysis.verdict import RunJudgement
 from trimtab.chronicle.journal import Event
 from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord, axis_word
@@ -19,12 +20,13 @@ from trimtab.report.wording import (
     capital,
     tell,
 )
-from trimtab.text import number, plain, values_text, verdict_text, words
+from trimtab.text import number, plain, signal_label, values_text, verdict_text, words
 
 __all__ = [
     "cards_html",
     "chronicle_html",
     "decisions_html",
+    "judgement_html",
     "legend_html",
     "lineage_html",
     "notes_html",
@@ -390,3 +392,12 @@ def notes_html(notes: Iterable[str]) -> str:
     """Return what the reader of the log had to assume, convert or leave out."""
     items = "".join(f"<li>{text(n)}</li>" for n in notes)
     return f'<h2>Notes on the log</h2><ul class="notes">{items}</ul>' if items else ""
+
+
+def judgement_html(judgement: RunJudgement) -> str:
+    """Return what the verdict rests on, and what could not be judged."""
+    signals = ", ".join(signal_label(s) for s in judgement.rests_on.signals) or "no signal"
+    said = [f"{number(judgement.rests_on.rows)} train-loss rows; judged: {signals}"]
+    said += [part for part in (judgement.power, *judgement.not_judged) if part]
+    items = "".join(f"<li>{text(s)}</li>" for s in said)
+    return f'<h2>What the verdict rests on: {text(judgement.verdict)}</h2><ul class="notes">{items}</ul>'

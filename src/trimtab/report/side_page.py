@@ -30,12 +30,21 @@ main.two { display: block; max-width: 980px; margin: 0 auto; padding: 16px; }
 .two table { border-collapse: collapse; margin: 8px 0 20px; font-size: 14px; }
 .two td, .two th { padding: 3px 14px 3px 0; text-align: left; vertical-align: top; }
 .two .warn { font-weight: 600; }
-.two .key0::before, .two .key1::before { content: "\\2014\\2002"; font-weight: 900; }
+.two [class^="key"]::before { content: "\\2014\\2002"; font-weight: 900; }
 .two .key0::before { color: var(--a0, #3b6fb6); } .two .key1::before { color: var(--a1, #c2662d); }
+.two .key2::before { color: var(--a2); } .two .key3::before { color: var(--a3); }
+.two .key4::before { color: var(--a4); } .two .key5::before { color: var(--a5); }
 """
 
 
-def render_page(c: Comparison | None, impact: Impact | None, side: Side, *, title: str) -> str:
+def render_page(
+    c: Comparison | None,
+    impact: Impact | None,
+    side: Side,
+    *,
+    title: str,
+    others: Sequence[Comparison] = (),
+) -> str:
     """Return the page.
 
     Args:
@@ -43,22 +52,26 @@ def render_page(c: Comparison | None, impact: Impact | None, side: Side, *, titl
         impact: Before and after a change, where one is known.
         side: The run that the change lies in, and the second of two.
         title: Of the page.
+        others: Further runs beside the first one, drawn with it.
     """
     style = "".join(static_text(n) for n in ("colours.css", "plot.css", "page.css")) + _OWN_STYLE
     policy = (
         f"default-src 'none'; style-src '{source_hash(style)}'; base-uri 'none'; form-action 'none'"
     )
-    sides = (side,) if c is None else (c.a, c.b)
+    sides = (side,) if c is None else (c.a, c.b, *(o.b for o in others))
+    told = [s for o in (c, *others) if o for s in (o.verdict, o.first_text) if s]
     body = [
         f"<h1>{text(title)}</h1>",
+        *(f"<p>{text(t)}</p>" for t in told),
         *(f'<p class="warn">{text(w)}</p>' for w in (c.warnings if c else ())),
         *(f"<p>{text(note)}</p>" for note in (c.notes if c else ())),
         f"<p>{text(impact.verdict)}</p>" if impact else "",
         "<p>"
-        + " ".join(f'<span class="key{i}">{text(s.label)}</span>' for i, s in enumerate(sides))
+        + " ".join(f'<span class="key{i % 6}">{text(s.label)}</span>' for i, s in enumerate(sides))
         + "</p>",
         _picture(sides, impact, c),
         _tables(c, impact),
+        *(f"<h2>{text(o.b.label)}</h2>{_tables(o, None)}" for o in others),
     ]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -82,7 +95,7 @@ def _picture(sides: tuple[Side, ...], impact: Impact | None, c: Comparison | Non
     limits = (low, high) if high > low else (low - 0.5, high + 0.5)
     draw = Drawing(limits, 940.0, None if impact is None else impact.at, mark="changed at")
     for name, title, height in _PANELS:
-        curves = [_curve(s, name, i) for i, s in enumerate(sides)]
+        curves = [_curve(s, name, i % 6) for i, s in enumerate(sides)]
         stretches = tuple(
             Stretch(attempt=k.colour, live=True, trial=False, x=k.x, y=k.y)
             for k in curves

@@ -26,9 +26,11 @@ class SideText:
         settings: Sequence[SettingChange],
         *,
         title: str,
+        others: Sequence[Comparison] = (),
     ) -> None:
-        """Keep what to print."""
+        """Keep what to print; `others` are further runs beside the first one."""
         self.sides, self.impact, self.settings, self.title = sides, impact, settings, title
+        self.others = tuple(others)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines."""
@@ -39,6 +41,10 @@ class SideText:
         yield Text(plain(self.title), "bold")
         if self.sides is not None:
             yield from _sides(self.sides)
+        for other in self.others:
+            yield Text()
+            yield Text(plain(f"{other.a.label} and {other.b.label}"), "bold")
+            yield from _sides(other)
         if self.impact is not None:
             yield from _impact(self.impact)
         if self.settings:
@@ -48,6 +54,11 @@ class SideText:
 
 
 def _sides(c: Comparison) -> Iterator[RenderableType]:
+    if c.verdict:
+        mark, style = ("○", "") if c.worse is None else ("●", "bold yellow")
+        yield Text(f"{mark} {plain(c.verdict)}", style)
+    if c.first_text:
+        yield Text(plain(c.first_text))
     for warning in c.warnings:
         yield Text(f"● {plain(warning)}", "bold yellow")
     for note in c.notes:
@@ -62,7 +73,7 @@ def _sides(c: Comparison) -> Iterator[RenderableType]:
     if changed:
         yield from _table(("differs", c.a.label, c.b.label), changed)
     else:
-        yield Text("no setting that both logs or configs state differs")
+        yield Text("no stated or logged setting differs")
 
 
 def _impact(impact: Impact) -> Iterator[RenderableType]:

@@ -22,14 +22,14 @@ from trimtab.report.wording import (
     CauseText,
     IncidentText,
     RemedyText,
+    ending_lines,
     final_loss,
     header_sentence,
     info_sentence,
-    no_loss,
     not_judged,
     read_time,
     tell,
-    too_short,
+    verdict_word,
 )
 from trimtab.text import number, plain, signal_label
 
@@ -67,6 +67,12 @@ class TerminalReport:
 
     def _lines(self, console: Console, options: ConsoleOptions) -> Iterator[Text | Table | Padding]:
         yield _header(self.account, width=options.max_width)
+        if self.account.ending is not None:
+            yield _labelled(
+                "● ENDED",
+                Text("\n".join(ending_lines(self.account.ending))),
+                style=_STYLE["critical"],
+            )
         if missed := not_judged(self.account):
             yield _labelled("● gaps", Text(missed), style=_STYLE["warning"])
         if source := loss_source(self.account):
@@ -285,10 +291,11 @@ def _plan(remedies: tuple[RemedyText, ...], *, brief: bool, history: bool = True
 def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
     record = account.record
     infos = info_sentence(account)
+    judgement = account.judgement
     if not healthy:
         if infos:
             yield _labelled("○ info", Text(infos), style=_STYLE["info"])
-        for note in other_notes(account):
+        for note in (*judgement.ignored, *other_notes(account)):
             yield _labelled("○ note", Text(plain(note)))
         return
     last = final_loss(record)
@@ -301,34 +308,27 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
             else "no train loss logged"
         )
     )
-    short = bool(record.num_rows) and too_short(record)
-    verdict = "nothing to judge" if not record.num_rows else "healthy"
-    verdict = "too short to judge" if short else verdict
-    blind = bool(record.num_rows) and not short and no_loss(record)
-    verdict = "no loss is logged" if blind else verdict
-    missed = bool(not_judged(account))
-    verdict = "not all of it was judged" if missed and verdict == "healthy" else verdict
-    said = (
-        f"{number(record.num_loss_rows)} train-loss records"
-        if short
-        else (
-            f"{number(record.num_rows)} rows, nothing found in the other signals"
-            if blind
-            else "no incident that needs action"
-        )
-    )
+    found = "no incident that needs action"
+    if record.num_rows and not record.num_loss_rows:
+        found = f"{number(record.num_rows)} rows, nothing found in the other signals"
+    good = judgement.verdict == "healthy"
+    basis = judgement.power if good else "" if account.ending is not None else judgement.why
     line = Table.grid(padding=(0, 3, 0, 0))
     line.add_column(no_wrap=True)
     line.add_column(ratio=1, overflow="fold")
     line.add_row(
-        Text(f"○ {verdict}", "bold yellow" if short or blind or missed else "bold green"),
-        f"{said} · {ending}",
+        Text(f"○ {verdict_word(account)}", "bold green" if good else "bold yellow"),
+        Text("\n".join(part for part in (plain(basis), f"{found} · {ending}") if part)),
     )
     yield line
+    if not good:
+        for sentence in judgement.not_judged:
+            yield _labelled("○ blind", Text(plain(sentence)))
     missing = ", ".join(signal_label(s) for s in MAIN_SIGNALS if s not in record.columns)
     parts = [
         infos,
         f"not logged: {missing}" if missing else "all four main signals logged",
+        *(plain(n) for n in (judgement.ignored if good else ())),
         *(plain(n) for n in other_notes(account)),
     ]
     yield _labelled("○ info", Text(" · ".join(p for p in parts if p)))

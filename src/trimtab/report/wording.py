@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.analysis.account import MIN_RECORDS, IncidentAccount, RunAccount
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.ordering import letters, listed_order
 from trimtab.analysis.resolution import left_behind, resolved
+from trimtab.analysis.self_test import MIN_RECORDS
 from trimtab.analysis.timeline import done_after
+from trimtab.analysis.verdict import Ending
+from trimtab.detectors.confidence import level_of
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
@@ -26,14 +29,15 @@ __all__ = [
     "RemedyText",
     "capital",
     "confidence_word",
+    "ending_lines",
     "final_loss",
     "header_sentence",
     "info_sentence",
-    "no_loss",
     "not_judged",
     "read_time",
     "tell",
-    "too_short",
+    "verdict_line",
+    "verdict_word",
 ]
 
 PLAN_ROWS = (("do", "mid-run"), ("consider", "unsure"), ("next run", "from scratch"))
@@ -146,11 +150,10 @@ def capital(text: str) -> str:
 
 
 def confidence_word(confidence: float) -> str:
-    """Return a confidence as a word; the words' limits are ours."""
-    for limit, word in ((0.95, "very sure"), (0.8, "sure"), (0.6, "likely"), (0.4, "uncertain")):
-        if confidence >= limit:
-            return word
-    return "weak"
+    """Return a confidence as its measured level, with the share of such alarms that was right."""
+    level = level_of(confidence)
+    word = "low confidence" if level.name == "low" else level.name
+    return f"{word} ({level.hit_rate:.0%})"
 
 
 def _place(incident: Incident) -> tuple[int, int]:
@@ -197,21 +200,53 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
     return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
 
 
-def too_short(record: RunRecord) -> bool:
-    """Tell whether a log has too few train losses to call it healthy."""
-    return record.num_loss_rows < MIN_RECORDS and not (
-        no_loss(record) and record.num_rows >= MIN_RECORDS
-    )
+def verdict_word(account: RunAccount) -> str:
+    """Return the verdict of a run without an open alarm, as a report calls it."""
+    judgement, record = account.judgement, account.record
+    if judgement.verdict != "not-judged":
+        return judgement.verdict.replace("-", " ")
+    if not record.num_rows:
+        return "nothing to judge"
+    if not record.num_loss_rows:
+        return "no loss is logged"
+    if record.num_loss_rows < MIN_RECORDS:
+        return "too short to judge"
+    missed = account.coverage is not None and not account.coverage.whole
+    return "not all of it was judged" if missed else "not judged"
+
+
+def verdict_line(account: RunAccount) -> str:
+    """Return the verdict with what it rests on, in one line: the status of a run."""
+    judgement = account.judgement
+    word = judgement.verdict.replace("-", " ")
+    return plain(" · ".join(p for p in (word, judgement.why, judgement.power) if p))
+
+
+_WHO = {
+    "transient": "nobody, a restart is enough",
+    "node": "the operator of the cluster",
+    "code": "the author of the code",
+    "config": "the author of the config",
+    "data": "the owner of the data",
+    "numeric": "the person who trains",
+}
+"""Who must act, by the word of the crash table."""
+
+
+def ending_lines(ending: Ending) -> tuple[str, ...]:
+    """Return how a run ended badly: what ended it, and where; who must act, and how; the line."""
+    where = [f"rank {ending.rank}"] * (ending.rank is not None)
+    where += [f"host {plain(ending.host)}"] * bool(ending.host)
+    first = " · ".join(p for p in (plain(ending.why), ", ".join(where)) if p)
+    who = _WHO.get(ending.who_must_act, plain(ending.who_must_act))
+    act = f"to act: {who}" if who else ""
+    act = " · ".join(part for part in (act, plain(ending.do)) if part)
+    return tuple(part for part in (first, act, plain(ending.line)) if part)
 
 
 def not_judged(account: RunAccount) -> str:
     """Return what of a guarded run was not judged, in a clause; empty where all of it was."""
     return "" if account.coverage is None else account.coverage.text()
-
-
-def no_loss(record: RunRecord) -> bool:
-    """Tell whether a log holds no train loss at all."""
-    return record.num_loss_rows == 0
 
 
 def info_sentence(account: RunAccount) -> str:

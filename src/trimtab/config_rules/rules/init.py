@@ -2,7 +2,7 @@
 
 import math
 
-from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, compact, times
 from trimtab.configs.facts import Facts, small_init, wide_init
 
 __all__ = ["INIT_CHECKS"]
@@ -38,7 +38,7 @@ def init_std(run: Facts) -> RuleVerdict | None:
     }
     unstated = "" if run.is_stated("init_std") else " (the framework's default)"
     message = (
-        f"init std {compact(std)}{unstated} is {ratio:.2g} × too big for hidden {hidden:.0f}:"
+        f"init std {compact(std)}{unstated} is {times(ratio)} × too big for hidden {hidden:.0f}:"
         f" √(2/(5·{hidden:.0f})) = {small:.5f}, √(1/(3·{hidden:.0f})) = {wide:.5f}"
     )
     change = {"init_std": float(f"{small:.3g}")}
@@ -75,7 +75,7 @@ def residual_init(run: Facts) -> RuleVerdict | None:
         return None
     return RuleVerdict(
         "info" if _is_normalised(run) or layers < 24 else "warning",
-        f"output layers start at std {compact(out)}, {ratio:.2g} × {compact(std)}/√(2·{layers:.0f})"
+        f"output layers start at std {compact(out)}, {times(ratio)} × {compact(std)}/√(2·{layers:.0f})"
         f" = {scaled:.5f}: the residual stream grows with depth",
         {"init_std_output": out, "sigma/sqrt(2L)": scaled, "ratio": ratio},
         {"init_std_output": float(f"{scaled:.3g}")},

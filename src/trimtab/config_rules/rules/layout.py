@@ -9,6 +9,8 @@ __all__ = ["LAYOUT_CHECKS"]
 _DIVIDING = ("megatron", "nemo", "flagscale", "titan", "deepspeed", "neox")
 """Frameworks that refuse a batch which their devices cannot share evenly."""
 _STAGED = ("megatron", "nemo", "flagscale")
+_LONG = 10_000
+"""Steps of a run that nobody wants to repeat."""
 _ARGUMENTS = "checks of Megatron-LM's arguments"
 
 
@@ -119,7 +121,7 @@ def saved(run: Facts) -> RuleVerdict | None:
         )
     steps = run.train_steps
     return RuleVerdict(
-        "warning" if run.is_large else "info",
+        "warning" if run.is_large or (steps or 0) >= _LONG else "info",
         "checkpoints are off"
         + (f": a failure loses all of {compact(steps)} steps" if steps else ""),
         {"saves": False, "train_steps": steps},

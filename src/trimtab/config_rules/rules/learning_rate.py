@@ -1,7 +1,7 @@
 """The learning rate against published ones, for pre-training and for tuning."""
 
-from trimtab.config_rules.references import GPT3_LR, LLAMA_LR, WORKED_LR
-from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact
+from trimtab.config_rules.references import GPT3_LR, LLAMA_LR, MIXTURE_LR, MUON_LR, WORKED_LR
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, times
 from trimtab.configs.facts import OTHER_OPTIMIZERS, Facts
 
 __all__ = ["LEARNING_RATE_CHECKS"]
@@ -40,7 +40,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
         "ratio": ratio,
     }
     message = (
-        f"peak rate {compact(lr)} is {ratio:.2g} × that of GPT-3 at {compact(params)}"
+        f"peak rate {compact(lr)} is {times(ratio)} × that of GPT-3 at {compact(params)}"
         f" ({compact(usual)}; {points})"
     )
     change = {"lr": float(f"{usual:.2g}")}
@@ -60,7 +60,9 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
         return RuleVerdict("error" if params >= 1e8 else "warning", message + known, values, change)
     # Both families at once: Llama-type models train well above GPT-3's rates.
     if ratio > 1.5 and lr > 1.05 * llama:
-        severity: Severity = "info" if run.get("qk_norm") is True else "warning"
+        # Mixtures have been trained at higher rates: DeepSeek-V3 2.2e-4 at 37 B active.
+        calm = run.get("qk_norm") is True or (run.is_mixture and lr <= 1.05 * MIXTURE_LR.at(params))
+        severity: Severity = "info" if calm else "warning"
         return RuleVerdict(
             severity,
             f"{message}, and above Llama's ({compact(llama)}); up to {compact(worked)} has worked",
@@ -75,7 +77,7 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
     if ratio < 1 / 5 and not run.is_continued:
         return RuleVerdict(
             "warning" if ratio < 1 / 30 else "info",
-            f"peak rate {compact(lr)} is {1 / ratio:.2g} × below that of GPT-3 at {compact(params)}"
+            f"peak rate {compact(lr)} is {times(1 / ratio)} × below that of GPT-3 at {compact(params)}"
             f" ({compact(usual)}): low for training from scratch",
             values,
             change,
@@ -121,7 +123,7 @@ def _tuning(run: Facts, lr: float) -> RuleVerdict | None:
     return RuleVerdict(
         "error" if severe else "warning",
         f"rate {compact(lr)} for"
-        f" {'preference tuning' if preference else 'full fine-tuning'}{small}: {ratio:.2g} × the"
+        f" {'preference tuning' if preference else 'full fine-tuning'}{small}: {times(ratio)} × the"
         f" usual {compact(usual)}",
         {"lr": lr, "usual": usual, "ratio": ratio},
         {"lr": usual},
@@ -129,11 +131,53 @@ def _tuning(run: Facts, lr: float) -> RuleVerdict | None:
     )
 
 
+_ORTHOGONAL_LR = (5e-3, 0.1)
+"""Rates of Muon with updates of spectral norm 1: 0.02 in modded-nanogpt and nanochat."""
+
+
+def _muon(run: Facts) -> RuleVerdict:
+    """Compare Muon's rate with both of its scales.
+
+    An update of spectral norm 1 takes rates near 0.02 (Jordan); one that is scaled to AdamW's root
+    mean square takes AdamW's (Moonlight, arXiv:2502.16982; Kimi K2, arXiv:2507.20534).
+    """
+    lr, params = run.positive("lr"), run.lookup_params
+    values = {"optimizer": run.get("optimizer"), "lr": lr, "params": params}
+    low, high = _ORTHOGONAL_LR
+    if lr is None or run.is_tuning:
+        return RuleVerdict(
+            "info",
+            "optimizer Muon: rates near 0.02 with updates of spectral norm 1, AdamW's with updates"
+            " scaled to its root mean square",
+            values,
+        )
+    matched = MUON_LR.at(params) if params else MUON_LR.points[0].value
+    said = (
+        f"Muon's rate {compact(lr)}: published are {compact(matched)} at this size where updates"
+        f" are scaled to AdamW's, and 0.02 where they are not"
+    )
+    words = "see which scale the implementation uses (0.2·√max(d) or none)"
+    if lr > high:
+        return RuleVerdict("error", f"{said}; above {high:g} none is known", values, {}, words)
+    if 3 * matched < lr < low:
+        return RuleVerdict("warning", f"{said}; it fits neither", values, {}, words)
+    if lr < matched / 30:
+        return RuleVerdict("warning", f"{said}; it is far below both", values, {}, words)
+    large = params is not None and params >= 3e9
+    if lr >= low and large:
+        return RuleVerdict(
+            "info", f"{said}; no model of {compact(params or 0)} is known at it", values, {}, words
+        )
+    return RuleVerdict("info", said, values, {}, words)
+
+
 def unknown_optimizer(run: Facts) -> RuleVerdict | None:
     """An optimizer whose hyper-parameters are not those of Adam."""
     name = run.text("optimizer")
     if not name or run.has_adam:
         return None
+    if "muon" in name:
+        return _muon(run)
     known = any(other in name for other in OTHER_OPTIMIZERS)
     return RuleVerdict(
         "info" if known else "warning",
@@ -153,10 +197,41 @@ def unknown_optimizer(run: Facts) -> RuleVerdict | None:
     )
 
 
+def resumed_rate(run: Facts) -> RuleVerdict | None:
+    """A run that goes on from a checkpoint and states no rate."""
+    if run.get("resumes") is not True or run.get("lr") is not None:
+        return None
+    return RuleVerdict(
+        "info",
+        "no learning rate is stated, and the run goes on from a checkpoint: it takes the"
+        " checkpoint's rate, or the framework's default",
+        {"lr": None, "resumes": True},
+        words="state the rate, and compare the first logged rate with the last one before",
+    )
+
+
+def group(run: Facts) -> RuleVerdict | None:
+    """Advantages relative to a group need two completions of a prompt or more."""
+    size = run.positive("group_size")
+    if size is None or "rl" not in run.text("objective"):
+        return None
+    if size < 2:
+        return RuleVerdict(
+            "error",
+            "one completion per prompt: its advantage relative to the group is always 0, so nothing"
+            " is learned",
+            {"group_size": size},
+            {"group_size": 8},
+        )
+    return None
+
+
 LEARNING_RATE_CHECKS: Checks = {
+    "RESUME": (resumed_rate, lambda run: run.get("resumes") is True),
+    "GROUP": (group, lambda run: run.positive("group_size") is not None),
     "L06": (
         learning_rate,
-        lambda run: run.params is not None and run.has_adam and not run.is_adapter,
+        lambda run: run.lookup_params is not None and run.has_adam and not run.is_adapter,
     ),
     "OPT": (unknown_optimizer, None),
 }

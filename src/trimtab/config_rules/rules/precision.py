@@ -31,6 +31,14 @@ def fp16(run: Facts) -> RuleVerdict | None:
                 "info", f"{said}; counts only if it is trained in this format", values, change
             )
         return RuleVerdict("warning", said, values, change)
+    if params and params >= 5e9 and not (run.is_tuning or run.is_continued):
+        return RuleVerdict(
+            "warning",
+            f"fp16 from scratch at {size}: OPT-6.7B and the 104B fought overflows in it; bf16 needs"
+            " no loss scale",
+            values,
+            change,
+        )
     if params and params >= 1e9:
         return RuleVerdict("info", f"fp16 at {size}; bf16 needs no loss scale", values, change)
     return None

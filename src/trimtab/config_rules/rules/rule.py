@@ -18,6 +18,7 @@ __all__ = [
     "Severity",
     "Topic",
     "compact",
+    "times",
     "tokens",
 ]
 
@@ -119,6 +120,16 @@ def compact(value: float) -> str:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{float(mantissa):g}e{int(exponent)}"
     return f"{value:.3g}"
+
+
+def times(ratio: float) -> str:
+    """Return a ratio in two digits, in full from 100 on.
+
+    Example:
+        >>> times(2.714), times(100.0), times(1234.0), times(0.018)
+        ('2.7', '100', '1 234', '0.018')
+    """
+    return compact(ratio) if ratio >= 99.5 else f"{ratio:.2g}"
 
 
 def tokens(value: float) -> str:

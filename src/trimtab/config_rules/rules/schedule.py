@@ -3,7 +3,7 @@
 import math
 
 from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR
-from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, times, tokens
 from trimtab.configs.facts import Facts
 
 __all__ = ["SCHEDULE_CHECKS"]
@@ -16,6 +16,9 @@ _NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 def warm_up(run: Facts) -> RuleVerdict | None:
     """Compare the warm-up with 500 steps, 375 M tokens, and 2 / (1 - beta2)."""
     steps, covered = run.warmup_steps, run.warmup_tokens
+    # A run that goes on without a rate of its own takes rate and warm-up from its checkpoint.
+    if run.get("resumes") is True and run.positive("lr") is None:
+        return None
     if run.is_tuning or run.is_continued or not run.has_adam:
         return _other_warm_up(run, steps)
     if steps is None:
@@ -232,7 +235,7 @@ def batch_size(run: Facts) -> RuleVerdict | None:
     if ratio < 1 / 25 and run.positive("lr"):
         return RuleVerdict(
             "warning",
-            f"{tokens(batch)} a step is {1 / ratio:.2g} × below GPT-3's at {compact(params)}"
+            f"{tokens(batch)} a step is {times(1 / ratio)} × below GPT-3's at {compact(params)}"
             f" ({tokens(usual)}): noisy gradients at a rate meant for large batches",
             values,
             words=(
@@ -243,7 +246,7 @@ def batch_size(run: Facts) -> RuleVerdict | None:
     if ratio > 4:
         return RuleVerdict(
             "info",
-            f"{tokens(batch)} a step is {ratio:.2g} × GPT-3's at {compact(params)}: OPT doubled its"
+            f"{tokens(batch)} a step is {times(ratio)} × GPT-3's at {compact(params)}: OPT doubled its"
             f" batch and saw not much difference; {tokens(batch - usual)} more for each update",
             values,
             words="ramp the batch, or measure the gradient noise scale first",

@@ -99,20 +99,39 @@ def aspect(run: Facts) -> RuleVerdict | None:
             "error",
             f"{text}, large models that trained well have 100 to 205",
             values,
-            {"layers": round(hidden / 150)},
+            words=_same_size(hidden, layers),
         )
     if ratio > 250:
         return RuleVerdict(
             "warning",
             f"{text}, wider than any published model of this size",
             values,
-            {"layers": round(hidden / 180)},
+            words=_same_size(hidden, layers),
         )
     if ratio < 60:
         return RuleVerdict(
             "info", f"{text}, deeper than usual; deeper models were less stable", values
         )
     return None
+
+
+_USUAL_ASPECT = 128
+"""Hidden / layers of GPT-3, Llama 3 70B and 405B, and OLMo 2 lies between 80 and 130."""
+
+
+def _same_size(hidden: float, layers: float) -> str:
+    """Return layers and width of the usual shape with the same number of parameters.
+
+    More layers at the same width would be another, larger model: 12 l h^2 is kept here.
+
+    Example:
+        >>> _same_size(16384, 32)
+        '80 layers × 10240 have as many parameters'
+    """
+    deep = (layers * hidden * hidden / _USUAL_ASPECT**2) ** (1 / 3)
+    rounded = max(1, round(deep / 4) * 4)
+    width = (layers * hidden * hidden / rounded) ** 0.5
+    return f"{rounded} layers × {max(128, round(width / 256) * 256)} have as many parameters"
 
 
 def heads(run: Facts) -> RuleVerdict | None:

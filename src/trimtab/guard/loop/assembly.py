@@ -292,7 +292,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
     def step() -> int:
         return state.counters.step
 
-    judged = JudgedSteps(step, lambda: edge.degraded)
+    judged = JudgedSteps(step, lambda: edge.degraded, lambda: edge.past_faults)
     state.on_restore(judged.went_back)
     events = FaultEvents(lambda: s.recorder, step=step, judged=judged)
     edge = Edge(events, alone=s.ranks.count == 1, step=step)

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Literal
 
 from trimtab.durable import write_whole
+from trimtab.errors import ReadError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from trimtab.chronicle.coverage import Coverage
     from trimtab.kinds import RunVerdict
 
-__all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "write_verdict"]
+__all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "read_verdict", "write_verdict"]
+
+_SCHEMA = 1
+_MOST_BYTES = 1 << 20
 
 State = Literal["running", "done", "interrupted", "given-up"]
 """running: it is, or it was killed. interrupted: by SIGINT or SIGTERM, saved, start it again.
@@ -34,10 +38,35 @@ def asks_for_restart(root: Path) -> bool:
     It does where there is no verdict, or none that can be read.
     """
     try:
-        found = json.loads((root / "verdict.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_verdict(root).get("restart") is not False
+    except ReadError:
         return True
-    return not isinstance(found, dict) or found.get("restart") is not False
+
+
+def read_verdict(root: Path) -> dict[str, object]:
+    """Return the verdict in a run directory.
+
+    Raises:
+        ReadError: There is none, or none that this version can read.
+    """
+    path = root / "verdict.json"
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or type(error).__name__
+        raise ReadError(f"{path}: cannot be read ({why}); is it a run directory?") from error
+    if not isinstance(found, dict) or not isinstance(found.get("state"), str):
+        raise ReadError(f"{path}: holds no verdict; is it a run directory?")
+    schema = found.get("schema", _SCHEMA)
+    if isinstance(schema, bool) or not isinstance(schema, int) or schema < 1:
+        raise ReadError(f"{path}: has no schema that trimtab ever wrote ({schema!r:.40})")
+    if schema > _SCHEMA:
+        raise ReadError(
+            f"{path}: is of schema {schema}, this version of trimtab reads up to {_SCHEMA};"
+            " read it with the version that wrote it"
+        )
+    return found
 
 
 def write_verdict(
@@ -70,7 +99,7 @@ def write_verdict(
         OSError: It cannot be written; an older one stays as it was.
     """
     document = {
-        "schema": 1,
+        "schema": _SCHEMA,
         "state": state,
         "verdict": verdict or ("ended-badly" if state == "given-up" else "not-judged"),
         "restart": state in ("running", "interrupted"),
@@ -81,5 +110,6 @@ def write_verdict(
         "attempt": attempt,
         "judged": None if coverage is None else coverage.to_json(),
         "degraded": "" if coverage is None else coverage.degraded,
+        "faults": [] if coverage is None else coverage.faults_to_json(),
     }
     write_whole(root / "verdict.json", (json.dumps(document, indent=1) + "\n").encode())

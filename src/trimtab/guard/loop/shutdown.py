@@ -131,11 +131,15 @@ class Shutdown:
                 **judged,
             ),
         )
-        edge.run("journal", lambda: self._tell_end(reason))
         how: State = "done"
         if reason in ("interrupted", "started over", "given up"):
             how = "given-up" if reason == "given up" else "interrupted"
         self._status.write(how, self._recovery.given_up or reason)
+        # Last, so that it tells of what fails on the way out, too; a process that was asked to go
+        # may be killed while the second place is still copied to.
+        if reason != "interrupted":
+            self.close()
+        edge.run("journal", lambda: self._tell_end(reason))
         self.close()
 
     def _write_what_waits(self) -> None:

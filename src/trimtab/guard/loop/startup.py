@@ -60,6 +60,11 @@ def begin(
         )
     if is_old:
         _check_journal(parts, start_over=start_over)
+    if recorder.live.unread:
+        store.note(
+            f"the rows so far cannot be taken in: {recorder.live.unread}; the run goes on from its"
+            " checkpoint, and its findings count rows from here on"
+        )
     resumed = _resume(
         parts, is_old=is_old, loaded_step=loaded_step, companion=companion, start_over=start_over
     )

@@ -16,14 +16,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from trimtab.chronicle.coverage import PROTECTING
 from trimtab.errors import OwnerLost
 from trimtab.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from trimtab.chronicle.coverage import Fault
 
 __all__ = ["MOST_WAIT_STEPS", "Edge", "FaultJournal", "Part", "reason_of", "to_stderr"]
 
@@ -61,6 +65,8 @@ _JUDGING: tuple[Part, ...] = ("record", "rows", "judge", "journal")
 MOST_WAIT_STEPS = 64
 """Longest wait until a part is tried again; a fault within so many steps of the last counts on."""
 _MOST_REASON_CHARS = 120
+_MOST_PAST = 100
+"""Faults that are over and kept, the newest."""
 
 _ERRNO_WORDS = {
     errno.ENOSPC: "disk full",
@@ -71,6 +77,7 @@ _ERRNO_WORDS = {
     errno.EMFILE: "too many open files",
     errno.ENFILE: "too many open files",
     errno.ENOMEM: "out of memory",
+    errno.EINTR: "interrupted system call",
 }
 
 
@@ -126,6 +133,7 @@ class Edge:
         self._waits: dict[Part, _Wait] = {}
         self._elsewhere: dict[Part, int] = {}
         """Parts that are degraded on other ranks alone, with the step at which it was heard."""
+        self._past: deque[Fault] = deque(maxlen=_MOST_PAST)
         self._told: set[tuple[str, str]] = set()
         self._stood_down = False
         self._came_back = False
@@ -144,6 +152,19 @@ class Edge:
             f"{part} since step {fault.since_step} ({fault.why})"
             for part, fault in self._faults.items()
         )
+
+    @property
+    def past_faults(self) -> tuple[Fault, ...]:
+        """Parts of the protection that did not work for a time, on any rank, and do again."""
+        return tuple(self._past)
+
+    def _was_off(self, part: Part, since_step: int, why: str) -> None:
+        if part not in PROTECTING:
+            return
+        last = self._past[-1] if self._past else ("", 0, 0, "")
+        if (last[0], last[3]) == (part, why) and since_step - last[2] <= MOST_WAIT_STEPS:
+            since_step = min(self._past.pop()[1], since_step)  # it came and went
+        self._past.append((part, since_step, self._step(), why))
 
     @property
     def is_blind(self) -> bool:
@@ -220,6 +241,7 @@ class Edge:
         since_step = self._elsewhere.pop(part, None)
         if since_step is not None:
             why = "a fault on another rank"
+            self._was_off(part, since_step, why)
             self._write_down(lambda: self._journal.rearmed(part, since_step=since_step, why=why))
 
     def _holds_back(self, part: Part) -> bool:
@@ -312,6 +334,7 @@ class Edge:
 
     def _arm(self, part: Part) -> None:
         fault = self._faults.pop(part)
+        self._was_off(part, fault.since_step, fault.why)
         line = f"step {self._step()}: {part} works again, degraded since step {fault.since_step}"
         to_stderr(f"trimtab: {line} ({fault.why})")
         self._write_down(

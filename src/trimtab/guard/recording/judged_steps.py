@@ -9,7 +9,7 @@ from trimtab.chronicle.coverage import Coverage, joined
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from trimtab.chronicle.coverage import Gap
+    from trimtab.chronicle.coverage import Fault, Gap
 
 __all__ = ["JudgedSteps"]
 
@@ -17,13 +17,20 @@ __all__ = ["JudgedSteps"]
 class JudgedSteps:
     """Keeps the ranges of steps that were not judged; a step that is done again is judged anew."""
 
-    def __init__(self, step: Callable[[], int], degraded: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        step: Callable[[], int],
+        degraded: Callable[[], str],
+        faults: Callable[[], tuple[Fault, ...]] = tuple,
+    ) -> None:
         """Begin with nothing missed.
 
         Args:
             step: Gives the step of the run.
             degraded: Says what is degraded, empty where nothing is.
+            faults: Gives what was degraded for a time and is not any more.
         """
+        self._faults = faults
         self._step = step
         self._degraded = degraded
         self._gaps: list[Gap] = []
@@ -66,4 +73,5 @@ class JudgedSteps:
             steps=max(self._step() - self._base, 0),
             gaps=joined(self._gaps),
             degraded=self._degraded(),
+            faults=self._faults(),
         )

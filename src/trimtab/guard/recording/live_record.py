@@ -35,9 +35,9 @@ import numpy.ma  # NumPy loads it where a median is first taken: no step should
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from trimtab.chronicle.journal import Event, read_journal
-from trimtab.chronicle.rundir import RunDirectory
+from trimtab.chronicle.rundir import RunDirectory, has_samples, is_there
 from trimtab.detectors.contract import state_to_json
-from trimtab.errors import ChronicleError, ReadError, TrimtabError
+from trimtab.errors import ReadError, TrimtabError
 from trimtab.readers.rundir import facts_among, read_facts, read_run_directory
 from trimtab.record import Attempt, Column, RunRecord
 from trimtab.signals.spans import BLOCK_ROWS, fold_blocks
@@ -342,6 +342,8 @@ class LiveRecord:
         self._past: list[tuple[Event, ...]] = []
         self._num_incidents = 0
         self._last: RunRecord | None = None
+        self.unread = ""
+        """Why the rows of before are not in the record; empty where they are."""
 
     @property
     def num_rows(self) -> int:
@@ -361,17 +363,22 @@ class LiveRecord:
     def fill(self) -> None:
         """Take in what the files of the run hold; once, before the first row.
 
-        A run without rows, or whose rows cannot be read, begins without them.
+        A run without rows begins without them, and so does one with a row that makes no sense,
+        which `unread` then tells.
+
+        Raises:
+            ChronicleError: The journal is there and cannot be read.
+            ReadError: The disk refuses the rows, which may come back.
         """
-        try:
-            events, _ = read_journal(self._journal)
-        except ChronicleError:
-            events = ()
-        for event in events:
+        for event in read_journal(self._journal)[0] if is_there(self._journal) else ():
             self._keep_event(event)
         try:
             record = read_run_directory(self._root)
-        except ReadError:
+        except ReadError as error:
+            if isinstance(error.__cause__, OSError):
+                raise
+            if has_samples(RunDirectory(self._root)):
+                self.unread = str(error)
             return
         self._notes, self._facts = record.notes, dict(record.facts)
         self._keys.update(record.keys)

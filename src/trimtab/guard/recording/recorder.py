@@ -107,6 +107,8 @@ class Recorder:
         self._rows = RowWriter(row_sync)
         self._held: deque[tuple[str, str, int, dict[str, object]]] = deque()
         """Events that are not on disk: event, attempt, step, fields."""
+        self._num_given_up = 0
+        """Events that memory did not hold, since the journal was last written."""
         self._on_refused: Callable[[Exception], None] | None = None
 
     def hold_events(self, on_refused: Callable[[Exception], None]) -> None:
@@ -184,6 +186,15 @@ class Recorder:
             self.on_lost(error)
             raise
 
+    def _is_ours(self) -> bool:
+        """Whether this process still holds the run, and may write to it."""
+        if self.on_lost is None:
+            self.check_owner()
+        else:
+            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
+                self.check_owner()
+        return not self.lost
+
     def sample(self, step: int, values: Mapping[str, float], labels: Mapping[str, str]) -> None:
         """Take in one step; `write_rows` brings it to disk.
 
@@ -208,7 +219,7 @@ class Recorder:
         Raises:
             OSError: The disk refuses; they are kept, and written by a later call.
         """
-        if not self.lost:
+        if self._rows.num_held and self._is_ours():
             self._rows.write()
 
     @property
@@ -227,7 +238,7 @@ class Recorder:
 
     def layers(self, step: int, layers: Mapping[str, list[float]]) -> None:
         """Append what was measured per layer, to a file of its own with one line per reading."""
-        if self.journal is None or self.lost:
+        if self.journal is None or not self._is_ours():
             return
         folder = self.directory.signals / "layers"
         folder.mkdir(exist_ok=True)
@@ -302,15 +313,18 @@ class Recorder:
                     raise
                 to_stderr(f"trimtab: an event is left out of the journal: {error}")
             self._held.popleft()
+            if not self._held and self._num_given_up:
+                number, self._num_given_up = self._num_given_up, 0
+                text = (
+                    f"{number} events are not in the journal: the disk took none, and memory holds"
+                    f" {_MOST_HELD_EVENTS:,}; findings and notes went first"
+                )
+                to_stderr(f"trimtab: {text}")
+                self._held.append(("note", attempt, step, {"author": "trimtab", "text": text}))
 
     def _append(self, journal: Journal, event: str, step: int, data: Mapping[str, object]) -> None:
         """Append to the journal, unless another process took the run."""
-        if self.on_lost is None:
-            self.check_owner()
-        else:
-            with contextlib.suppress(OwnerLost):  # told already; who asked need not handle it
-                self.check_owner()
-        if self.lost:
+        if not self._is_ours():
             return
         before = journal.trouble
         self.sync_rows()
@@ -347,8 +361,9 @@ class Recorder:
     def _hold(self, event: str, step: int, data: dict[str, object]) -> None:
         self._held.append((event, self.attempt, step, data))
         if len(self._held) > _MOST_HELD_EVENTS:
-            kept = [e for e in self._held if e[0] not in _GIVEN_UP_FIRST]
-            self._held = deque(kept[-_MOST_HELD_EVENTS:])
+            kept = [e for e in self._held if e[0] not in _GIVEN_UP_FIRST][-_MOST_HELD_EVENTS:]
+            self._num_given_up += len(self._held) - len(kept)
+            self._held = deque(kept)
 
     def _take_note(self, event: str, step: int, data: dict[str, object]) -> None:
         """Count an event, and pass it on."""
@@ -432,7 +447,9 @@ class Recorder:
     def add_setting(self, key: str, value: object) -> None:
         """Add a setting to `run.toml` that is known only later; one of that name stays."""
         known = self._settings_known
-        if self.lost or known is None or key in known or not self.directory.settings.exists():
+        if known is None or key in known or not self._is_ours():
+            return
+        if not self.directory.settings.exists():
             return
         known.add(key)
         if self._settings_text and not self._settings_text.endswith(b"\n"):

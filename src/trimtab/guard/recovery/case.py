@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from trimtab.guard.recovery.expectation import Expectation
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -56,9 +58,8 @@ class Case:
     base: RestorePoint
     lr_now: float
     lr_restore: float
-    level: float
-    """Loss before the trouble, nats per token."""
-    sigma: float
+    expected: Expectation
+    """Loss before the trouble, and the scales that it is judged in."""
     before: InForce
     """What the guard had decided before the case."""
     lr_jump: LrJump | None
@@ -100,13 +101,18 @@ class Case:
     """Steps spent on trials, over all restore points."""
     from_step: int = 0
     """Step of the state that the trial began from."""
-    expect: tuple[float, float] = (math.nan, math.nan)
-    """Level and spread of the loss that the trial should come back to."""
+    expect: Expectation = field(default_factory=Expectation)
+    """What the trial should come back to."""
     losses: tuple[float, ...] = ()
     """Of the trial, step by step."""
     alarmed: bool = False
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
+
+    @property
+    def level(self) -> float:
+        """Loss before the trouble."""
+        return self.expected.level
 
 
 @dataclass(frozen=True)
@@ -115,8 +121,7 @@ class Verification:
 
     remedy: str
     until_step: int
-    level: float
-    sigma: float
+    expected: Expectation
     step: int = 0
     """Step from which it is kept."""
     losses: tuple[float, ...] = ()
@@ -133,12 +138,17 @@ class Verification:
         tail = np.array(self.losses[-_VERDICT_STEPS:])
         mean = float(tail.mean()) if len(tail) else math.nan
         error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) else math.nan
-        worse = mean - self.level
-        size, significant = worse > tolerance * self.level, worse > 3 * max(error, 1e-9)
+        worse = mean - self.expected.level
+        size, significant = worse > tolerance * self.expected.unit, worse > 3 * error
         failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
         # size without significance is noise, significance without size does not matter
         if failed or (size and significant and len(tail) >= _FEWEST_STEPS):
             verdict = "did not"
         else:
             verdict = "unclear" if size or len(tail) < _FEWEST_STEPS else "worked"
-        return verdict, {"loss": mean, "expected": self.level, "standard_error": error}
+        return verdict, {
+            "loss": mean,
+            "expected": self.expected.level,
+            "unit": self.expected.unit,
+            "standard_error": error,
+        }

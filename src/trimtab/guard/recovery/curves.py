@@ -62,7 +62,13 @@ def repeats(branch: Mapping[int, float], recorded: Mapping[int, float]) -> Repea
     if all(a == b for a, b in pairs):
         return "bit-equal"
     near = all(
-        a == b or abs(a - b) <= ROUNDING * max(abs(a), abs(b), 1e-12)  # inf - inf is no number
+        # Inf is near nothing: times any share it is within itself of every finite loss.
+        a == b
+        or (
+            math.isfinite(a)
+            and math.isfinite(b)
+            and abs(a - b) <= ROUNDING * max(abs(a), abs(b), 1e-12)
+        )
         for a, b in pairs
     )
     return "rounding" if near else "different"

@@ -22,12 +22,12 @@ _ALONE_SIGMA = 6.0
 _NEAR_SIGMA = 3.5
 """Distance from which three batches in a row stand out: bad data comes in windows. Ours."""
 _LEAST_SHARE = 0.04
-"""Least distance that counts, share of the level."""
+"""Least distance that counts, share of the unit (see `expectation`)."""
 _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
-_ODD_STATE = 1.15
-"""Median of the batches trained on without trouble, over the level of the run, from which the
-restored state is not what the run had."""
+_ODD_STATE = 0.15
+"""How far the median of the batches trained on without trouble lies above the level of the run, from
+which on the restored state is not what the run had; share of the unit."""
 
 
 def outliers(case: Case, *, margin: int) -> list[bool]:
@@ -46,13 +46,14 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     none = [False] * len(losses)
     trained = [x for first, _, x in case.probe_samples if first < onset and math.isfinite(x)]
     # batches that were trained on are the fairest reference: same state, same forward pass
-    center, spread = case.level, case.sigma
+    expected = case.expected
+    center, spread = expected.level, expected.sigma
     if len(trained) >= _FEWEST_TRAINED:
         center = float(np.median(trained))
         spread = mad_sigma(np.array(trained), center=center)
-    if center > _ODD_STATE * case.level:
+    if center - expected.level > _ODD_STATE * expected.unit:
         return none
-    noise, least = max(spread, case.sigma), _LEAST_SHARE * center
+    noise, least = max(spread, expected.sigma), _LEAST_SHARE * expected.unit
     far = [abs(x - center) for x in losses]
     alone = [not math.isfinite(x) or x > max(_ALONE_SIGMA * noise, least) for x in far]
     near = [not math.isfinite(x) or x > max(_NEAR_SIGMA * noise, least) for x in far]

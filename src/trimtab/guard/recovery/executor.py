@@ -9,8 +9,10 @@ on a branch from the restore point, and are undone unless the branch is kept.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
+from trimtab.errors import TrimtabError
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from trimtab.record import RunRecord
 
 __all__ = ["Recovery"]
+
+T = TypeVar("T")
 
 
 class Recovery:
@@ -253,18 +257,22 @@ class Recovery:
         while next_event is not None:
             # the state is replaced first: where a command fails, the fault that follows finds what
             # is under way
-            before = self.state
+            before, num_onsets = self.state, len(self.engine.decisions.last_onsets)
             self.state, commands = update(before, (next_event,))
             self._release_snapshots(before)
             next_event = None
             # questions come last, so an answer is handed back after all that precedes it is done
             for command in commands:
                 if isinstance(command, c.Question):
-                    next_event = self._answer(command)
+                    next_event = self._twice(partial(self._answer, command))
                     continue
                 try:
                     self._carry_out(command)
                 except Exception:
+                    if isinstance(command, c.SetAside) and not before.busy:
+                        # nothing was gone back to: the alarm is not dealt with, and comes again
+                        self.state = replace(before, pending=None, notices=self.state.notices)
+                        del self.engine.decisions.last_onsets[num_onsets:]
                     if isinstance(command, c.JournalAction):
                         # nothing is kept that is not on disk: the trial is under way still
                         self.state = before
@@ -272,6 +280,29 @@ class Recovery:
                     raise
             if next_event is None:  # an answer may name a snapshot that no state refers to yet
                 self._release_snapshots()
+
+    def _twice(self, work: Callable[[], T]) -> T:
+        """Do work that may be done again; where the disk fails, try it once more at once.
+
+        What is given up here is a recovery, and trouble may be over before the next try. Not where
+        several ranks do it together: one of them may have got through.
+        """
+        try:
+            return work()
+        except (OSError, TrimtabError):
+            if self.engine.ranks.count > 1:
+                raise
+            return work()
+
+    def _set_aside(self, command: c.SetAside) -> None:
+        self._twice(
+            lambda: self.engine.set_aside_after(
+                self._snapshots[command.point.handle],
+                first_sign=command.first_sign,
+                now=command.now,
+                why=command.why,
+            )
+        )
 
     def _carry_out(self, command: c.Command) -> None:
         """Do one thing."""
@@ -310,12 +341,7 @@ class Recovery:
             case c.DropSnapshots():
                 engine.ring.drop_after(command.after)
             case c.SetAside():
-                engine.set_aside_after(
-                    self._snapshots[command.point.handle],
-                    first_sign=command.first_sign,
-                    now=command.now,
-                    why=command.why,
-                )
+                self._set_aside(command)
             case c.TakeSnapshot():
                 self._guarded("snapshot", engine.snapshot)
             case c.SaveCheckpoint():

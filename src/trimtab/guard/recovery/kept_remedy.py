@@ -22,6 +22,7 @@ from trimtab.guard.recovery.commands import (
     detail,
 )
 from trimtab.guard.recovery.notices import incident_entry
+from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.state.decisions import lr_factor
 from trimtab.plan.memory import remedy_of
 from trimtab.plan.trials import ARM_BY_ID
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from trimtab.plan.ladder import Commit
     from trimtab.plan.trials import Trial
 
-__all__ = ["conclude", "give_up", "keep", "verify_step"]
+__all__ = ["act_again", "conclude", "give_up", "keep", "verify_step"]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
+_ACCEPTED_PAUSES = 4
+"""Pauses after which an alarm that is still open no longer keeps recovery from acting again."""
 _NOT_VERIFIED = "not verified: the run ended"
 
 
@@ -69,8 +72,7 @@ def keep(
     verification = Verification(
         remedy,
         max(step, case.seen_step) + policy.verify_steps,
-        case.level,
-        case.sigma,
+        case.expected,
         step=step,
     )
     # compared with the steps in trouble, not with the healthy ones before: did the remedy help?
@@ -164,7 +166,7 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
         commands.append(SetFailures(failures))
     effects, label = state.effects.conclude_kept()
     loss = figures["loss"]
-    text = f"loss {loss:.4g} against {v.level:.4g} before the trouble"
+    text = f"loss {loss:.4g} against {v.expected.level:.4g} before the trouble"
     data = {
         "remedy": v.remedy,
         "verdict": verdict,
@@ -176,7 +178,7 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
         "failures": failures,
         "text": text if v.losses else _NOT_VERIFIED,
     }
-    found = f"{verdict} (loss {loss:.3f}, {v.level:.3f} before the trouble)"
+    found = f"{verdict} (loss {loss:.3f}, {v.expected.level:.3f} before the trouble)"
     commands += [
         JournalEvent("outcome", step, data),
         at_step(step, f"{v.remedy}: {found if v.losses else _NOT_VERIFIED}"),
@@ -185,10 +187,48 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
 
 
 def give_up(state: RecoveryState, reason: str, step: int) -> Result:
-    """Disable automatic recovery: from here on the guard only advises."""
-    stops = state.policy.on_give_up == "stop"
-    what = "the run is stopped" if stops else "training continues, advice only"
-    return replace(state, advising_only=True, given_up=reason), (
+    """Pause automatic recovery: the guard only advises until the run has been calm for a while."""
+    stood_down = state.times_stood_down + 1
+    state = replace(
+        state,
+        advising_only=True,
+        given_up=reason,
+        times_stood_down=stood_down,
+        calm_since=step,
+    )
+    what = f"training continues, advice only until {state.pause_steps} steps without an alarm"
+    if state.policy.on_give_up == "stop":
+        what = "the run is stopped"
+    return state, (
         decision(step, "stop acting", reason),
         at_step(step, f"automatic recovery disabled: {reason}; {what}"),
+    )
+
+
+def act_again(state: RecoveryState, step: int, *, alarmed: bool) -> Result:
+    """Let recovery act again once the run has been calm for as long as the pause takes.
+
+    Args:
+        state: Of recovery, in mode act, which only advises after it gave up.
+        step: Where the run is.
+        alarmed: Whether an alarm about the weights opened, or was reported again, at this step.
+    """
+    if alarmed:
+        return replace(state, calm_since=step), ()
+    calm, pause = step - state.calm_since, state.pause_steps
+    # an alarm that stays open keeps it off, until its level counts as the run's new one
+    lasts = any(
+        f.severity != "info" and not f.closed and step - f.onset < _ACCEPTED_PAUSES * pause
+        for f in state.open.values()
+    )
+    if calm < pause or lasts:
+        return state, ()
+    text = f"{calm} steps without an alarm: automatic recovery is on again"
+    state = replace(
+        state, advising_only=False, given_up="", forgives=True, recurrence=RecurringSpikes()
+    )
+    return state, (
+        SetFailures(0),
+        decision(step, "act again", text),
+        at_step(step, text),
     )

@@ -19,11 +19,12 @@ from trimtab.guard.recovery.commands import (
     Survey,
     decision,
 )
+from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import Opening, Responding, Surveying
-from trimtab.guard.recovery.triage import is_trouble, loss_level, saturates
+from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.plan.ladder import GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer
@@ -85,6 +86,8 @@ def search_base(state: RecoveryState, asked: Responding, e: IncidentFound) -> Re
         return replace(state, handled=state.handled | frozenset(state.open)), ()
     if state.policy.mode == "advise" or state.advising_only:
         return _advise(state, found, e)
+    if state.forgives:
+        state = replace(state, forgives=False, rollbacks_forgiven=e.standing.rollbacks)
     approach = _approach(state, found, e.standing, asked.event.step)
     state = replace(state, pending=Opening(asked.event, found, approach))
     return state, (FindRestorePoint(approach.target_step, or_oldest=True),)
@@ -164,7 +167,6 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
     approach, base = asked.approach, asked.base
     record, incident = asked.found.record, asked.found.incident
     cuts, jump = e.standing.in_force.lr_cuts, approach.lr_jump
-    level, sigma = loss_level(record, base.step)
     return Case(
         incident=incident,
         record=record,
@@ -174,8 +176,7 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
         lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
         lr_restore=jump.before if jump else approach.lr_sound or lr_at(record, base.step, cuts),
         lr_sound=approach.lr_sound,
-        level=level,
-        sigma=sigma,
+        expected=expected_loss(record, base.step),
         before=e.standing.in_force,
         lr_jump=jump,
         recurrences=approach.recurrences,

@@ -46,7 +46,7 @@ def situation_of(
         window=(onset, max(case.seen_sample - 1, onset)),
         trials=case.trials,
         recurrences=case.recurrences,
-        rollbacks=standing.rollbacks,
+        rollbacks=standing.rollbacks - state.rollbacks_forgiven,
         depth=case.depth,
         older_restore_point=oldest_step is not None and oldest_step < case.base.step,
         wasted_share=wasted_share(

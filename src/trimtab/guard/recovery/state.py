@@ -47,6 +47,9 @@ __all__ = [
 
 Phase = Literal["calm", "probe", "trial"]
 
+_MOST_DOUBLINGS = 8
+"""Of the pause after recovery had to stop: 16,384 steps at the defaults."""
+
 
 # -- what waits for an answer ---------------------------------------------------------------
 
@@ -192,10 +195,24 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    times_stood_down: int = 0
+    """How often recovery stopped to act; each time it pauses for longer."""
+    calm_since: int = 0
+    """Step after which no alarm was heard, while recovery only advises."""
+    forgives: bool = False
+    """Whether recovery has just begun to act again, so that earlier rollbacks no longer count."""
+    rollbacks_forgiven: int = 0
+    """Rollbacks that no longer count against the limit of the policy."""
     grace: GracePeriod = field(default_factory=GracePeriod)
     recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
+
+    @property
+    def pause_steps(self) -> int:
+        """Calm steps after which recovery acts again: doubled each time it had to stop."""
+        doublings = min(max(self.times_stood_down - 1, 0), _MOST_DOUBLINGS)
+        return max(self.policy.verify_steps, 1) << doublings
 
     @property
     def busy(self) -> bool:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
-from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -23,7 +19,6 @@ __all__ = [
     "EARLY_SIGNS",
     "find_incident",
     "is_trouble",
-    "loss_level",
     "puts_in_doubt",
     "saturates",
     "speaks_of_state",
@@ -32,6 +27,22 @@ __all__ = [
 
 EARLY_SIGNS = ("saturation", "corrupt")
 """Detectors whose alarm is trouble before the loss says so."""
+_ACTED_ON = frozenset(
+    (
+        "non-finite",
+        "scale-collapse",
+        "unrecovered-spike",
+        "divergence",
+        "spike",
+        "shift",
+        "drift",
+        "skipped-steps",
+        "too-good",
+    )
+)
+"""Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
+a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
+detectors may, too."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that the detectors report only after a wait of their own."""
 
@@ -88,6 +99,8 @@ def is_trouble(
         waits: Whether a spike is still given time to heal.
     """
     f = finding
+    if f.kind in KIND_BY_NAME and f.kind not in _ACTED_ON and f.detector not in EARLY_SIGNS:
+        return False
     if f.kind == "non-finite":
         # one skipped update needs nothing more; a second in a row does. A gradient that is never
         # finite leaves the loss unchanged, so it gets the full patience; with a scaler it is normal
@@ -111,21 +124,3 @@ def find_incident(
     here = [f for f in findings if f.onset_row < record.num_rows]
     found = newest_unhandled(record, here, handled)
     return None if found is None else (found[0], frozenset(found[1]))
-
-
-def loss_level(record: RunRecord, step: int, *, window_rows: int = 64) -> tuple[float, float]:
-    """Return mean and spread of the loss over the rows up to a step, nats per token.
-
-    The spread is a robust standard deviation of single rows; finite losses only. Before the first
-    row there is no past: the first losses of the record stand in for it.
-    """
-    rows = record.lineage_rows()
-    column = record.columns["loss"]
-    rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
-    before = rows[record.step[rows] <= step][-window_rows:]
-    losses = column.values[before if len(before) else rows[:8]]
-    if not len(losses):
-        return math.nan, math.nan
-    level = float(losses.mean())
-    spread = mad_sigma(losses)
-    return level, max(spread, 2e-3 * abs(level))

@@ -41,6 +41,7 @@ from trimtab.guard.recovery.data_probe import (
     probe_sample,
     summarize_probe,
 )
+from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.kept_remedy import give_up, keep
 from trimtab.guard.recovery.learning_rate import lr_at
@@ -60,7 +61,7 @@ from trimtab.guard.recovery.state import (
     StartingProbe,
     StartingTrial,
 )
-from trimtab.guard.recovery.triage import loss_level, saturates, speaks_of_trial
+from trimtab.guard.recovery.triage import saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import conclude_trial, trial_is_lost
 from trimtab.guard.recovery.values import settings_of
@@ -390,7 +391,6 @@ def continue_further_back(
     compared = _comparison(case, asked.step, e.step)
     undone = _take_back(case)
     # an older state had a higher loss: trials from it must come back to its level, not to the later
-    level, sigma = loss_level(case.record, older.step)
     lr_restore = case.lr_restore
     if case.lr_jump is None and case.lr_sound is None:
         lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
@@ -402,8 +402,7 @@ def continue_further_back(
         trials=(),
         ends=(),
         lr_restore=lr_restore,
-        level=level,
-        sigma=sigma,
+        expected=expected_loss(case.record, older.step),
     )
     state, more = start_probe(state, case, e.step)
     return state, (*compared, *undone, detail(asked.step.reason), *more)
@@ -465,7 +464,7 @@ def trial_ready(state: RecoveryState, case: Case, start: StartingTrial, e: Confi
             alarmed=False,
             broken_steps=0,
             from_step=point.step,
-            expect=loss_level(case.record, point.step) if older else (case.level, case.sigma),
+            expect=expected_loss(case.record, point.step) if older else case.expected,
             tried={**case.tried, trial.name: trial},
         )
     more |= {

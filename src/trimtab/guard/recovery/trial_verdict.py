@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
+from trimtab.guard.recovery.curves import as_curve, repeats
 
 if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["conclude_trial", "trial_is_lost"]
 
 _NOISE_SHARE = 0.1
-"""Most that the noise of a trial's losses may lift what counts as held, share of the level."""
+"""Most that the noise of a trial's losses may lift what counts as held, share of the unit."""
+_LOST_SHARE = 0.15
+"""Distance above the level from which a trial is lost, share of the unit."""
 
 
 def trial_is_lost(case: Case) -> bool:
@@ -24,8 +27,8 @@ def trial_is_lost(case: Case) -> bool:
     if len(case.losses) < 16:
         return False
     recent = [x for x in case.losses[-8:] if math.isfinite(x)]
-    level, sigma = case.expect
-    limit = level + max(8 * sigma, 0.15 * level)
+    e = case.expect
+    limit = e.level + max(8 * e.sigma, _LOST_SHARE * e.unit)
     return not recent or float(np.median(recent)) > limit
 
 
@@ -34,19 +37,29 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     # the first half is left out: a remedy may need some steps to take effect
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
     end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
-    level, sigma = case.expect
-    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else sigma
-    noise = 3 * max(error, sigma / math.sqrt(len(tail)))
-    limit = level * (1 + tolerance) + min(noise, _NOISE_SHARE * level)
+    e = case.expect
+    error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else e.sigma
+    noise = 3 * max(error, e.sigma / math.sqrt(len(tail)))
+    limit = e.level + tolerance * e.unit + min(noise, _NOISE_SHARE * e.unit)
     held = not case.alarmed and math.isfinite(end) and end <= limit
     return TrialResult(
         name=trial.name,
         held=held,
         loss=end,
-        expected_loss=level,
+        expected_loss=e.level,
+        unit=e.unit,
         steps=len(case.losses),
         skipped=trial.skip is not None,
         lr_factor=trial.lr_factor,
         lr_limit=trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
+        bitwise=_repeats_bitwise(case) if trial.unchanged else None,
     )
+
+
+def _repeats_bitwise(case: Case) -> bool | None:
+    """Whether the replay repeated the record bit for bit before the first sign; None: no rows."""
+    before = min(case.first_sign, case.incident.first_step)
+    curve = as_curve(case.losses, after=case.from_step)
+    said = repeats({t: x for t, x in curve.items() if t < before}, case.control)
+    return None if said == "" else said == "bit-equal"

@@ -229,6 +229,11 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
         commands += [decision(e.step, what, why) for what, why in decisions]
     # each step comes here: `changed` costs a fifth of `replace`
     state = changed(state, notices=notices, effects=effects, grace=grace)
+    if state.advising_only and policy.mode == "act":
+        state, more = kept_remedy.act_again(
+            state, e.step, alarmed=any(f.severity != "info" for f in e.findings)
+        )
+        commands += more
     if state.verification is not None:
         alarmed = any(f.severity != "info" for f in e.findings)
         state, more = kept_remedy.verify_step(

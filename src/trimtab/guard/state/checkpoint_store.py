@@ -40,6 +40,7 @@ from trimtab.checkpoints.manifest import (
 )
 from trimtab.checkpoints.mirror import Mirror, bring_back, copy_checkpoint, copy_of, newest_trusted
 from trimtab.chronicle.journal import read_journal
+from trimtab.chronicle.rundir import has_samples, is_there
 from trimtab.errors import ActError, ConfigError, ReadError
 from trimtab.guard.state.async_save import Pending
 from trimtab.guard.state.checkpoint_io import load_state, save_state
@@ -63,41 +64,9 @@ def holds_run(directory: RunDirectory) -> bool:
     Raises:
         ReadError: It cannot be looked at, so it is not known.
     """
-    if _is_there(directory.journal) or named_folders(directory.checkpoints):
+    if is_there(directory.journal) or named_folders(directory.checkpoints):
         return True
     return has_samples(directory)
-
-
-def has_samples(directory: RunDirectory) -> bool:
-    """Whether samples of a run are in a directory; a file is there before its first row.
-
-    Raises:
-        ReadError: It cannot be looked at.
-    """
-    if not _is_there(directory.signals):
-        return False
-    try:
-        files = (p for p in directory.signals.iterdir() if p.suffix == ".jsonl")
-        return any(p.stat().st_size for p in files)
-    except OSError as error:
-        raise ReadError(_cannot_look(directory.signals, error)) from error
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ReadError(_cannot_look(path, error)) from error
-    return True
-
-
-def _cannot_look(path: Path, error: OSError) -> str:
-    return (
-        f"{path}: cannot be looked at ({error.strerror}), so it is not known whether a run is there;"
-        " mount the disk or restore its rights, then start again"
-    )
 
 
 def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> list[str]:
@@ -108,7 +77,7 @@ def bring_records(directory: RunDirectory, copy_to: str, *, resume: bool) -> lis
         ReadError: It is not known whether the run is lost.
         ActError: It cannot be brought back.
     """
-    if not copy_to or _is_there(directory.journal):
+    if not copy_to or is_there(directory.journal):
         return []
     place = copy_of(directory, Path(copy_to)).root
     try:
@@ -151,6 +120,8 @@ class Store:
         self._beside: Ranks | None = None
         self._pending: Pending | None = None
         self._notes: list[str] = []
+        self._spared_before = math.inf
+        """Onset of the last trouble: retention keeps the newest healthy one before it."""
         self._known: dict[Path, tuple[FilesSeen, CheckpointOnDisk | None]] = {}
         """What was read of each folder, and how its files stood then."""
         if ranks.chief:
@@ -298,7 +269,8 @@ class Store:
         listed = self._ours()
         healthy = [c for c in listed if c.grade == "healthy" and not c.pinned]
         kept = healthy[-self._keep :]
-        old = [c for c in healthy[: -self._keep] if c.step != step]
+        spared = [c for c in listed if c.grade == "healthy" and c.step < self._spared_before][-1:]
+        old = [c for c in healthy[: -self._keep] if c.step != step and c not in spared]
         if len(kept) == self._keep:
             suspect = [c for c in self._listed() if c.grade == "suspect"]
             old += [c for c in suspect if c.step < kept[0].step]
@@ -333,6 +305,13 @@ class Store:
         """
         for finding in findings:
             self._doubt(finding)
+
+    def spare_before(self, onset: float) -> None:
+        """Have retention keep the newest healthy checkpoint before an onset; nothing is read.
+
+        Of the last onset only: one more checkpoint is kept, however many onsets there are.
+        """
+        self._spared_before = onset
 
     def leaves_none(self, findings: Sequence[Finding]) -> bool:
         """Whether no healthy checkpoint is on disk once `doubt` has heard of these.
@@ -431,7 +410,7 @@ class Store:
 
     def _events(self) -> tuple[Event, ...]:
         journal = self._directory.journal
-        return read_journal(journal)[0] if _is_there(journal) else ()
+        return read_journal(journal)[0] if is_there(journal) else ()
 
     def clear_leftovers(self) -> None:
         """Remove what a killed process left half saved, or half removed."""

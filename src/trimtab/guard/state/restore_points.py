@@ -173,6 +173,8 @@ class RestorePoints:
         finds something to go on from. As `Store.doubt` otherwise.
         """
         onsets = [f.onset for f in findings if math.isfinite(f.onset)]
+        if onsets:  # first, because the disk may not answer below
+            self.store.spare_before(min(onsets))
         if onsets and self.store.leaves_none(findings):
             point = self.ring.before(math.ceil(min(onsets)) - 1)
             if point is not None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Resumed", "Resumption"]
 
+_MOST_NAMED = 3
+"""Checkpoints that a sentence names."""
 _CONSENT = "Guard(start_over=True) begins at step 0 again and leaves what is there in its place"
 
 
@@ -147,6 +149,12 @@ class Resumption:
                 f" its {num_found} checkpoints is healthy, so there is nothing to go on from and"
                 f" nothing is trained again; to go on from one, write healthy into its health.json,"
                 f" or {_CONSENT}"
+            )
+        if choice.doubtful:
+            return (
+                f"{folder}: none of this run's checkpoints is healthy, and step 0 is not begun"
+                f" unasked: {'; '.join(choice.doubtful[:_MOST_NAMED])}; to go on from one, write"
+                f" healthy into its health.json, or {_CONSENT}"
             )
         return ""
 

@@ -19,7 +19,6 @@ prints the arguments to restart it with. megatron-core is not needed for that.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import re
 import shlex
@@ -32,7 +31,7 @@ from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.detectors.judge import Judge, judge_record
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
-from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
+from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP, read_verdict
 from trimtab.guard.port import Ranks, to_stderr
 from trimtab.incidents import group_findings
 from trimtab.integrations.watching import RowWatch, first_sign
@@ -218,7 +217,7 @@ def restart_arguments(
     Raises:
         ReadError: There is no run or no checkpoint to read.
     """
-    verdict = _verdict_of(Path(run))
+    verdict = read_verdict(Path(run))
     if verdict["state"] == "done":
         return []
     found = find_checkpoints(Path(checkpoints)).checkpoints
@@ -258,18 +257,6 @@ def _planned(
     by_name = {r.remedy: r.flags for r in plan.remedies}
     yield by_name.get("roll-back") or by_name.get("roll-back-further", "")
     yield next((by_name[r] for r in by_name if r in _REMEDIES and by_name[r]), "")
-
-
-def _verdict_of(run: Path) -> dict[str, object]:
-    try:
-        verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))
-        if isinstance(verdict, dict) and isinstance(verdict.get("state"), str):
-            return verdict
-    except (OSError, ValueError, RecursionError) as error:
-        raise ReadError(
-            f"{run / 'verdict.json'}: cannot be read ({error}); is it a run directory?"
-        ) from error
-    raise ReadError(f"{run / 'verdict.json'}: holds no verdict; is it a run directory?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,10 @@ _VALUE = re.compile(
 _ABSENT = frozenset({"", "[]", "-", "--", "n/a", "none", "no log"})
 _SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
 _MIN_CELLS = 2
-_MAX_CELLS = 64
+_MAX_CELLS = 512
+_MAX_HEADER_LENGTH = 20_000
+_MAX_PLAIN_LENGTH = 32
+_MAX_NAME_LENGTH = 80
 
 
 @dataclass(frozen=True)
@@ -63,14 +66,15 @@ class Header:
 
 def read_header(line: str, extra: Mapping[str, Meaning | None]) -> Header | None:
     """Return the header that a line is, None for another line."""
-    if len(line) > 2_000:
+    if len(line) > _MAX_HEADER_LENGTH:
         return None
     # The surest first: every line can be split by single blanks.
     for delimiter in ("|", "\t", ",", "  ", " "):
         cells = _cells(line, delimiter)
         if not _MIN_CELLS <= len(cells) <= _MAX_CELLS:
             continue
-        if all(_is_name(cell) for cell in cells):
+        longest = _MAX_NAME_LENGTH if delimiter in "|\t" else _MAX_PLAIN_LENGTH
+        if all(_is_name(cell, longest) for cell in cells):
             fields = _fields(cells, extra)
             if any(f.name in ("loss", "val_loss") for f in fields):
                 return Header(delimiter, len(cells), fields)
@@ -100,10 +104,10 @@ def _cells(line: str, delimiter: str) -> list[str]:
     return [c.strip() for c in line.strip().split(delimiter)] if delimiter in line else []
 
 
-def _is_name(cell: str) -> bool:
+def _is_name(cell: str, longest: int) -> bool:
     return (
-        0 < len(cell) <= 32
+        0 < len(cell) <= longest
         and (cell[0].isalpha() or cell == "#")
-        and len(cell.split()) <= 4
+        and len(cell.split()) <= (4 if longest == _MAX_PLAIN_LENGTH else 8)
         and cell[-1] not in ".:=,;"
     )

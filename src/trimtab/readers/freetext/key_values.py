@@ -12,7 +12,14 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from trimtab.readers.freetext.keys import UNIT_FACTORS, Meaning, bare_split, is_held_out, meaning
+from trimtab.readers.freetext.keys import (
+    UNIT_FACTORS,
+    Meaning,
+    bare_split,
+    is_held_out,
+    meaning,
+    without_trailing,
+)
 from trimtab.vocabulary import canonical, normalise, unit_scale
 
 __all__ = [
@@ -63,7 +70,15 @@ _AT_STEP = re.compile(
     r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
 )
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
+_UNIT_BEHIND = re.compile(
+    r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{1,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
+)
+"""What belongs to a key in brackets behind it: a unit, `(avg over last 100)`, `(1e-3)`."""
+_OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
+_BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
+"""`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
 _MAX_NAME_LENGTH = 200
+_MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
@@ -113,7 +128,10 @@ def to_number(text: str) -> float:
 
 
 def fields_of(
-    literals: list[str], numbers: list[str], extra: dict[str, Meaning | None]
+    literals: list[str],
+    numbers: list[str],
+    extra: dict[str, Meaning | None],
+    unread: list[str] | None = None,
 ) -> tuple[Field, ...]:
     """Return the fields of a line.
 
@@ -121,8 +139,13 @@ def fields_of(
         literals: Text in front of, between and behind the numbers: one more than numbers.
         numbers: The tokens.
         extra: Meanings of keys in this format, before the general ones; None: of no use.
+        unread: Takes the keys that nobody knows.
     """
-    return _LineParse(literals, numbers, extra).fields()
+    parse = _LineParse(literals, numbers, extra)
+    fields = parse.fields()
+    if unread is not None:
+        unread.extend(parse.unread)
+    return fields
 
 
 class _LineParse:
@@ -134,6 +157,7 @@ class _LineParse:
         self.extra = extra
         self.path: list[str] = []
         self.result: list[Field] = []
+        self.unread: list[str] = []
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -168,6 +192,8 @@ class _LineParse:
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
+            elif explicit and len(key) > 1 and key not in self.unread:
+                self.unread.append(normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH])
         return tuple(self.result)
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
@@ -180,6 +206,8 @@ class _LineParse:
             and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
         ):
             return _last_segment(_ASIDE.sub("", named[1])), True
+        elif i and _OVER_LAST.search(self.literals[i - 1]) and _BEHIND_COUNT.match(left):
+            left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif i > 1 and left.strip() in ("/", ",", "|"):
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
@@ -332,6 +360,8 @@ def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
         text = text.rstrip(_OPENERS)
     key = _last_segment(text)
     explicit = bool(key) and (separator is not None or cell is not None)
+    if not explicit and len(key) <= _MAX_KEY_LENGTH:
+        key = without_trailing(key)
     return (key, explicit) if explicit or len(key.split()) <= 4 else ("", False)
 
 
@@ -339,9 +369,9 @@ def _last_segment(text: str) -> str:
     """Return the words of a key: what follows the last delimiter, brackets in the key kept."""
     text = text.rstrip(" \t\"'`*>")
     suffix = ""
-    unit = re.search(r"\s*\([A-Za-z%/ ]{1,12}\d?\)\Z", text)
+    unit = _UNIT_BEHIND.search(text[-_MAX_KEY_LENGTH:])
     if unit is not None:
-        text, suffix = text[: unit.start()], unit[0]
+        text, suffix = text[: -len(unit[0])], unit[0]
     end = 0
     for match in _DELIMITER.finditer(text):
         end = match.end()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from trimtab.vocabulary import canonical, normalise
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
@@ -19,8 +19,10 @@ __all__ = [
     "Meaning",
     "bare_split",
     "is_held_out",
+    "is_of_critic",
     "meaning",
     "names_mean",
+    "without_trailing",
 ]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
@@ -69,6 +71,11 @@ STEP_KEYS = (
     "i",
     "minibatch",
     "batch",
+    "batch id",
+    "batch idx",
+    "batch index",
+    "batch num",
+    "batch no",
     "batches",
     "mb",
 )
@@ -198,9 +205,40 @@ _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\
 _OF_THE_WHOLE = frozenset({"weight_norm", "activation_norm", "update_norm"})
 _WHOLE = frozenset({"train", "training", "global", "total", "optim", "model"})
 """Words allowed in front of these; others name a part of the model."""
-_TRAILING = re.compile(r"\s+(?:is|was|of|at|now|to)$")
+_TRAILING = re.compile(
+    r"\s+(?:is|was|of|at|now|to|(?:so|this) far|(?:for|in|of|over) (?:this|the|each) "
+    r"(?:epoch|iteration|batch|step|interval))$"
+)
+_ASIDE = re.compile(
+    r"\s*[(\[](?P<words>[^()\[\]]*\b(?:avg|average[d]?|mean|running|smoothed|moving|last|past|over)"
+    r"\b[^()\[\]]*)[)\]]"
+    r"|\s(?:over|of|for) (?:the )?(?:last|past|previous) (?:\d+|n|few)(?: \w+)?\b"
+)
+"""What says over which records a value was averaged: `(avg over last 100)`."""
+_RANK_PART = re.compile(
+    r"(?:[/_.@ :-]|^)\(?\[?(?:global |local )?rank[ _:=#]?\d+\]?\)?(?=[/_.@ :-]|$)|[/_]\(?r\d+\)?$"
+)
+"""The rank in a key (`loss_rank0`, `rank_3/loss`)."""
+_FILE_NAME = re.compile(
+    r"\.(?:py[xc]?|cc|cpp|cxx|cu|cuh|c|h|hpp|rs|go|js|ts|java|jl|sh|ipynb|lua)$"
+)
+"""What stands in front of a line number, not of a value: `loss_scaler.py:188`."""
 _L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
 """`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
+_ADVERSARIAL = re.compile(
+    r"(?:err|loss)[ _]?[gd]|[gd] ?loss|[gd][ /](?:gan\w*|l1|l2|vgg|feat|adv\w*|per\w*|a|b|real|fake|total|loss)"
+    r"|(?:cycle|idt)[ /][ab]|generator|discriminator|critic|errg|errd"
+)
+"""Losses of adversarial trainers, named by the net: `G_GAN`, `D_real`, `errG`, `cycle_A`."""
+_CRITIC = frozenset({"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss"})
+_ADVERSARIAL_ORDER = (
+    r"(?:err|loss)[ _]?g|g ?loss|g[ /](?:total|loss)|generator|errg",
+    r"g[ /](?:gan|adv|a|b)",
+    r"g[ /]\w+",
+    r"(?:err|loss)[ _]?d|d ?loss|d[ /](?:total|loss)|discriminator|critic|errd",
+    r".*",
+)
+_MAX_KEY_LENGTH = 120
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -238,6 +276,18 @@ def is_held_out(text: str) -> bool:
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
 
 
+def without_trailing(text: str) -> str:
+    """Return a key without the words between it and its value: `so far is`, `this epoch`."""
+    while (shorter := _TRAILING.sub("", text)) != text:
+        text = shorter
+    return text
+
+
+def is_of_critic(key: str) -> bool:
+    """Whether a loss is that of an adversary, not of the net that is trained against it."""
+    return not _CRITIC.isdisjoint(re.split(r"[\W_]+", key.lower()))
+
+
 @lru_cache(maxsize=8192)
 def meaning(key: str) -> Meaning | None:
     """Return what a key means, None for one that is of no use.
@@ -246,7 +296,17 @@ def meaning(key: str) -> Meaning | None:
         >>> meaning("completed step"), meaning("best loss")
         (Meaning(kind='step', name='step', doubt=1), None)
     """
-    text = _TRAILING.sub("", normalise(key))
+    text = normalise(key)
+    if _FILE_NAME.search(text):
+        return None
+    aside = _ASIDE.search(text) if len(text) <= _MAX_KEY_LENGTH else None
+    if aside is not None:
+        # A mean by what stands behind it reads as a mean by its name.
+        found = meaning(f"{text[: aside.start()]}{text[aside.end() :]}".strip())
+        return found if found is None else replace(found, doubt=found.doubt + 1)
+    if "rank" in text and text not in _RANK_KEYS:
+        text = _RANK_PART.sub("", text).strip()
+    text = without_trailing(text)
     words = text.split()
     if not words or len(text) > 60:
         return None
@@ -256,7 +316,7 @@ def meaning(key: str) -> Meaning | None:
         if start and words[start - 1] in _NO_MEASUREMENT:
             break
         found = _exact(" ".join(words[start:]))
-        if found is None:
+        if found is None or (start and _is_of_domain(found)):
             continue
         if found.name in _OF_THE_WHOLE and not _WHOLE.issuperset(words[:start]):
             break
@@ -282,6 +342,15 @@ def meaning(key: str) -> Meaning | None:
     return _guessed_loss(text)
 
 
+_NO_LOSS = frozenset({"policy_kl", "value_loss", "aux_loss", "router_z_loss"})
+"""Signals that a path such as `actor/kl_loss` names, and that never are the loss of a run."""
+
+
+def _is_of_domain(found: Meaning) -> bool:
+    """Whether it is a signal of one kind of training: `entropy` behind other words may be any."""
+    return found.kind == "signal" and bool(SIGNAL_BY_NAME[found.name].domain)
+
+
 def _exact(text: str) -> Meaning | None:
     text = _SQUEEZED_STEPS.get(text, text)
     if text in STEP_KEYS:
@@ -293,7 +362,12 @@ def _exact(text: str) -> Meaning | None:
     if text in _RANK_KEYS:
         return Meaning("rank", "rank")
     name = canonical(text)
-    return None if name is None else Meaning("signal", name)
+    if name is None:
+        return None
+    # A part of a loss goes on being one, which may stand in for the loss in text.
+    if SIGNAL_BY_NAME[name].domain and "loss" in text and not ("/" in text and name in _NO_LOSS):
+        return None
+    return Meaning("signal", name)
 
 
 def _of_path(text: str, found: Meaning) -> Meaning | None:
@@ -316,6 +390,10 @@ def _guessed_loss(text: str) -> Meaning | None:
             return Meaning("signal", "loss", 5)
         # A loss of this record goes before a running mean, one that says train before all others.
         return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
+    if _ADVERSARIAL.fullmatch(text) and not is_held_out(text):
+        # The generator's whole loss is what is trained for; its parts and the critic stand in.
+        rank = next(i for i, p in enumerate(_ADVERSARIAL_ORDER) if re.fullmatch(p, text))
+        return Meaning("signal", "loss", _STAGE + rank)
     if _L_WORD.fullmatch(text):
         return Meaning("signal", "loss", _STAGE - 1)
     if any(w.startswith("crossentropy") for w in words):

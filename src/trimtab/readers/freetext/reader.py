@@ -18,16 +18,16 @@ from trimtab.readers.freetext.keys import Meaning
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.skip_counter import skipped_as_share
-from trimtab.record import RunRecord
+from trimtab.record import RunRecord, most_values
 
 __all__ = ["TextReader"]
 
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
-    rb"|rmse|\bmae\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)["
+    rb"|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr[dg]\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)["
     rb" :=\t]{1,9}\d*\.\d"
 )
-_ANY_HEADER = rb"(?i)loss[^\n]{0,300}\r?\n(?:[^\n]{0,300}\n)?[^\n]{0,300}\d"
+_ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 # Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
@@ -81,6 +81,7 @@ class TextReader:
             list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
         )
         record = skipped_as_share(record)
+        record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
         notes += _noise(shapes.warnings, record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 

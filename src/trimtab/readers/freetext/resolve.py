@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.errors import ReadError
+from trimtab.readers.base import NotALogError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
@@ -64,7 +64,7 @@ def settle(
     if draft is None:
         draft = _without_loss(shapes)
     if draft is None:
-        raise ReadError(
+        raise NotALogError(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
             "`key: value`, tables with a header); give a training log"
         )
@@ -100,7 +100,22 @@ class _Draft:
         if not known_format or self.doubt > 2:
             builder.notes.append(self._how())
         builder.notes.extend(self.notes)
+        builder.unread.update(self._unread())
         return builder.build()
+
+    def _unread(self) -> dict[str, int]:
+        """Return how many values each key has that may be a signal and was not taken for one."""
+        taken = set(self.keys.values())
+        counts = {
+            f.key: int(c.present.sum())
+            for f, c in self.rows.of_kind("signal")
+            if f.key not in taken
+        }
+        for shape in self.others:
+            for f in shape.fields:
+                if f.kind == "signal" and f.key not in taken and len(shape.lines) > 1:
+                    counts[f.key] = counts.get(f.key, 0) + len(shape.lines)
+        return counts
 
     def _take_signals(self) -> None:
         """Take the surest, then fullest, column of each signal on the main lines."""

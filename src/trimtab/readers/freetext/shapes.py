@@ -59,6 +59,8 @@ _MAX_COMPILED = 400
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
 _MAX_WARNINGS = 1_000
+_MIN_LINES_OF_KEY = 2
+"""Lines of one wording below which its keys name settings rather than signals."""
 
 
 @dataclass
@@ -86,6 +88,9 @@ class _Plan:
     shape: Shape
     places: tuple[tuple[int, float], ...]
     """Index of each field's number among the parts of the line, and its factor."""
+    unread: tuple[str, ...] = ()
+    """Keys of numbers that nobody knows."""
+    num_lines: int = 0
     num_slow: int = 0
     fast: Callable[[str], re.Match[str] | None] | None = None
 
@@ -125,6 +130,8 @@ class Shapes:
         self._num_learnt = 0
         self._below: int | None = None
         """Indent of a heading over lines of validation data."""
+        self.unread: dict[str, int] = {}
+        """Keys of numbers that nobody knows, on lines that hold a value or a count."""
         self.warnings: dict[str, int] = {}
         """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
@@ -180,6 +187,13 @@ class Shapes:
             else:
                 self._see_warning(line, skeleton)
         self.num_lines = number
+        self._count_unread()
+
+    def _count_unread(self) -> None:
+        for plan in self._plans.values():
+            if plan is not None and plan.num_lines >= _MIN_LINES_OF_KEY:
+                for key in plan.unread:
+                    self.unread[key] = self.unread.get(key, 0) + plan.num_lines
 
     def drop_torn(self) -> bool:
         """Leave out the last line if it holds fewer fields than the shape before it.
@@ -207,14 +221,16 @@ class Shapes:
             return None
         # free prose makes a skeleton a line; forgetting them all bounds the memory
         if len(self._plans) >= _MAX_SKELETONS:
+            self._count_unread()
             self._plans.clear()
-        fields = fields_of(parts[::2], parts[1::2], self._extra)
+        unread: list[str] = []
+        fields = fields_of(parts[::2], parts[1::2], self._extra, unread)
         plan: _Plan | None = None
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
-            plan = _Plan(shape, places)
+            plan = _Plan(shape, places, tuple(unread))
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
             below = self._below
@@ -282,6 +298,7 @@ def _without_prefix(line: str) -> str:
 def _put(plan: _Plan, tokens: Sequence[str], number: int, convert: Callable[[str], float]) -> None:
     shape = plan.shape
     shape.lines.append(number)
+    plan.num_lines += 1
     put = shape.values.append
     if len(tokens) < len(plan.places):
         put(_tag(shape))

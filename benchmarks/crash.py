@@ -1,0 +1,133 @@
+"""How often the crash classifier names the class, who must act and the rank, on labelled samples.
+
+A folder of samples holds `manifest.jsonl`; an object has `local_path`, `class`, `kind` (who must
+act), `is_failure`, `first_error_rank` and `source`. With `leave_one_out` each repository is judged
+without the rows of the table that it alone suggested (`benchmarks/origins`).
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.crash import CrashReport, classify
+from trimtab.crash.table import crash_patterns
+from trimtab.errors import ConfigError
+
+__all__ = ["CrashFigures", "CrashMiss", "crash_text", "measure_crash"]
+
+ORIGINS = Path(__file__).parent / "origins"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashMiss:
+    """A sample whose class was not named."""
+
+    id: str
+    wanted: str
+    got: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrashFigures:
+    """What was right, of how many."""
+
+    samples: int
+    class_right: int
+    failures: int
+    act_right: int
+    ranks: int
+    rank_right: int
+    left_out: bool
+    """Whether each repository was judged without the rows it alone suggested."""
+    misses: tuple[CrashMiss, ...]
+
+
+def measure_crash(folder: Path, *, leave_one_out: bool = False) -> CrashFigures:
+    """Classify every sample of a folder.
+
+    Raises:
+        ConfigError: The folder has no readable manifest, or a sample is missing.
+    """
+    rows = _manifest(folder)
+    by_repository = _suggested_alone() if leave_one_out else {}
+    class_right = act_right = ranks = rank_right = failures = 0
+    misses: list[CrashMiss] = []
+    for row in rows:
+        wanted = str(row["class"]) if row["is_failure"] else "none"
+        dropped = by_repository.get(_repository(row), frozenset())
+        report = _classify(folder / str(row["local_path"]), dropped)
+        got = report.crash_class if report else "none"
+        if got == wanted:
+            class_right += 1
+        else:
+            misses.append(CrashMiss(id=str(row["id"]), wanted=wanted, got=got))
+        if not row["is_failure"]:
+            continue
+        failures += 1
+        act_right += report is not None and report.who_must_act == row["kind"]
+        if row["first_error_rank"] is not None:
+            ranks += 1
+            rank_right += report is not None and str(report.rank) == str(row["first_error_rank"])
+    return CrashFigures(
+        samples=len(rows),
+        class_right=class_right,
+        failures=failures,
+        act_right=act_right,
+        ranks=ranks,
+        rank_right=rank_right,
+        left_out=leave_one_out,
+        misses=tuple(misses),
+    )
+
+
+def crash_text(figures: Sequence[CrashFigures]) -> str:
+    """Return the table of the figures, and the samples missed."""
+    lines = [f"{'':34}{'class':>12}{'who must act':>16}{'first rank':>14}"]
+    for row in figures:
+        name = "without its own repository's rows" if row.left_out else "all rows"
+        lines.append(
+            f"{name:34}"
+            f"{f'{row.class_right}/{row.samples}':>12}"
+            f"{f'{row.act_right}/{row.failures}':>16}"
+            f"{f'{row.rank_right}/{row.ranks}':>14}"
+        )
+    for row in figures:
+        for miss in row.misses:
+            kind = "left out" if row.left_out else "all rows"
+            lines.append(f"  {kind}: {miss.id}: wanted {miss.wanted}, got {miss.got}")
+    return "\n".join(lines)
+
+
+def _classify(path: Path, dropped: frozenset[str]) -> CrashReport | None:
+    try:
+        lines = path.read_text("utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    return classify(lines, patterns=[p for p in crash_patterns() if p.id not in dropped])
+
+
+def _manifest(folder: Path) -> list[Mapping[str, Any]]:
+    path = folder / "manifest.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{path}: not a manifest of samples ({error}); give the folder that holds it"
+        ) from error
+
+
+def _repository(row: Mapping[str, Any]) -> str:
+    return str(row["source"]).split("#")[0].split(":")[0]
+
+
+def _suggested_alone() -> dict[str, frozenset[str]]:
+    """Return the rows that a repository alone suggested, by its name."""
+    rows: dict[str, set[str]] = {}
+    for path in sorted(ORIGINS.glob("*.toml")):
+        for name, about in tomllib.loads(path.read_text("utf-8")).get("crash", {}).items():
+            if isinstance(about, dict) and len(about.get("suggested_by", ())) == 1:
+                rows.setdefault(about["suggested_by"][0], set()).add(name)
+    return {repository: frozenset(names) for repository, names in rows.items()}

@@ -1,0 +1,96 @@
+"""Judge a run by a reference run: where its loss lies above that one's beyond noise.
+
+Compares at equal steps. Blind where the two log no step in common, and to what both do alike.
+"""
+
+import numpy as np
+
+from trimtab.analysis.divergence import Parting, common_rows, find_partings, first_difference
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.text import number
+
+__all__ = ["against_findings", "against_note"]
+
+MIN_ROWS = 64
+"""Fewer common rows make too few blocks to call one of them an incident. Ours."""
+
+
+def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tuple[Finding, ...]:
+    """Return one finding for each stretch in which the run is worse than the reference.
+
+    Each lasting one, and each that ends after it stood out by 1.5 times as much as it must.
+
+    Args:
+        record: The run to judge.
+        reference: The run that it is judged by.
+        name: What to call the reference.
+
+    NaN and Inf of either are left out; those of the run are findings of their own. Cost:
+    O(n log n).
+    """
+    rows = _loss_rows(record), _loss_rows(reference)
+    steps, own, theirs = common_rows(record, reference, *rows)
+    if len(steps) < MIN_ROWS:
+        return ()
+    first = first_difference(reference, record, steps, theirs, own)
+    skip = 0 if first is None else first.identical_rows
+    b, a = record.columns["loss"].values[own], reference.columns["loss"].values[theirs]
+    partings, sigma = find_partings(a, b, skip=skip)
+    worse = [p for p in partings if p.gap > 0 and (p.lasts or p.score > _PASSING)]
+    return tuple(_finding(record, own, a, b, p, name, sigma) for p in worse)
+
+
+_PASSING = 7.5
+"""Block noises by which a stretch that ended must have stood out; 1.5 times the limit."""
+
+
+def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
+    """Return over which rows the two were compared, or why they could not be."""
+    steps = common_rows(record, reference, _loss_rows(record), _loss_rows(reference))[0]
+    if len(steps) < MIN_ROWS:
+        return (
+            f"not judged by {name}: {len(steps)} steps with a loss in common, {MIN_ROWS} are needed"
+        )
+    return (
+        f"judged by {name} too, over {len(steps)} common steps from {number(float(steps[0]))} to"
+        f" {number(float(steps[-1]))}"
+    )
+
+
+def _loss_rows(record: RunRecord) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    rows = record.lineage_rows()
+    column = record.columns.get("loss")
+    return rows[:0] if column is None else rows[column.present[rows]]
+
+
+def _finding(
+    record: RunRecord,
+    own: np.ndarray[tuple[int], np.dtype[np.intp]],
+    a: np.ndarray[tuple[int], np.dtype[np.float64]],
+    b: np.ndarray[tuple[int], np.dtype[np.float64]],
+    p: Parting,
+    name: str,
+    sigma: float,
+) -> Finding:
+    part = slice(p.first, p.last + 1)
+    return finding_at(
+        record,
+        detector="against-reference",
+        kind="behind-reference",
+        signal="loss",
+        severity="warning",
+        row=int(own[p.last]),
+        onset_row=int(own[p.first]),
+        peak_row=int(own[p.peak]),
+        end_row=None if p.lasts else int(own[p.last]),
+        value=float(np.nanmedian(b[part])),
+        expected=float(np.nanmedian(a[part])),
+        score=min(p.score, 1e6),
+        closed=not p.lasts,
+        text=(
+            f"loss {number(p.gap)} above {name} at equal steps (noise ±{number(2 * sigma)},"
+            " in hindsight)"
+        ),
+    )

@@ -1,0 +1,291 @@
+"""Where two runs part: the first logged value that differs, and where one is worse beyond noise.
+
+Two questions, two measures. *Identical until where* is asked of every signal that both log, row by
+row at equal steps. *Worse from where* is asked of the losses, which differ by noise as soon as the
+data comes in another order:
+
+    gap[t]   = b[t] - a[t]                                  at the steps that both log
+    g[k]     = median of the k-th block of m gaps           m = n / 30, from 4 to 64 rows
+    sigma    = 1.4826 median |g[k+1] - g[k]| / sqrt(2)
+    apart    : |g[k]| > max(5 sigma, noise of one row / 2) + what a falls within a block
+
+in two blocks in a row at least. The last term keeps the first steep rows of two runs, which are a
+few rows apart in time, from being told as a difference.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.record import RunRecord
+from trimtab.signals.robust import block_median_sigma, difference_sigma, mad_sigma, running_median
+
+__all__ = [
+    "SETTING_SIGNALS",
+    "FirstDifference",
+    "Parting",
+    "SignalDifference",
+    "common_rows",
+    "find_partings",
+    "first_difference",
+]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+What = Literal["settings", "data", "signal"]
+
+SETTING_SIGNALS = ("lr", "batch_size", "weight_decay", "beta1", "beta2", "adam_eps")
+"""Logged signals that are set, not measured: where they differ, a setting differs."""
+_DATA_SIGNALS = ("samples_seen", "tokens_seen")
+_CLOCKS = frozenset({"step_time_s", "wall_time_s", "throughput", "host_memory_gib"})
+"""What differs between two runs of the same program on the same machine."""
+_SAME = 1e-7
+"""Relative difference of one number printed from float32 and from float64."""
+_MOST_BLOCKS = 30
+_SIGMAS = 5.0
+"""Of 30 independent Gaussian blocks the largest lies below 4.2 in 99.9 of 100 pairs; the rest is
+for the spread being estimated from 30 differences."""
+_ROW_SHARE = 0.5
+"""Less than half the noise of a row is what two seeds of one run may differ by. Ours."""
+MIN_ROWS = 16
+"""Fewer common rows have no noise to compare with."""
+
+
+@dataclass(frozen=True)
+class SignalDifference:
+    """One signal at the first step at which anything differs."""
+
+    signal: str
+    a: float
+    b: float
+
+    @property
+    def ratio(self) -> float | None:
+        """B over a; None where that is no number."""
+        return self.b / self.a if self.a and np.isfinite([self.a, self.b]).all() else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDifference:
+    """How long two runs log the same, and what differs first."""
+
+    num_rows: int
+    """Steps that both log."""
+    identical_rows: int
+    """How many of them are alike before anything differs."""
+    identical_until: float | None
+    """The last of those; None where the first common step differs."""
+    at: float | None
+    """First step at which something differs; None: nothing does."""
+    signals: tuple[SignalDifference, ...] = ()
+    """What differs there, settings first, then counters of data."""
+    later: tuple[tuple[str, float], ...] = ()
+    """(signal, first step at which it differs) of the others that differ, in order."""
+    settings: tuple[tuple[str, float, float, float], ...] = ()
+    """(signal, step, a, b) of every logged setting, where it first differs."""
+
+    @property
+    def what(self) -> What | None:
+        """Settings, data, or another signal; None where nothing differs."""
+        names = {s.signal for s in self.signals}
+        if not names:
+            return None
+        if names & set(SETTING_SIGNALS):
+            return "settings"
+        return "data" if names & set(_DATA_SIGNALS) else "signal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parting:
+    """A stretch of common rows in which one loss lies above the other beyond noise."""
+
+    first: int
+    """Index among the common rows."""
+    last: int
+    peak: int
+    gap: float
+    """Median of b - a over the stretch, in the units of the loss."""
+    lasts: bool
+    """Whether it goes on to the last common row."""
+    score: float
+    """The same over the noise of a block."""
+
+
+def common_rows(
+    a: RunRecord, b: RunRecord, rows_a: Rows, rows_b: Rows
+) -> tuple[Floats, Rows, Rows]:
+    """Return (steps that both log, the rows of a there, the rows of b there), steps rising.
+
+    Of a step that one side logs twice the last row counts.
+    """
+    one = {float(s): int(r) for s, r in zip(a.step[rows_a].tolist(), rows_a.tolist(), strict=True)}
+    two = {float(s): int(r) for s, r in zip(b.step[rows_b].tolist(), rows_b.tolist(), strict=True)}
+    steps = sorted(one.keys() & two.keys())
+    return (
+        np.array(steps, dtype=np.float64),
+        np.array([one[s] for s in steps], dtype=np.intp),
+        np.array([two[s] for s in steps], dtype=np.intp),
+    )
+
+
+def first_difference(
+    a: RunRecord, b: RunRecord, steps: Floats, rows_a: Rows, rows_b: Rows
+) -> FirstDifference | None:
+    """Return what differs first over the common rows; None without a common row.
+
+    A value that one side did not log is no difference. NaN equals NaN, and Inf equals the same Inf
+    only: neither is near any number. Cost: O(n) for each signal of both.
+    """
+    if not len(steps):
+        return None
+    first: dict[str, int] = {}
+    for name in _logged_by_both(a, b):
+        differs = _differs(a, b, name, rows_a, rows_b)
+        if differs.any():
+            first[name] = int(np.argmax(differs))
+    order = [*SETTING_SIGNALS, *_DATA_SIGNALS]
+
+    def values(name: str, i: int) -> tuple[float, float]:
+        return (
+            float(a.columns[name].values[rows_a[i]]),
+            float(b.columns[name].values[rows_b[i]]),
+        )
+
+    def place(name: str) -> tuple[int, int, str]:
+        return (first[name], order.index(name) if name in order else len(order), name)
+
+    names = sorted(first, key=place)
+    at = min(first.values(), default=len(steps))
+    return FirstDifference(
+        num_rows=len(steps),
+        identical_rows=at,
+        identical_until=float(steps[at - 1]) if at else None,
+        at=float(steps[at]) if at < len(steps) else None,
+        signals=tuple(SignalDifference(n, *values(n, at)) for n in names if first[n] == at),
+        later=tuple((n, float(steps[first[n]])) for n in names if first[n] > at),
+        settings=tuple(
+            (n, float(steps[first[n]]), *values(n, first[n])) for n in SETTING_SIGNALS if n in first
+        ),
+    )
+
+
+def _logged_by_both(a: RunRecord, b: RunRecord) -> set[str]:
+    """Return the signals to compare: those that both logged, not what is worked out of them."""
+    both = a.columns.keys() & b.columns.keys() - _CLOCKS
+    keys = a.keys.keys() & b.keys.keys()
+    return both & keys if keys else set(both)
+
+
+def _differs(
+    a: RunRecord, b: RunRecord, name: str, rows_a: Rows, rows_b: Rows
+) -> NDArray[np.bool_]:
+    one, two = a.columns[name], b.columns[name]
+    x, y = one.values[rows_a], two.values[rows_b]
+    both = one.present[rows_a] & two.present[rows_b]
+    # A log of four decimals and one of eight are alike where the longer rounds to the shorter.
+    digits = (_decimals(x[both]), _decimals(y[both]))
+    rounding = 0.5000001 * 10.0 ** -min(digits) if digits[0] != digits[1] else 0.0
+    with np.errstate(invalid="ignore", over="ignore"):  # Inf - Inf
+        limit = np.maximum(_SAME * np.maximum(np.abs(x), np.abs(y)), rounding)
+        near = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= limit)
+    same = near | (x == y) | (np.isnan(x) & np.isnan(y))
+    return np.asarray(both & ~same)
+
+
+def _decimals(values: Floats) -> int:
+    """Return the decimals with which values were printed, 9 for more than 8."""
+    finite = values[np.isfinite(values)][:256]
+    for digits in range(9):
+        if np.allclose(finite, np.round(finite, digits), rtol=1e-12, atol=0.0):
+            return digits
+    return 9
+
+
+def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting, ...], float]:
+    """Return (the stretches in which b lies above or below a beyond noise, the noise of a block).
+
+    Args:
+        a: float64 [n], losses of the one run at common steps.
+        b: float64 [n], of the other; rows in which either is not finite are left out.
+        skip: First row whose gap counts for the noise: before it the runs were identical.
+
+    Cost: O(n log n).
+    """
+    kept = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
+    kept = kept[kept >= skip]
+    n = len(kept)
+    if n < MIN_ROWS:
+        return (), float("nan")
+    gap = b[kept] - a[kept]
+    size = int(np.clip(n // _MOST_BLOCKS, 4, 64))
+    num = n // size
+    blocks = gap[: num * size].reshape(num, size)
+    level, base = np.median(blocks, axis=1), np.median(a[kept][: num * size].reshape(num, size), 1)
+    sigma = max(block_median_sigma(gap, size), _rounding(a[kept]))
+    row = difference_sigma(np.diff(gap)) if n > 2 else 0.0
+    falls = np.abs(np.gradient(base)) if num > 1 else np.zeros(num)
+    # In steep rows alone: the slope of a settled loss within a block is part of its noise.
+    steep = np.where(falls > 3 * max(mad_sigma(falls), sigma), falls, 0.0)
+    limit = max(_SIGMAS * sigma, _ROW_SHARE * row) + steep
+    side = np.where(level > limit, 1, np.where(level < -limit, -1, 0))
+    found = [
+        _parting(gap, kept, size, start, stop, level, sigma)
+        for start, stop in _runs_of(side)
+        if stop - start >= 2
+    ]
+    return tuple(found), float(sigma)
+
+
+def _rounding(values: Floats) -> float:
+    return float(1e-9 * np.max(np.abs(values), initial=0.0))
+
+
+def _runs_of(side: NDArray[np.int_]) -> Sequence[tuple[int, int]]:
+    """Return (start, stop) of the runs of equal signs that are not 0; a gap of one block joins."""
+    found: list[tuple[int, int]] = []
+    signs: list[int] = []
+    for i, sign in enumerate(side.tolist()):
+        if sign == 0:
+            continue
+        if found and signs[-1] == sign and i - found[-1][1] <= 1:
+            found[-1] = (found[-1][0], i + 1)
+        else:
+            found.append((i, i + 1))
+            signs.append(sign)
+    return found
+
+
+def _parting(
+    gap: Floats, kept: Rows, size: int, start: int, stop: int, level: Floats, sigma: float
+) -> Parting:
+    """Return a stretch of blocks with its edges found to the row."""
+    sign = 1.0 if level[start] > 0 else -1.0
+    smooth = sign * running_median(gap, 5)
+    last_block = len(level) - 1
+    lasts = stop > last_block
+    # Half-way up is where the running median of a step crosses.
+    up, down = sign * float(level[start]) / 2, sign * float(level[stop - 1]) / 2
+    first = start * size
+    # A block half of whose rows are apart may stand below the limit: the edge may lie in it.
+    low = max(0, first - size)
+    below = np.flatnonzero(smooth[low : first + size // 2] < up)
+    first = low + int(below[-1]) + 1 if len(below) else low
+    end = len(gap) - 1
+    if not lasts:
+        edge = stop * size - size // 2
+        back = np.flatnonzero(smooth[edge : (stop + 1) * size] < down)
+        end = edge + int(back[0]) - 1 if len(back) else min((stop + 1) * size, len(gap)) - 1
+    end = max(end, first)
+    inside = gap[first : end + 1]
+    typical = float(np.median(inside))
+    return Parting(
+        first=int(kept[first]),
+        last=int(kept[end]),
+        peak=int(kept[first + int(np.argmax(sign * inside))]),
+        gap=typical,
+        lasts=lasts,
+        score=abs(typical) / sigma if sigma > 0 else float("inf"),
+    )

@@ -1,0 +1,299 @@
+"""The verdict of a run and what it rests on: decided here, and shown alike by every part.
+
+    ended-badly   the log or the guard tells such an end
+    incident      an alarm stands that is neither resolved nor dismissed
+    not-judged    there is no alarm, and its absence says too little
+    healthy       there is no alarm, and the judge would have raised one
+
+The first that applies is the verdict. `healthy` needs train losses, no step that a guard left
+unjudged, and a self-test (`self_test`) that saw enough of the faults that were put into copies of
+the run's own rows.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
+from trimtab.chronicle.coverage import Coverage
+from trimtab.kinds import RunVerdict
+from trimtab.record import RunRecord
+from trimtab.text import number, plain, signal_label
+from trimtab.vocabulary import SIGNAL_BY_NAME
+
+__all__ = ["FAIL_ON", "Ending", "RestsOn", "RunJudgement", "judgement_of"]
+
+FAIL_ON = ("warning", "critical", "ended-badly", "not-judged")
+"""What `--fail-on` may name. A run that ended badly fails on each of them, an incident on its
+severity and below, and on `not-judged`, which alone fails where there is no verdict."""
+
+MAIN_SIGNALS = ("loss", "grad_norm", "val_loss")
+"""Signals without which the judge is blind to much of what goes wrong."""
+_BLIND = {"loss": "train loss", "grad_norm": "gradient norm", "val_loss": "validation"}
+_DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"})
+"""Signals that follow from others, and are judged through them."""
+_MOST_NAMED = 5
+"""Names that a sentence lists; the rest is counted."""
+_IN_NATS = re.compile(r"(?:^|[^a-z])(?:lm|ce|nll|cross|xent|token|crossentropyloss)(?:[^a-z]|$)")
+"""Keys of a loss that is a cross-entropy, in nats; of another loss the unit is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How a run is known to have ended badly."""
+
+    why: str
+    """In words, one line."""
+    crash_class: str = ""
+    """Class of the crash, such as `oom_gpu`; empty where a guard gave the run up."""
+    line: str = ""
+    """The line of the log that says so."""
+    line_number: int | None = None
+    """Of that line, among the last lines of the log, from 1."""
+    who_must_act: str = ""
+    """`transient` (a restart is enough), `node`, `code`, `config`, `data` or `numeric`."""
+    do: str = ""
+    """What to do about it."""
+    rank: int | None = None
+    host: str = ""
+    sure: bool = True
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `inspect --json` holds as `ending`."""
+        return {
+            "why": self.why,
+            "crash_class": self.crash_class or None,
+            "line": self.line or None,
+            "line_number": self.line_number,
+            "who_must_act": self.who_must_act or None,
+            "do": self.do or None,
+            "rank": self.rank,
+            "host": self.host or None,
+            "sure": self.sure,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestsOn:
+    """What was there to judge."""
+
+    rows: int
+    """Train-loss records."""
+    signals: tuple[str, ...]
+    """Signals of the log that a detector reads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunJudgement:
+    """A verdict with what it rests on, and what could not be judged."""
+
+    verdict: RunVerdict
+    why: str = ""
+    """Why there is no verdict, or how the run ended; empty for `healthy` and `incident`."""
+    rests_on: RestsOn
+    signals_not_judged: tuple[str, ...] = ()
+    """Signals that were read and that no detector judges; counters and settings left out."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Keys of the log that no signal took, with how often they stand there."""
+    not_judged: tuple[str, ...] = ()
+    """What could not be judged with these rows and signals, a sentence each."""
+    ignored: tuple[str, ...] = ()
+    """Those of them on what the log holds and no detector looked at."""
+    self_test: SelfTest | None = None
+    coverage: Coverage | None = None
+
+    @property
+    def power(self) -> str:
+        """What the self-test found, in one line; empty without one."""
+        test = self.self_test
+        if test is None:
+            return ""
+        parts = [f"self-test {test.seen}/{test.injected}"]
+        seen = [
+            said
+            for name in ("rise", "spike")
+            if (said := _seen(test.of(name), in_nats=self.in_nats))
+        ]
+        if seen:
+            parts.append(f"would see {', '.join(seen)}")
+        blind = [_BLIND[s] for s in MAIN_SIGNALS if s not in self.logged]
+        if blind:
+            parts.append(f"blind to {' and '.join(blind)} (not logged)")
+        return " · ".join(parts)
+
+    logged: frozenset[str] = frozenset()
+    """Signals of the log."""
+    in_nats: bool = False
+    """Whether the loss is known to be a cross-entropy."""
+
+    def to_json(self) -> dict[str, object]:
+        """Return what `inspect --json` holds as `judged`."""
+        known: dict[str, object] = {"steps": None, "of": None, "not_judged": []}
+        return {
+            **(known if self.coverage is None else self.coverage.to_json()),
+            "rows": self.rests_on.rows,
+            "signals": list(self.rests_on.signals),
+            "signals_not_judged": list(self.signals_not_judged),
+            "keys_not_understood": dict(self.unread),
+            "cannot_tell": list(self.not_judged),
+            "why": self.why,
+            "self_test": None if self.self_test is None else self.self_test.to_json(),
+        }
+
+
+def judgement_of(
+    record: RunRecord,
+    *,
+    open_alarm: bool,
+    ending: Ending | None = None,
+    coverage: Coverage | None = None,
+    self_test: SelfTest | None = None,
+    judged_signals: frozenset[str] = frozenset(),
+) -> RunJudgement:
+    """Return the verdict of a run.
+
+    Args:
+        record: What it logged, derived signals included.
+        open_alarm: Whether an alarm stands that is neither resolved nor dismissed.
+        ending: How it ended, where that is known to be bad.
+        coverage: Which steps its guard judged; None where no guard wrote it.
+        self_test: What faults injected into its rows showed; None: that was not tried.
+        judged_signals: Signals that some detector reads.
+    """
+    logged = frozenset(record.columns)
+    in_nats = bool(_IN_NATS.search(plain(record.keys.get("loss", "")).lower().replace("_", " ")))
+    why = _too_little(record, coverage, self_test, in_nats=in_nats)
+    verdict: RunVerdict = "healthy"
+    if ending is not None:
+        verdict, why = "ended-badly", ending.why
+    elif open_alarm:
+        verdict, why = "incident", ""
+    elif why:
+        verdict = "not-judged"
+    silent = tuple(
+        sorted(
+            name
+            for name in logged - judged_signals - _DERIVED
+            # Without a judge it is not known what it reads.
+            if judged_signals and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
+        )
+    )
+    unread = dict(record.unread)
+    ignored = _ignored(silent, unread)
+    return RunJudgement(
+        verdict=verdict,
+        why=why,
+        rests_on=RestsOn(
+            rows=record.num_loss_rows, signals=tuple(sorted(logged & judged_signals - _DERIVED))
+        ),
+        signals_not_judged=silent,
+        unread=unread,
+        not_judged=(*_cannot_tell(record, coverage, self_test, in_nats=in_nats), *ignored),
+        ignored=ignored,
+        self_test=self_test,
+        coverage=coverage,
+        logged=logged,
+        in_nats=in_nats,
+    )
+
+
+def _too_little(
+    record: RunRecord, coverage: Coverage | None, test: SelfTest | None, *, in_nats: bool
+) -> str:
+    """Return why the absence of alarms says too little; empty where it says enough."""
+    if not record.num_rows:
+        return "the log holds no rows"
+    if not record.num_loss_rows:
+        return "no train loss is logged"
+    if record.num_loss_rows < MIN_RECORDS:
+        return f"{record.num_loss_rows} train losses, fewer than {MIN_RECORDS}"
+    if coverage is not None and not coverage.whole:
+        return coverage.text()
+    if test is None:
+        return "no self-test was made"
+    if test.failing:
+        return "; ".join(_missed(f, in_nats=in_nats) for f in test.failing)
+    return "" if test.passed else "no fault could be injected to test the judge"
+
+
+def _missed(f: FaultPower, *, in_nats: bool) -> str:
+    """Return how the judge failed on one fault, in a clause."""
+    title = f.fault.title + _of_size(f, f.largest, in_nats=in_nats)
+    if f.share_large < BAR:
+        return f"{title} would be seen in {_percent(f.share_large)} of places only"
+    noticed, warm = f.noticed
+    return f"the streaming judge notices {title} {noticed} times of {warm}"
+
+
+def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
+    """Return the smallest size that would be seen, in a clause; empty where none is known."""
+    if f is None or f.size is None:
+        return ""
+    if f.fault.name == "rise":
+        within = f" within {f.within_rows} rows" if f.within_rows else ""
+        return f"+{_amount(f.size, in_nats=in_nats)}{within} ({_percent(f.share)})"
+    return f"{f.fault.title} of {number(f.size, digits=2)}"
+
+
+def _percent(share: float) -> str:
+    return f"{math.floor(100 * share + 1e-9)} %"
+
+
+def _of_size(f: FaultPower, size: float, *, in_nats: bool) -> str:
+    if f.fault.shape in ("nan", "halving"):
+        return ""
+    if SIGNAL_BY_NAME[f.fault.signal].scale == "log":
+        return f" of {number(size, digits=2)} times its level"
+    return f" of {_amount(size, in_nats=in_nats)}"
+
+
+def _amount(size: float, *, in_nats: bool) -> str:
+    return number(size, digits=2) + (" nats" if in_nats else "")
+
+
+def _cannot_tell(
+    record: RunRecord,
+    coverage: Coverage | None,
+    test: SelfTest | None,
+    *,
+    in_nats: bool,
+) -> tuple[str, ...]:
+    """Return what could not be judged with these rows and signals, a sentence each."""
+    said: list[str] = []
+    if coverage is not None and not coverage.whole:
+        said.append(coverage.text())
+    if record.num_loss_rows < MIN_RECORDS:
+        said.append(f"{number(record.num_loss_rows)} train losses: too few to judge")
+    for f in test.faults if test is not None else ():
+        if not f.fault.num_graded or f.fault.signal not in ("loss", "grad_norm"):
+            continue
+        rows = f"{number(record.num_loss_rows)} rows"
+        if f.smallest is None:
+            size = _of_size(f, f.largest, in_nats=in_nats)
+            said.append(f"{rows}: {f.fault.title}{size} would be seen in {_percent(f.share)} only")
+        elif f.fault.name in ("rise", "drift", "spike"):
+            kind = (
+                f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
+            )
+            said.append(
+                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told from noise"
+            )
+    said += [f"no {_BLIND[name]} is logged" for name in MAIN_SIGNALS if name not in record.columns]
+    return tuple(said)
+
+
+def _ignored(silent: tuple[str, ...], unread: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what the log holds and no detector looked at, a sentence each."""
+    said: list[str] = []
+    if silent:
+        said.append(f"read but not judged: {_names([signal_label(s) for s in silent])}")
+    if unread:
+        keys = [f"{plain(k, limit=40)!r}" for k in unread]
+        said.append(f"keys not understood: {_names(keys)}")
+    return tuple(said)
+
+
+def _names(names: list[str]) -> str:
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

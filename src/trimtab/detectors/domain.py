@@ -1,0 +1,459 @@
+"""Lasting change of the signals of one kind of training: reinforcement learning, MoE, fp8, GANs.
+
+One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keeps
+
+    cells   medians of 4 rows; where there are 64 of them, neighbors are joined, so the cells always
+            span the whole run and their number is bounded
+    now     of the last 8 rows, the median of the 4 that is nearer to the past
+    past    median of the cells that end before these rows
+    start   median of their first quarter
+    best    mean of the best eighth: the highest where down is bad, the lowest where up is
+    sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
+
+A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
+of a third must hold, twice in a row. One signal alone is seldom enough: answers that grow longer
+while the evaluation rises are learning, while it stands still they are not.
+
+Reported when it is first seen; it closes when the signal is half-way back, or after
+`accept_checks` checks as the new level. The onset is the first cell past half of the way.
+
+Blind to what lasts less than 8 rows, to a change slower than the run, and to signs whose signals
+the run does not log. Signals logged at few rows (evaluations) have cells of one row.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from trimtab.detectors.contract import Finding, Row, changed
+from trimtab.signals.robust import MAD_TO_SIGMA
+from trimtab.text import number
+from trimtab.vocabulary import Severity
+
+__all__ = ["Clause", "DomainDetector", "DomainState", "Sign"]
+
+_MOST_CELLS = 64
+_RECENT = 8
+_SPARSE = frozenset({"eval_score", "fid", "ema_loss"})
+"""Signals of evaluations: few values, each a mean over many samples."""
+_LEAST_PAST = 4
+"""Cells of past below which a signal is not judged."""
+_LONGEST_WAIT_ROWS = 32
+_FLOOR_SHARE = 0.02
+"""Smallest noise believed, as a share of the past level."""
+_SECOND = math.sqrt(6.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clause:
+    """One condition on one signal; false where the signal is not logged."""
+
+    signal: str
+    how: str
+    """Name of a rule in `HOW`."""
+    amount: float = 0.0
+    other: str = ""
+    """Second signal, for rules that compare two."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """One row of the table: what is abnormal, and what it is called."""
+
+    id: str
+    """Also the end of the finding's detector name: `sign-ID`."""
+    title: str
+    """One clause for people: what it means."""
+    kind: str
+    way: str
+    """up or down: direction of the first clause's signal that is told."""
+    all: tuple[Clause, ...]
+    any: tuple[Clause, ...] = ()
+    unless: tuple[Clause, ...] = ()
+    min_rows: int = 48
+    """Values of the first clause's signal before it is judged."""
+    severity: Severity = "warning"
+    causes: tuple[str, ...] = ()
+    """Ids of causes that it speaks for, the likeliest first."""
+
+    @property
+    def signal(self) -> str:
+        """The signal that is told."""
+        return self.all[0].signal
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """All signals that its clauses read."""
+        clauses = (*self.all, *self.any, *self.unless)
+        return tuple(dict.fromkeys(s for c in clauses for s in (c.signal, c.other) if s))
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is kept of one signal."""
+
+    num_rows: int = 0
+    width: int = 4
+    """Rows of a cell."""
+    cells: tuple[float, ...] = ()
+    rows: tuple[float, ...] = ()
+    """First row of each cell."""
+    steps: tuple[float, ...] = ()
+    part: tuple[float, ...] = ()
+    """Values that wait for the median of four."""
+    sum: float = 0.0
+    """Of the medians of the cell under way."""
+    part_row: float = 0.0
+    part_step: float = 0.0
+    recent: tuple[float, ...] = ()
+    recent_rows: tuple[float, ...] = ()
+    recent_steps: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Told:
+    """What is known of one sign."""
+
+    num_held: int = 0
+    """Checks in a row at which it held."""
+    stage: int = 0
+    """0: nothing reported; 1: reported, open; 2: accepted as the new level."""
+    age: int = 0
+    onset_row: int = 0
+    onset: float = 0.0
+    before: float = 0.0
+    worst: float = 0.0
+    worst_row: int = 0
+    worst_step: float = 0.0
+    score: float = 0.0
+
+
+@dataclass(frozen=True)
+class DomainState:
+    """One course per signal, one state per sign."""
+
+    courses: tuple[Course, ...]
+    told: tuple[Told, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the clauses read of one signal."""
+
+    halves: tuple[float, float]
+    past_cells: tuple[float, ...]
+    past: float
+    start: float
+    ordered: tuple[float, ...]
+    sigma: float
+    quarters: tuple[float, float, float]
+    """Levels at a half, at three quarters and at the end of the course."""
+
+    @property
+    def high(self) -> float:
+        """What the last rows are at least."""
+        return min(self.halves)
+
+    @property
+    def low(self) -> float:
+        """What the last rows are at most."""
+        return max(self.halves)
+
+    @property
+    def now(self) -> float:
+        return (self.halves[0] + self.halves[1]) / 2
+
+    @property
+    def top(self) -> float:
+        """Mean of the highest eighth of the past."""
+        n = max(1, len(self.ordered) // 8)
+        return sum(self.ordered[-n:]) / n
+
+    @property
+    def bottom(self) -> float:
+        """Mean of the lowest eighth of the past."""
+        n = max(1, len(self.ordered) // 8)
+        return sum(self.ordered[:n]) / n
+
+
+def _lags(x: Level, amount: float, y: Level) -> bool:
+    """The relative gain since the start is below a share of another signal's."""
+    if x.start <= 0 or y.start <= 0:
+        return False
+    return x.now / x.start - 1 < amount * (y.now / y.start - 1)
+
+
+def _accelerates(x: Level, amount: float) -> bool:
+    half, three, end = x.quarters
+    return end - three > amount * max(three - half, 0.0) and end > three
+
+
+def _stands_near(x: Level, amount: float, center: float) -> bool:
+    """The whole course stays near a value, and its last half hugs it."""
+    late = x.past_cells[len(x.past_cells) // 2 :]
+    early = x.past_cells[: len(x.past_cells) // 2]
+    near = abs(_mean(late) - center) <= amount and abs(_mean(early) - center) <= 2 * amount
+    return near and abs(x.now - center) <= 0.1
+
+
+HOW: Mapping[str, Callable[[Level, float, Level], bool]] = {
+    "over": lambda x, a, _: x.high >= a,
+    "under": lambda x, a, _: x.low <= a,
+    "was under": lambda x, a, _: x.start <= a,
+    "was over": lambda x, a, _: x.start >= a,
+    "past over": lambda x, a, _: x.past >= a,
+    "times past": lambda x, a, _: x.high >= a * x.past and x.high > 0,
+    "times start": lambda x, a, _: x.high >= a * x.start and x.high > 0,
+    "times lowest": lambda x, a, _: x.high >= a * x.bottom and x.high > 0,
+    "share of past": lambda x, a, _: x.low <= a * x.past and x.past > 0,
+    "share of best": lambda x, a, _: x.low <= a * x.top and x.top > 0,
+    "sigma above past": lambda x, a, _: x.high - x.past >= a * x.sigma,
+    "sigma below past": lambda x, a, _: x.past - x.low >= a * x.sigma,
+    "sigma above start": lambda x, a, _: x.high - x.start >= a * x.sigma,
+    "sigma above lowest": lambda x, a, _: x.high - x.bottom >= a * x.sigma,
+    "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
+    "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
+    "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
+    "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
+    "accelerates": lambda x, a, _: _accelerates(x, a),
+    "lags": _lags,
+    "near a half": lambda x, a, _: _stands_near(x, a, 0.5),
+    "logged": lambda _x, _a, _y: True,
+}
+"""How a clause judges: (level of its signal, amount, level of the other signal) -> it holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainDetector:
+    """The signs of one kind of training; see the module."""
+
+    name: str
+    signs: tuple[Sign, ...]
+    accept_checks: int = 16
+
+    @cached_property
+    def signals(self) -> tuple[str, ...]:
+        """All signals that its signs read."""
+        return tuple(dict.fromkeys(s for sign in self.signs for s in sign.signals))
+
+    @cached_property
+    def _mains(self) -> Mapping[int, tuple[int, ...]]:
+        """Index of a signal -> the signs that it leads."""
+        places = {name: i for i, name in enumerate(self.signals)}
+        return {
+            i: tuple(k for k, sign in enumerate(self.signs) if places[sign.signal] == i)
+            for i in range(len(self.signals))
+        }
+
+    def start(self) -> DomainState:
+        """Return the state before any row."""
+        courses = tuple(Course(width=1 if s in _SPARSE else 4) for s in self.signals)
+        return DomainState(courses, (Told(),) * len(self.signs))
+
+    def update(self, state: DomainState, row: Row) -> tuple[DomainState, tuple[Finding, ...]]:
+        """Judge one row; missing and non-finite values leave their signal as it is."""
+        courses, due = list(state.courses), list[int]()
+        for i, value in enumerate(row.values.tolist()):
+            if not math.isfinite(value):
+                continue
+            courses[i] = course = _extended(courses[i], value, row)
+            wait = min(course.width, _LONGEST_WAIT_ROWS)
+            if course.num_rows % wait == 0:
+                due += self._mains[i]
+        if not due:
+            return DomainState(tuple(courses), state.told), ()
+        levels: dict[str, Level | None] = {}
+        told, findings = list(state.told), list[Finding]()
+        for k in due:
+            told[k], found = self._check(self.signs[k], told[k], courses, levels, row)
+            findings += found
+        return DomainState(tuple(courses), tuple(told)), tuple(findings)
+
+    def _check(
+        self,
+        sign: Sign,
+        told: Told,
+        courses: Sequence[Course],
+        levels: dict[str, Level | None],
+        row: Row,
+    ) -> tuple[Told, list[Finding]]:
+        for name in sign.signals:
+            if name not in levels:
+                levels[name] = _level(courses[self.signals.index(name)])
+        main = levels[sign.signal]
+        course = courses[self.signals.index(sign.signal)]
+        if main is None or course.num_rows < sign.min_rows:
+            return told, []
+        if told.stage:
+            return self._follow(sign, told, main, row, holds=_holds(sign, levels))
+        if not _holds(sign, levels):
+            return (changed(told, num_held=0) if told.num_held else told), []
+        # A value of an evaluation is a mean over many samples; two of them are enough.
+        if told.num_held < 1 and course.width > 1:
+            return changed(told, num_held=1), []
+        up = sign.way == "up"
+        before = _before(main, up=up)
+        place = _onset(course, main, before)
+        told = Told(
+            stage=1,
+            onset_row=int(place[0]),
+            onset=place[1],
+            before=before,
+            worst=main.now,
+            worst_row=row.index,
+            worst_step=row.step,
+            score=min(abs(main.now - before) / max(main.sigma, 1e-12), 99.0),
+        )
+        return told, [self._finding(sign, told, row, "open")]
+
+    def _follow(
+        self, sign: Sign, told: Told, main: Level, row: Row, *, holds: bool
+    ) -> tuple[Told, list[Finding]]:
+        sign_of = 1.0 if sign.way == "up" else -1.0
+        half = 0.5 * sign_of * (told.worst - told.before)
+        # A level that was abnormal from the first row on has no way to be half back on.
+        back = not holds and sign_of * (main.now - told.before) < half
+        if told.stage == 2:
+            return (Told() if back else told), []
+        told = changed(told, age=told.age + 1)
+        if sign_of * (main.now - told.worst) > 0:
+            told = changed(told, worst=main.now, worst_row=row.index, worst_step=row.step)
+        if back:
+            return Told(), [self._finding(sign, told, row, "back")]
+        if told.age >= self.accept_checks:
+            return changed(told, stage=2), [self._finding(sign, told, row, "lasting")]
+        return told, []
+
+    def _finding(self, sign: Sign, told: Told, row: Row, how: str) -> Finding:
+        ended = how == "back"
+        label = sign.signal.replace("_", " ")
+        same = told.before == told.worst
+        numbers = number(told.worst) if same else f"{number(told.before)} → {number(told.worst)}"
+        return Finding(
+            detector=f"sign-{sign.id}",
+            kind=sign.kind,
+            signal=sign.signal,
+            severity=sign.severity,
+            row=row.index,
+            step=row.step,
+            onset_row=told.onset_row,
+            onset=told.onset,
+            peak_row=told.worst_row,
+            peak=told.worst_step,
+            end_row=row.index if ended else None,
+            end=row.step if ended else None,
+            value=told.worst,
+            expected=told.before,
+            score=told.score,
+            direction="up" if sign.way == "up" else "down",
+            closed=how != "open",
+            text=f"{sign.title}: {label} {numbers}"
+            + {"open": "", "back": ", back", "lasting": ", lasting"}[how],
+        )
+
+
+def _holds(sign: Sign, levels: Mapping[str, Level | None]) -> bool:
+    def holds(c: Clause) -> bool:
+        x = levels[c.signal]
+        y = levels[c.other] if c.other else x
+        return x is not None and y is not None and HOW[c.how](x, c.amount, y)
+
+    # Any order gives the same answer; the first clause is the one that seldom holds.
+    return (
+        all(map(holds, sign.all))
+        and (not sign.any or any(map(holds, sign.any)))
+        and not any(map(holds, sign.unless))
+    )
+
+
+def _extended(c: Course, value: float, row: Row) -> Course:
+    """Return a course with one more value."""
+    first = not c.part and c.num_rows % c.width == 0
+    new = changed(
+        c,
+        num_rows=c.num_rows + 1,
+        recent=(*c.recent, value)[-_RECENT:],
+        recent_rows=(*c.recent_rows, float(row.index))[-_RECENT:],
+        recent_steps=(*c.recent_steps, row.step)[-_RECENT:],
+        part=(*c.part, value),
+        part_row=float(row.index) if first else c.part_row,
+        part_step=row.step if first else c.part_step,
+    )
+    size = min(new.width, 4)
+    # Sparse signals start with cells of one value, and come to medians of four when they are wide.
+    if len(new.part) < size:
+        return new
+    total = c.sum + _median(sorted(new.part))
+    if new.num_rows % new.width:
+        return changed(new, part=(), sum=total)
+    cells = (*new.cells, total / (new.width // size))
+    rows, steps = (*new.rows, new.part_row), (*new.steps, new.part_step)
+    width = new.width
+    if len(cells) == _MOST_CELLS:
+        cells = tuple((a + b) / 2 for a, b in zip(cells[::2], cells[1::2], strict=True))
+        rows, steps, width = rows[::2], steps[::2], 2 * width
+    return changed(new, part=(), sum=0.0, cells=cells, rows=rows, steps=steps, width=width)
+
+
+def _level(c: Course) -> Level | None:
+    """Return what the clauses read of a course; None while its past is too short."""
+    hold = 2 if c.width == 1 else _RECENT
+    num_past = min(len(c.cells), max(0, c.num_rows - hold) // c.width)
+    if num_past < _LEAST_PAST or len(c.recent) < hold:
+        return None
+    past = c.cells[:num_past]
+    last = c.recent[-hold:]
+    half = hold // 2
+    ordered = tuple(sorted(past))
+    middle = _median(ordered)
+    bends = sorted(abs(a - 2 * b + d) for a, b, d in zip(past, past[1:], past[2:], strict=False))
+    rows = min(half, 4) if c.width > 1 else 1
+    # The noise of a cell is that of a mean of its medians; `now` is of fewer rows.
+    sigma = MAD_TO_SIGMA * _median(bends) / _SECOND * math.sqrt(c.width / rows)
+    quarter = max(1, num_past // 4)
+    return Level(
+        halves=(_median(sorted(last[:half])), _median(sorted(last[half:]))),
+        past_cells=past,
+        past=middle,
+        start=_median(sorted(past[:quarter])),
+        ordered=ordered,
+        sigma=max(sigma, _FLOOR_SHARE * abs(middle), 1e-12),
+        quarters=(
+            _local(past, num_past // 2),
+            _local(past, num_past - quarter),
+            _mean(past[-max(1, len(past) // 16) :]),
+        ),
+    )
+
+
+def _local(cells: Sequence[float], at: int) -> float:
+    near = max(1, len(cells) // 16)
+    return _mean(cells[max(0, at - near) : at + near])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _median(ordered: Sequence[float]) -> float:
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _before(level: Level, *, up: bool) -> float:
+    """Return the level that is told as the one before: of the past, or of its better part."""
+    return min(level.past, level.start) if up else max(level.past, level.start)
+
+
+def _onset(c: Course, level: Level, before: float) -> tuple[float, float]:
+    """Return row and step of the first cell past half of the way that no later one goes back."""
+    half = (before + level.now) / 2
+    sign = 1.0 if level.now >= before else -1.0
+    place = (c.recent_rows[0], c.recent_steps[0])
+    num_past = len(level.past_cells)
+    for k in reversed(range(num_past)):
+        if sign * (c.cells[k] - half) < 0:
+            break
+        place = (c.rows[k], c.steps[k])
+    return place

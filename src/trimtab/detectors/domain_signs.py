@@ -1,0 +1,749 @@
+"""What is abnormal in RL, preference training, MoE, low precision, GANs, diffusion and fine-tuning.
+
+Data for `trimtab.detectors.domain`. Sources stand with the simulators that test each sign
+(`benchmarks/domains`); amounts are ours, chosen on those simulators with seeds 0-9, between what
+the sources call sound and what they call broken.
+"""
+
+from collections.abc import Mapping
+
+from trimtab.detectors.domain import Clause, DomainDetector, Sign
+
+__all__ = ["DOMAIN_DETECTORS", "DOMAIN_SIGNS", "SIGN_BY_ID"]
+
+
+def _c(signal: str, how: str, amount: float = 0.0, other: str = "") -> Clause:
+    return Clause(signal=signal, how=how, amount=amount, other=other)
+
+
+def _any_logged(*signals: str) -> tuple[Clause, ...]:
+    """Clauses that hold where one of these is logged: `entropy` of another kind of run is none."""
+    return tuple(_c(s, "logged") for s in signals)
+
+
+_ROLLOUTS = (
+    "reward", "reward_std", "completion_length", "policy_clip_share", "zero_variance_share",
+    "advantage_std", "advantage_mean", "truncated_share", "policy_kl",
+)  # fmt: skip
+
+_RL: tuple[Sign, ...] = (
+    Sign(
+        id="entropy-collapse",
+        title="the policy's entropy collapses, so its rollouts become alike",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("policy_entropy", "share of best", 0.2),
+            _c("policy_entropy", "sigma below best", 6),
+        ),
+        any=_any_logged(*_ROLLOUTS),
+        causes=("entropy-collapse",),
+    ),
+    Sign(
+        id="entropy-explosion",
+        title="the policy's entropy grows many times, so its rollouts turn random",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("policy_entropy", "times past", 3),
+            _c("policy_entropy", "times start", 2),
+            _c("policy_entropy", "sigma above past", 8),
+        ),
+        any=_any_logged(*_ROLLOUTS),
+        causes=("policy-update-too-large", "train-inference-mismatch"),
+    ),
+    Sign(
+        id="kl-blow-up",
+        title="the policy runs away from its reference",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("policy_kl", "times past", 3.5),
+            # The first departure from the reference starts at 0 and is no flight from it.
+            _c("policy_kl", "past over", 0.003),
+            _c("policy_kl", "over", 0.5),
+            _c("policy_kl", "sigma above past", 6),
+            _c("policy_kl", "accelerates", 1.25),
+        ),
+        any=_any_logged(*_ROLLOUTS[:-1], "policy_entropy"),
+        causes=("policy-drift",),
+    ),
+    Sign(
+        id="kl-hacking",
+        title="the reward rises while the policy runs away from its reference",
+        kind="reward-hacking",
+        way="up",
+        all=(
+            _c("policy_kl", "times past", 3.5),
+            # The first departure from the reference starts at 0 and is no flight from it.
+            _c("policy_kl", "past over", 0.003),
+            _c("policy_kl", "over", 0.5),
+            _c("policy_kl", "sigma above past", 6),
+            _c("policy_kl", "accelerates", 1.25),
+            _c("reward", "sigma above past", 4),
+        ),
+        unless=(_c("reward", "not rising", 1.0),),
+        causes=("reward-hacking",),
+    ),
+    Sign(
+        id="eval-falls",
+        title="the held-out score falls while the training reward does not",
+        kind="reward-hacking",
+        way="down",
+        all=(
+            _c("eval_score", "sigma below best", 4),
+            _c("eval_score", "share of best", 0.88),
+            _c("reward", "sigma above start", 4),
+        ),
+        unless=(_c("reward", "share of best", 0.85),),
+        min_rows=8,
+        causes=("reward-hacking",),
+    ),
+    Sign(
+        id="length-hacking",
+        title="answers grow and the reward with them, the held-out score does not",
+        kind="reward-hacking",
+        way="up",
+        all=(
+            _c("completion_length", "times start", 2),
+            _c("completion_length", "sigma above start", 8),
+            _c("reward", "sigma above start", 4),
+            _c("eval_score", "lags", 0.3, "reward"),
+        ),
+        causes=("reward-hacking",),
+    ),
+    Sign(
+        id="length-explosion",
+        title="answers grow without end",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("completion_length", "times start", 2),
+            _c("completion_length", "sigma above start", 8),
+        ),
+        any=(
+            _c("reward", "not rising", 1.0),
+            _c("truncated_share", "over", 0.25),
+        ),
+        causes=("length-explosion",),
+    ),
+    Sign(
+        id="truncation",
+        title="answers run into the length limit",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("truncated_share", "over", 0.3),
+            _c("truncated_share", "sigma above start", 6),
+            _c("truncated_share", "was under", 0.2),
+        ),
+        causes=("length-explosion",),
+    ),
+    Sign(
+        id="length-collapse",
+        title="answers shrink to almost nothing",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("completion_length", "share of best", 0.4),
+            _c("completion_length", "sigma below best", 8),
+        ),
+        any=(
+            _c("reward", "not rising", 1.0),
+            _c("completion_length", "share of best", 0.15),
+        ),
+        causes=("length-collapse",),
+    ),
+    Sign(
+        id="clip-saturation",
+        title="most of what the policy would change is clipped",
+        kind="policy-collapse",
+        way="up",
+        all=(_c("policy_clip_share", "over", 0.4), _c("policy_clip_share", "sigma above start", 6)),
+        causes=("policy-update-too-large",),
+    ),
+    Sign(
+        id="update-kl",
+        title="single updates change the policy too much",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("update_kl", "over", 0.1),
+            _c("update_kl", "times past", 5),
+            _c("update_kl", "sigma above past", 8),
+        ),
+        causes=("policy-update-too-large",),
+    ),
+    Sign(
+        id="zero-variance",
+        title="in most groups all rollouts get the same reward, so nothing is learned from them",
+        kind="policy-collapse",
+        way="up",
+        all=(_c("zero_variance_share", "over", 0.62),),
+        causes=("no-learning-signal",),
+    ),
+    Sign(
+        id="reward-spread-vanishes",
+        title="the rewards of a group become alike, so nothing is learned from them",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("reward_std", "share of best", 0.1),
+            _c("reward_std", "sigma below best", 6),
+        ),
+        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
+        causes=("no-learning-signal",),
+    ),
+    Sign(
+        id="advantage-vanishes",
+        title="advantages vanish, so the policy stands still",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("advantage_std", "share of best", 0.1),
+            _c("advantage_std", "sigma below best", 6),
+        ),
+        causes=("no-learning-signal",),
+    ),
+    Sign(
+        id="policy-gradient-vanishes",
+        title="the gradient vanishes with the differences between rewards",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("grad_norm", "share of best", 0.1),
+            _c("grad_norm", "sigma below best", 6),
+            _c("reward", "not rising", 1.0),
+        ),
+        any=(
+            _c("zero_variance_share", "over", 0.5),
+            _c("reward_std", "share of best", 0.3),
+            _c("advantage_std", "share of best", 0.3),
+        ),
+        causes=("no-learning-signal",),
+    ),
+    Sign(
+        id="advantage-explodes",
+        title="the spread of the advantages grows many times",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("advantage_std", "times past", 3),
+            _c("advantage_std", "sigma above past", 8),
+        ),
+        causes=("reward-scale", "value-loss-explosion"),
+    ),
+    Sign(
+        id="reward-spread-explodes",
+        title="the spread of the rewards grows many times",
+        kind="reward-hacking",
+        way="up",
+        all=(_c("reward_std", "times past", 3), _c("reward_std", "sigma above past", 8)),
+        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
+        causes=("reward-scale", "reward-hacking"),
+    ),
+    Sign(
+        id="reward-collapse",
+        title="the reward falls back, most of what was gained is lost",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("reward", "sigma below best", 8),
+            _c("reward", "lost of the gain", 0.7),
+        ),
+        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
+        causes=("policy-update-too-large", "train-inference-mismatch"),
+    ),
+    Sign(
+        id="mismatch-grows",
+        title="the inference engine and the trainer disagree more and more on the same tokens",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("rollout_mismatch", "times past", 3),
+            _c("rollout_mismatch", "sigma above past", 8),
+            _c("rollout_mismatch", "over", 1e-4),
+        ),
+        causes=("train-inference-mismatch",),
+    ),
+    Sign(
+        id="importance-ratio",
+        title="the trainer gives rollouts far lower probabilities than the engine that made them",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("importance_ratio", "under", 0.8),
+            _c("importance_ratio", "sigma below past", 6),
+            _c("importance_ratio", "was over", 0.9),
+        ),
+        causes=("train-inference-mismatch",),
+    ),
+    Sign(
+        id="probability-error",
+        title="the probabilities of trainer and inference engine drift apart",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("importance_ratio", "over", 1.2),
+            _c("importance_ratio", "sigma above past", 6),
+            _c("importance_ratio", "was under", 1.1),
+        ),
+        causes=("train-inference-mismatch",),
+    ),
+    Sign(
+        id="value-loss-explodes",
+        title="the critic's loss explodes while the reward does not rise",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("value_loss", "times past", 8),
+            _c("value_loss", "sigma above past", 8),
+        ),
+        any=(_c("reward", "not rising", 1.0),),
+        causes=("value-loss-explosion",),
+    ),
+    Sign(
+        id="value-explains-nothing",
+        title="the critic explains less than a constant would",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("explained_variance", "under", -0.3),
+            _c("explained_variance", "was over", 0.2),
+            _c("explained_variance", "sigma below best", 6),
+        ),
+        any=(_c("reward", "not rising", 1.0),),
+        causes=("value-loss-explosion",),
+    ),
+)
+
+_PREFERENCE: tuple[Sign, ...] = (
+    Sign(
+        id="likelihood-displacement",
+        title="margins grow while the chosen answers become less likely too",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("chosen_logp", "below start by", 0.3),
+            _c("chosen_logp", "sigma below best", 6),
+            _c("reward_margin", "sigma above start", 6),
+        ),
+        causes=("likelihood-displacement",),
+    ),
+    Sign(
+        id="chosen-reward-falls",
+        title="margins grow while the reward of the chosen answers falls far below zero",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("chosen_reward", "under", -4.0),
+            _c("chosen_reward", "sigma below best", 6),
+            _c("reward_margin", "sigma above start", 6),
+        ),
+        causes=("likelihood-displacement",),
+    ),
+    Sign(
+        id="preference-stuck",
+        title="chosen and rejected answers are told apart no better than by chance",
+        kind="signal-abnormal",
+        way="down",
+        all=(_c("preference_accuracy", "near a half", 0.03),),
+        unless=(_c("reward_margin", "sigma above start", 4),),
+        min_rows=96,
+        causes=("preference-not-learned",),
+    ),
+    Sign(
+        id="preference-reversed",
+        title="rejected answers come to be preferred",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("preference_accuracy", "under", 0.4),
+            _c("preference_accuracy", "sigma below best", 4),
+        ),
+        causes=("preferences-swapped",),
+    ),
+    Sign(
+        id="margin-reversed",
+        title="the margin turns negative: rejected answers are rewarded more",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("reward_margin", "under", -0.1),
+            _c("reward_margin", "sigma below best", 8),
+        ),
+        any=(_c("preference_accuracy", "under", 0.45),),
+        causes=("preferences-swapped",),
+    ),
+)
+
+_MOE: tuple[Sign, ...] = (
+    Sign(
+        id="router-entropy-collapse",
+        title="the router comes to choose the same few experts",
+        kind="router-collapse",
+        way="down",
+        all=(
+            _c("router_entropy", "share of best", 0.6),
+            _c("router_entropy", "sigma below best", 8),
+        ),
+        causes=("router-collapse",),
+    ),
+    Sign(
+        id="dead-experts",
+        title="experts stop getting tokens",
+        kind="expert-imbalance",
+        way="up",
+        all=(
+            _c("dead_experts", "over", 1.0),
+            _c("dead_experts", "sigma above past", 4),
+            _c("dead_experts", "times past", 1.5),
+        ),
+        causes=("dead-experts",),
+    ),
+    Sign(
+        id="active-experts-fall",
+        title="fewer and fewer experts get tokens",
+        kind="expert-imbalance",
+        way="down",
+        all=(
+            _c("active_experts", "share of best", 0.8),
+            _c("active_experts", "sigma below best", 6),
+        ),
+        causes=("dead-experts",),
+    ),
+    Sign(
+        id="load-imbalance",
+        title="the busiest expert takes ever more of the tokens",
+        kind="expert-imbalance",
+        way="up",
+        all=(
+            _c("expert_load_max", "times lowest", 1.8),
+            _c("expert_load_max", "times past", 1.4),
+            _c("expert_load_max", "sigma above past", 8),
+        ),
+        causes=("load-balancing-too-weak",),
+    ),
+    Sign(
+        id="max-violation",
+        title="the load leaves an even one further and further",
+        kind="expert-imbalance",
+        way="up",
+        all=(
+            _c("max_violation", "times past", 2),
+            _c("max_violation", "over", 0.5),
+            _c("max_violation", "sigma above past", 8),
+        ),
+        causes=("load-balancing-too-weak",),
+    ),
+    Sign(
+        id="load-spread",
+        title="the load spreads unevenly over the experts",
+        kind="expert-imbalance",
+        way="up",
+        all=(
+            _c("expert_load_std", "times past", 2),
+            _c("expert_load_std", "sigma above past", 8),
+        ),
+        causes=("load-balancing-too-weak",),
+    ),
+    Sign(
+        id="idlest-expert",
+        title="the idlest expert loses its tokens",
+        kind="expert-imbalance",
+        way="down",
+        all=(
+            _c("expert_load_min", "share of past", 0.1),
+            _c("expert_load_min", "sigma below best", 6),
+        ),
+        causes=("dead-experts",),
+    ),
+    Sign(
+        id="aux-loss-explodes",
+        title="the balancing loss grows: the router resists it",
+        kind="router-collapse",
+        way="up",
+        all=(
+            _c("aux_loss", "times past", 1.8),
+            _c("aux_loss", "sigma above past", 8),
+        ),
+        causes=("router-collapse", "load-balancing-too-weak"),
+    ),
+    Sign(
+        id="aux-loss-vanishes",
+        title="the balancing loss vanishes, which an even load does not explain",
+        kind="router-collapse",
+        way="down",
+        all=(
+            _c("aux_loss", "share of best", 0.1),
+            _c("aux_loss", "sigma below best", 8),
+        ),
+        causes=("balancing-off",),
+    ),
+    Sign(
+        id="router-z-loss-grows",
+        title="the router's logits grow",
+        kind="router-collapse",
+        way="up",
+        all=(
+            _c("router_z_loss", "times past", 4),
+            _c("router_z_loss", "sigma above past", 8),
+        ),
+        causes=("router-logits-grow",),
+    ),
+    Sign(
+        id="tokens-dropped",
+        title="experts have no room for many tokens",
+        kind="expert-imbalance",
+        way="up",
+        all=(
+            _c("dropped_tokens", "over", 0.05),
+            _c("dropped_tokens", "times past", 2.5),
+            _c("dropped_tokens", "sigma above past", 8),
+        ),
+        causes=("load-balancing-too-weak",),
+    ),
+)
+
+_PRECISION: tuple[Sign, ...] = (
+    Sign(
+        id="overflow-grows",
+        title="ever more elements lie beyond the range of the number format",
+        kind="precision-overflow",
+        way="up",
+        all=(
+            _c("overflow_share", "times past", 4),
+            _c("overflow_share", "over", 1e-3),
+            _c("overflow_share", "sigma above past", 8),
+        ),
+        causes=("low-precision-overflow",),
+    ),
+    Sign(
+        id="amax-grows",
+        title="the largest values of the cast tensors grow many times",
+        kind="precision-overflow",
+        way="up",
+        all=(_c("amax", "times past", 5), _c("amax", "sigma above past", 8)),
+        causes=("activation-outliers", "low-precision-overflow"),
+    ),
+    Sign(
+        id="fp8-scale-falls",
+        title="the scale of fp8 falls, as the values it must cover grow",
+        kind="precision-overflow",
+        way="down",
+        all=(_c("fp8_scale", "share of best", 0.1), _c("fp8_scale", "sigma below best", 6)),
+        causes=("activation-outliers", "low-precision-overflow"),
+    ),
+    Sign(
+        id="underflow-grows",
+        title="ever more elements become zero in the number format",
+        kind="precision-underflow",
+        way="up",
+        all=(
+            _c("underflow_share", "times past", 2.5),
+            _c("underflow_share", "over", 0.02),
+            _c("underflow_share", "sigma above past", 8),
+        ),
+        causes=("low-precision-underflow",),
+    ),
+    Sign(
+        id="fallback-grows",
+        title="more and more products run in higher precision because the low one does not fit",
+        kind="precision-overflow",
+        way="up",
+        all=(
+            _c("precision_fallback", "times past", 3),
+            _c("precision_fallback", "over", 0.02),
+            _c("precision_fallback", "sigma above past", 8),
+        ),
+        causes=("activation-outliers",),
+    ),
+    Sign(
+        id="updates-lost",
+        title="most updates are too small to change a weight in its number format",
+        kind="precision-underflow",
+        way="up",
+        all=(
+            _c("lost_updates", "over", 0.5),
+            _c("lost_updates", "sigma above start", 6),
+        ),
+        causes=("updates-lost-to-rounding",),
+    ),
+    Sign(
+        id="updates-vanish",
+        title="updates vanish against the weights although the learning rate does not fall",
+        kind="precision-underflow",
+        way="down",
+        all=(
+            _c("update_ratio", "share of best", 0.1),
+            _c("update_ratio", "sigma below best", 6),
+            _c("lr", "logged"),
+        ),
+        unless=(_c("lr", "share of best", 0.5),),
+        causes=("updates-lost-to-rounding",),
+    ),
+    Sign(
+        id="quantization-error-grows",
+        title="the cast to low precision loses ever more",
+        kind="precision-overflow",
+        way="up",
+        all=(
+            _c("quantization_error", "times past", 3),
+            _c("quantization_error", "sigma above past", 8),
+        ),
+        causes=("activation-outliers", "low-precision-overflow"),
+    ),
+)
+
+_GAN: tuple[Sign, ...] = (
+    Sign(
+        id="discriminator-wins",
+        title="the discriminator wins, so the generator gets no gradient",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("discriminator_loss", "share of best", 0.1),
+            _c("discriminator_loss", "sigma below best", 6),
+            _c("discriminator_loss", "under", 0.15),
+            _c("generator_loss", "times start", 2),
+        ),
+        causes=("discriminator-too-strong",),
+    ),
+    Sign(
+        id="discriminator-certain",
+        title="the discriminator tells real from generated samples with certainty",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("d_fake", "under", 0.02),
+            _c("d_real", "over", 0.97),
+            _c("d_fake", "was over", 0.1),
+        ),
+        causes=("discriminator-too-strong",),
+    ),
+    Sign(
+        id="generator-wins",
+        title="the generator wins: the discriminator no longer teaches it",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("generator_loss", "share of best", 0.1),
+            _c("generator_loss", "sigma below best", 6),
+            _c("discriminator_loss", "times start", 2),
+        ),
+        causes=("mode-collapse",),
+    ),
+    Sign(
+        id="diversity-collapses",
+        title="generated samples become alike",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("sample_diversity", "share of best", 0.4),
+            _c("sample_diversity", "sigma below best", 6),
+        ),
+        causes=("mode-collapse",),
+    ),
+    Sign(
+        id="gradient-penalty-explodes",
+        title="the discriminator's gradient penalty explodes",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("gradient_penalty", "times past", 8),
+            _c("gradient_penalty", "sigma above past", 8),
+        ),
+        any=_any_logged("discriminator_loss", "generator_loss"),
+        causes=("discriminator-too-strong",),
+    ),
+)
+
+_DIFFUSION: tuple[Sign, ...] = (
+    Sign(
+        id="ema-loss-apart",
+        title="the averaged weights get worse while the trained ones do not",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("ema_loss", "times lowest", 1.2),
+            _c("ema_loss", "sigma above lowest", 4),
+        ),
+        min_rows=8,
+        causes=("averaged-weights-broken",),
+    ),
+    Sign(
+        id="fid-rises",
+        title="samples get worse than they have been",
+        kind="signal-abnormal",
+        way="up",
+        all=(_c("fid", "times lowest", 1.3), _c("fid", "sigma above lowest", 4)),
+        min_rows=8,
+        causes=("samples-degrade",),
+    ),
+    Sign(
+        id="low-noise-loss-rises",
+        title="the loss at little noise rises while the others hide it",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("low_noise_loss", "times lowest", 1.3),
+            _c("low_noise_loss", "sigma above past", 8),
+        ),
+        causes=("noise-schedule",),
+    ),
+    Sign(
+        id="high-noise-loss-rises",
+        title="the loss at much noise rises while the others hide it",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("high_noise_loss", "times lowest", 1.3),
+            _c("high_noise_loss", "sigma above past", 8),
+        ),
+        causes=("noise-schedule",),
+    ),
+)
+
+_SFT: tuple[Sign, ...] = (
+    Sign(
+        id="tokens-all-known",
+        title="nearly every token is predicted: the examples are known by heart",
+        kind="too-good",
+        way="up",
+        all=(
+            _c("token_accuracy", "over", 0.985),
+            _c("token_accuracy", "was under", 0.95),
+        ),
+        causes=("fine-tune-memorised",),
+    ),
+    Sign(
+        id="token-accuracy-falls",
+        title="fewer tokens are predicted than before",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("token_accuracy", "share of best", 0.85),
+            _c("token_accuracy", "sigma below best", 8),
+        ),
+        causes=("forgetting",),
+    ),
+)
+
+DOMAIN_SIGNS: Mapping[str, tuple[Sign, ...]] = {
+    "rl": _RL,
+    "preference": _PREFERENCE,
+    "moe": _MOE,
+    "low-precision": _PRECISION,
+    "gan": _GAN,
+    "diffusion": _DIFFUSION,
+    "sft": _SFT,
+}
+"""Kind of training -> its signs."""
+
+SIGN_BY_ID: Mapping[str, Sign] = {s.id: s for signs in DOMAIN_SIGNS.values() for s in signs}
+
+DOMAIN_DETECTORS: tuple[DomainDetector, ...] = tuple(
+    DomainDetector(name=f"signs-{domain}", signs=signs) for domain, signs in DOMAIN_SIGNS.items()
+)
+"""One detector for each kind of training: a run that logs none of its signals does not pay for it.
+"""

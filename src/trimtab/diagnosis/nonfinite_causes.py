@@ -1,0 +1,114 @@
+"""Causes of a loss that is not finite without any dynamics: the batch, the formula, a passing fault.
+
+A log alone seldom separates them from each other; it does separate them from a rate that is too
+high, which stirs the norms first, and from hardware, which has to differ from rank to rank.
+"""
+
+from trimtab.diagnosis import evidence as e
+from trimtab.diagnosis import sentences as say
+from trimtab.diagnosis.cause_entry import CauseEntry
+from trimtab.diagnosis.evidence import EvidenceRule, only_for
+
+__all__ = ["NONFINITE"]
+
+_ALONE = EvidenceRule(
+    "alone",
+    e.nonfinite_alone,
+    3.0,
+    "{f.nonfinite_rows} rows are not finite and each has finite ones at the old level right after"
+    " it: single batches, not the weights",
+)
+_HIDDEN = (
+    "the loss is printed as 0 while the grad norm is not finite: the Trainer of transformers prints"
+    " NaN so (logging_nan_inf_filter)"
+)
+_SUDDEN = "{f.nonfinite_first} not finite although the row before was as usual"
+
+NONFINITE: tuple[CauseEntry, ...] = (
+    CauseEntry(
+        id="masked-batch",
+        title="a batch in which no label counts: the mean of its loss is 0 / 0",
+        modes=("F14", "F19"),
+        prior=0.02,
+        rules=(
+            _ALONE,
+            EvidenceRule("sudden", e.sudden_nonfinite, 1.0, _SUDDEN),
+            EvidenceRule(
+                "loss-first",
+                e.loss_nonfinite_first,
+                0.8,
+                "the loss itself was not finite, before or with the gradients",
+            ),
+            EvidenceRule("hidden", e.hidden_nan, 0.6, _HIDDEN),
+            EvidenceRule("inf", e.inf_first, -3.0, "the first was Inf, and 0 / 0 is NaN"),
+            EvidenceRule(
+                "grads-first",
+                lambda f: e.yes(f.nonfinite_first == "grads"),
+                -1.5,
+                "the loss was still finite when the gradients were not",
+            ),
+            EvidenceRule("probe-found", e.probe_found, 1.5, say.PROBE_FOUND),
+            EvidenceRule("skip-held", e.skip_held, 2.5, say.SKIP_HELD),
+            EvidenceRule("skip-failed", e.skip_failed, -2.0, say.SKIP_FAILED),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            only_for("non-finite"),
+        ),
+        look_alikes=("undefined-loss", "bad-data-window"),
+        test="count the labels that are not masked in each batch around the onset: 0 is the fault",
+        remedies=("guard-the-loss", "skip-update", "roll-back"),
+    ),
+    CauseEntry(
+        id="undefined-loss",
+        title="the loss is not defined there: a log of 0, a division by 0, or a bug in it",
+        modes=("F19", "F31"),
+        prior=0.02,
+        rules=(
+            EvidenceRule(
+                "inf",
+                e.inf_first,
+                3.0,
+                "the first loss that was not finite was Inf: -log 0 or x / 0",
+            ),
+            EvidenceRule("sudden", e.sudden_nonfinite, 1.0, _SUDDEN),
+            EvidenceRule("hidden", e.hidden_nan, 1.0, _HIDDEN),
+            EvidenceRule(
+                "grads-first",
+                lambda f: e.yes(f.nonfinite_first == "grads" and not f.has_loss_scale),
+                1.0,
+                "the loss was finite and its gradients were not: the derivative of a root, a log or"
+                " a norm at 0",
+            ),
+            EvidenceRule("control-failed", e.control_failed, 1.0, say.CONTROL_FAILED),
+            EvidenceRule("fp32-failed", e.fp32_failed, 0.5, say.FP32_FAILED),
+            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            only_for("non-finite"),
+        ),
+        look_alikes=("masked-batch", "fp16-range"),
+        test="evaluate the terms of the loss of that batch one by one in fp32, forward and backward",
+        remedies=("guard-the-loss", "roll-back"),
+    ),
+    CauseEntry(
+        id="not-reproducible",
+        title="it did not come back: sums in another order, or a passing fault",
+        modes=("F18",),
+        prior=0.03,
+        rules=(
+            EvidenceRule("control-held", e.control_held, 4.5, say.CONTROL_HELD),
+            EvidenceRule(
+                "exact",
+                e.exact_machine,
+                -4.0,
+                "the replay repeats the record bit for bit up to there, so its kernels are"
+                " deterministic",
+            ),
+            EvidenceRule("control-failed", e.control_failed, -6.0, say.CONTROL_FAILED),
+            EvidenceRule("no-replay", e.no_control, -8.0, "nothing was replayed"),
+        ),
+        look_alikes=("hardware-fault", "benign-noise"),
+        test=(
+            "replay the same steps three times on this node and once on another: what fails here"
+            " alone is the node, what fails now and then everywhere is the order of sums"
+        ),
+        remedies=("roll-back", "patience"),
+    ),
+)

@@ -1,0 +1,183 @@
+"""What a verdict rests on, and how it fails a command."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trimtab
+from trimtab.analysis.account import RunAccount
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.verdict import Ending
+from trimtab.cli import main
+from trimtab.report.html import render_html
+from trimtab.report.overview import overview_line
+from trimtab.report.terminal import terminal_text
+from trimtab.testing.curves import record_of, simulate_run
+
+Told = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def calm() -> RunAccount:
+    """A run without an incident."""
+    return make_account(simulate_run(num_steps=1500, seed=1))
+
+
+def write_log(path: Path, rows: int, *, spike: bool = False) -> Path:
+    """Write a CSV log; at its middle a spike of 40 rows, if wanted."""
+    rng = np.random.default_rng(rows)
+    loss = 2 + 3 / (1 + np.arange(rows) / 40) + 0.02 * rng.standard_normal(rows)
+    if spike:
+        loss[rows // 2 : rows // 2 + 40] += 3.0
+    lines = [f"{s},{value:.4f}" for s, value in enumerate(loss)]
+    path.write_text("step,train_loss\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "spike", "fails"),
+    [
+        (2000, False, ()),
+        (2000, True, ("warning", "not-judged")),
+        (20, False, ("not-judged",)),
+    ],
+)
+def test_fail_on_takes_each_word(
+    tmp_path: Path, rows: int, spike: bool, fails: tuple[str, ...]
+) -> None:
+    log = write_log(tmp_path / "run.csv", rows, spike=spike)
+    for word in ("warning", "ended-badly", "not-judged"):
+        assert main(["inspect", str(log), "--fail-on", word]) == int(word in fails), word
+    assert main(["inspect", str(log)]) == 0
+
+
+def test_a_run_that_ended_badly_fails_whatever_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "signals").mkdir()
+    event = '{"t": "2026-01-01T00:00:00Z", "event": "start", "attempt": "1.0", "step": 0}\n'
+    (tmp_path / "journal.jsonl").write_text(event, encoding="utf-8")
+    rows = "".join(json.dumps({"step": s, "loss": 3 - s / 1000}) + "\n" for s in range(1, 200))
+    (tmp_path / "signals" / "1.0.jsonl").write_text(rows, encoding="utf-8")
+    (tmp_path / "verdict.json").write_text(
+        '{"schema": 1, "state": "given-up", "reason": "every batch is NaN"}', encoding="utf-8"
+    )
+    for word in ("warning", "critical", "ended-badly", "not-judged"):
+        assert main(["inspect", str(tmp_path), "--fail-on", word]) == 1
+    assert "every batch is NaN" in capsys.readouterr().out
+    main(["inspect", str(tmp_path), "--json"])
+    (run,) = json.loads(capsys.readouterr().out)["runs"]
+    assert run["verdict"] == "ended-badly"
+    assert run["ending"]["why"] == "every batch is NaN"
+
+
+def test_an_ending_is_told_first_everywhere(calm: RunAccount) -> None:
+    crash = Ending(
+        why="the log ends in a crash: oom_gpu",
+        crash_class="oom_gpu",
+        line="torch.OutOfMemoryError: CUDA out of memory.",
+        who_must_act="config",
+        do="take a smaller batch",
+        rank=3,
+    )
+    ended = RunAccount(
+        record=calm.record, incidents=(), self_test=calm.self_test, ending=crash, path="x"
+    )
+    assert ended.verdict == "ended-badly"
+    lines = terminal_text(ended, width=140).splitlines()
+    assert "oom_gpu" in lines[1]
+    assert "rank 3" in lines[1]
+    assert "to act: the author of the config · take a smaller batch" in lines[2]
+    assert "CUDA out of memory" in lines[3]
+    assert "healthy" not in terminal_text(ended)
+    assert overview_line(ended, path="x").severity == "critical"
+    page = render_html(ended, title="t")
+    assert "oom_gpu" in page
+    assert "Healthy" not in page
+
+
+@pytest.mark.parametrize(
+    ("ending", "crash_class"),
+    [
+        (
+            "[rank3]: Traceback (most recent call last):\n"
+            '[rank3]:   File "/app/train.py", line 88, in <module>\n'
+            "[rank3]:     loss.backward()\n"
+            "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n",
+            "oom_gpu",
+        ),
+        ("", ""),
+    ],
+)
+def test_a_log_that_ends_in_a_crash_is_never_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, crash_class: str
+) -> None:
+    rng = np.random.default_rng(4)
+    log = tmp_path / "train.log"
+    lines = [
+        f"step {s} | loss {2 + 3 / (1 + s / 40) + 0.02 * rng.standard_normal():.4f} | lr 0.0003\n"
+        for s in range(1200)
+    ]
+    log.write_text("".join(lines) + ending, encoding="utf-8")
+    assert main(["inspect", str(log), "--fail-on", "critical"]) == int(bool(ending))
+    text = " ".join(capsys.readouterr().out.split())
+    (run,) = trimtab.analyze(log).to_dict()["runs"]  # type: ignore[misc]
+    if not ending:
+        assert run["verdict"] == "healthy"
+        return
+    assert run["verdict"] == "ended-badly"
+    assert run["ending"]["crash_class"] == crash_class
+    assert run["ending"]["rank"] == 3
+    assert "CUDA out of memory" in text
+    assert "healthy" not in text
+
+
+def test_keys_that_no_signal_took_are_named(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    log = tmp_path / "run.jsonl"
+    rows = [
+        {"step": s, "loss": 2.5 + 0.02 * rng.standard_normal(), "odd/thing": s % 7}
+        for s in range(1200)
+    ]
+    log.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+    judgement = trimtab.analyze(log).judgement
+    assert judgement.unread == {"odd/thing": 1200}
+    assert "keys not understood: 'odd/thing'" in terminal_text(trimtab.analyze(log).runs[0])
+
+
+def test_signals_that_nothing_judges_are_named() -> None:
+    rng = np.random.default_rng(0)
+    t = np.arange(1, 1201.0)
+    record = record_of(
+        t,
+        {
+            "loss": 2.5 + 0.02 * rng.standard_normal(len(t)),
+            "weight_norm": 3 + 0.1 * rng.standard_normal(len(t)),
+            "tokens_seen": 1024 * t,
+        },
+    )
+    account = make_account(record)
+    judgement = account.judgement
+    assert judgement.signals_not_judged == ("weight_norm",)
+    assert "read but not judged: weight norm" in judgement.not_judged
+    assert "read but not judged: weight norm" in " ".join(terminal_text(account).split())
+    assert "weight_norm" not in judgement.rests_on.signals
+    assert "loss" in judgement.rests_on.signals
+
+
+def test_the_page_says_what_the_verdict_rests_on(calm: RunAccount) -> None:
+    page = render_html(calm, title="t")
+    assert "What the verdict rests on: healthy" in page
+    assert "self-test" in page
+
+
+def test_verdict_of_several_runs_is_the_worst_with_its_reason(tmp_path: Path) -> None:
+    write_log(tmp_path / "a.csv", 2000)
+    write_log(tmp_path / "b.csv", 20)
+    found = trimtab.analyze(tmp_path)
+    assert found.verdict == "not-judged"
+    assert found.judgement.why == "20 train losses, fewer than 30"
+    assert "self-test" in repr(trimtab.analyze(tmp_path / "a.csv"))

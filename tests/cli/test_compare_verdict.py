@@ -1,0 +1,215 @@
+"""`compare`: identical until where, what differs first, who is worse, and by how much."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.conftest import Run, parse
+from trimtab import compare
+
+Row = dict[str, float]
+Edit = Callable[[Row], None]
+
+
+def rows_of(seed: int = 0, *, order: int = 0, steps: int = 600) -> list[Row]:
+    """A healthy run; `order` is another order of the same data, so other noise on one curve."""
+    rng = np.random.default_rng([seed, order])
+    noise, norm = rng.standard_normal(steps), rng.standard_normal(steps)
+    return [
+        {
+            "step": s,
+            "loss": 2.2 + 3 * math.exp(-s / 120) + 0.02 * float(noise[s - 1]),
+            "grad_norm": 0.4 * math.exp(0.1 * float(norm[s - 1])),
+            "lr": 1e-3 * min(1.0, s / 50),
+        }
+        for s in range(1, steps + 1)
+    ]
+
+
+def write(path: Path, rows: list[Row], edit: Edit | None = None) -> Path:
+    for row in rows:
+        if edit is not None:
+            edit(row)
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return path
+
+
+def jump(row: Row) -> None:
+    """The rate ×30 from step 241 on, the loss 0.8 higher after a while."""
+    if row["step"] > 240:
+        row["lr"] *= 30
+    if row["step"] > 245:
+        row["loss"] += min(0.8, 0.05 * (row["step"] - 245))
+
+
+def test_identical_until_a_step_then_the_rate_differs_first(run: Run, tmp_path: Path) -> None:
+    good = write(tmp_path / "good.jsonl", rows_of())
+    bad = write(tmp_path / "bad.jsonl", rows_of(), jump)
+    code, text, _ = run("compare", good, bad)
+    assert code == 0
+    head = text.splitlines()[1]
+    assert "bad.jsonl is worse" in head
+    assert "identical until step 240" in text
+    assert "no setting" not in text
+    told = parse(run("compare", good, bad, "--json")[1])
+    first = told["first_difference"]
+    assert (first["identical_until"], first["at"]) == (240, 241)
+    assert [s["signal"] for s in first["signals"]] == ["lr"]
+    assert first["signals"][0]["ratio"] == pytest.approx(30)
+    assert "learning rate, logged" in {c["key"] for c in told["changed"]}
+    assert told["worse"] == "b"
+    assert told["worse_by"] == pytest.approx(0.8, abs=0.05)
+    assert 240 < told["apart_from"] <= 270
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_healthy_run_is_never_accused(run: Run, tmp_path: Path, *, swapped: bool) -> None:
+    """The bad run spikes and falls back, so its slope is steep; the healthy one is not slow."""
+
+    def spoilt(row: Row) -> None:
+        if row["step"] >= 380:
+            row["loss"] += 3.0 * math.exp(-(row["step"] - 380) / 120) + 0.3
+
+    pair = (
+        write(tmp_path / "good.jsonl", rows_of()),
+        write(tmp_path / "bad.jsonl", rows_of(order=1), spoilt),
+    )
+    text = run("compare", *(pair[::-1] if swapped else pair))[1]
+    assert "more slowly" not in text
+    assert "no longer falls" not in text
+    accused = [line for line in text.splitlines() if line.startswith("●")]
+    assert accused
+    assert all("good.jsonl" not in line.split(" worse")[0] for line in accused)
+
+
+def test_another_order_of_data_is_no_difference_beyond_noise(run: Run, tmp_path: Path) -> None:
+    for seed in range(5):
+        one = write(tmp_path / "one.jsonl", rows_of(seed))
+        two = write(tmp_path / "two.jsonl", rows_of(seed, order=1))
+        told = parse(run("compare", one, two, "--json")[1])
+        assert told["worse"] is None
+        assert told["apart_from"] is None
+        assert told["first_difference"]["identical_until"] is None
+        assert "no difference beyond noise" in run("compare", one, two)[1]
+
+
+def test_two_equal_logs_are_identical(run: Run, tmp_path: Path) -> None:
+    one, two = (write(tmp_path / f"{n}.jsonl", rows_of()) for n in "ab")
+    told = parse(run("compare", one, two, "--json")[1])
+    assert told["first_difference"]["at"] is None
+    assert told["first_difference"]["identical_until"] == 600
+    assert "identical in all 600 rows" in run("compare", one, two)[1]
+
+
+def test_infinite_beside_finite_is_a_difference(tmp_path: Path) -> None:
+    steps = list(range(1, 101))
+    loss = [2.0 + 0.01 * (s * 37 % 11) for s in steps]
+    broken = [*loss[:60], math.inf, *loss[61:]]
+    found = compare({"step": steps, "loss": loss}, {"step": steps, "loss": broken})
+    first = found.sides.first_difference if found.sides is not None else None
+    assert first is not None
+    assert first.at == 61
+    assert first.identical_until == 60
+    nan = [*loss[:60], math.nan, *loss[61:]]
+    same = compare({"step": steps, "loss": nan}, {"step": steps, "loss": nan})
+    assert same.sides is not None
+    assert same.sides.first_difference is not None
+    assert same.sides.first_difference.at is None
+
+
+def test_a_run_that_ends_in_nan_is_worse_than_one_that_does_not(tmp_path: Path) -> None:
+    steps = list(range(1, 201))
+    loss = [3.0 - 0.005 * s + 0.01 * (s * 37 % 11) for s in steps]
+    found = compare(
+        {"step": steps, "loss": loss}, {"step": steps, "loss": [*loss[:150], *[math.nan] * 50]}
+    )
+    assert found.sides is not None
+    assert found.sides.worse == "b"
+    assert "NaN" in str(found)
+
+
+def test_the_place_of_data_is_named(run: Run, tmp_path: Path) -> None:
+    def fed(skip: float) -> Edit:
+        def edit(row: Row) -> None:
+            row["samples_seen"] = 32 * row["step"] + (skip if row["step"] > 300 else 0)
+            if row["step"] > 300 and skip:
+                row["loss"] += 0.001
+
+        return edit
+
+    one = write(tmp_path / "one.jsonl", rows_of(), fed(0))
+    two = write(tmp_path / "two.jsonl", rows_of(), fed(6400))
+    first = parse(run("compare", one, two, "--json")[1])["first_difference"]
+    assert first["at"] == 301
+    assert {"samples_seen", "loss"} == {s["signal"] for s in first["signals"]}
+    assert first["what"] == "data"
+
+
+def test_three_runs_are_compared_with_the_first(run: Run, tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / "a.jsonl", rows_of()),
+        write(tmp_path / "b.jsonl", rows_of(order=1)),
+        write(tmp_path / "c.jsonl", rows_of(), jump),
+    ]
+    code, text, _ = run("compare", *paths)
+    assert code == 0
+    told = parse(run("compare", *paths, "--json", "--html", tmp_path / "p.html")[1])
+    assert [o["b"] for o in told["others"]] == [str(paths[2])]
+    assert told["others"][0]["worse"] == "b"
+    assert told["ranking"][-1]["run"].endswith("c.jsonl")
+    assert "c.jsonl is worse" in text
+    page = (tmp_path / "p.html").read_text()
+    assert all(f"{n}.jsonl" in page for n in "abc")
+    assert len(compare(*paths).others) == 1
+
+
+def test_inspect_judges_a_run_by_a_reference(run: Run, tmp_path: Path) -> None:
+    """A run that learns more slowly from the start shows nothing by itself."""
+
+    def slow(row: Row) -> None:
+        row["loss"] += 0.25 * (1 - math.exp(-row["step"] / 200))
+
+    good = write(tmp_path / "good.jsonl", rows_of())
+    bad = write(tmp_path / "bad.jsonl", rows_of(order=1), slow)
+    assert parse(run("inspect", bad, "--json")[1])["runs"][0]["incidents"] == []
+    code, out, _ = run("inspect", bad, "--against", good, "--json", "--fail-on", "warning")
+    (incident,) = parse(out)["runs"][0]["incidents"]
+    assert code == 1
+    assert incident["kind"] == "behind-reference"
+    assert incident["severity"] == "warning"
+    assert incident["onset"] < 200
+    assert "good.jsonl" in incident["headline"]
+    # and the healthy twin of it is left alone, whichever order its data came in
+    for order in range(1, 6):
+        twin = write(tmp_path / "twin.jsonl", rows_of(order=order))
+        assert (
+            parse(run("inspect", twin, "--against", good, "--json")[1])["runs"][0]["incidents"]
+            == []
+        )
+
+
+def test_a_passing_excursion_above_the_reference_ends(run: Run, tmp_path: Path) -> None:
+    def passing(row: Row) -> None:
+        if 300 <= row["step"] < 380:
+            row["loss"] += 0.15
+
+    good = write(tmp_path / "good.jsonl", rows_of())
+    bad = write(tmp_path / "bad.jsonl", rows_of(order=1), passing)
+    found = parse(run("inspect", bad, "--against", good, "--json")[1])["runs"][0]["incidents"]
+    behind = [i for i in found if "behind-reference" in (i["kind"], *i["also"])]
+    assert len(behind) == 1
+    assert abs(behind[0]["onset"] - 300) <= 16
+    assert behind[0]["end"] is not None
+    assert abs(behind[0]["end"] - 380) <= 20
+
+
+def test_against_says_what_is_wrong_with_the_reference(run: Run, tmp_path: Path) -> None:
+    good = write(tmp_path / "good.jsonl", rows_of())
+    code, _, err = run("inspect", good, "--against", tmp_path / "none.jsonl")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "none.jsonl" in err

@@ -1,0 +1,233 @@
+"""What a log's last lines tell of the end of a run: class, place, rank, host, origin, harmless."""
+
+import time
+from random import Random
+
+import pytest
+
+from trimtab.crash import CRASH_CLASSES, classify
+from trimtab.crash.table import class_texts, crash_patterns
+
+TRACE = ["Traceback (most recent call last):", '  File "train.py", line 10, in <module>']
+STEPS = [f"step {i}/5000 loss {3 - i / 1000:.3f} lr 3e-4 tok/s 120000" for i in range(100, 140)]
+
+# Wordings of the programs named, written for this test; (class, who must act, last lines).
+ENDS = [
+    ("oom_gpu", "config", ["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"]),
+    ("oom_gpu", "config", ["RuntimeError: HIP out of memory. Tried to allocate 1 GiB"]),
+    (
+        "oom_gpu",
+        "config",
+        [
+            "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to reserve 9.1G at"
+            " the bottom of memory"
+        ],
+    ),
+    ("oom_host", "config", ["[ 91.2] Out of memory: Killed process 4242 (python3) total-vm:9kB"]),
+    ("oom_host", "config", ["Last State: Terminated", "  Reason: OOMKilled", "  Exit Code: 137"]),
+    ("oom_host", "config", ["train.sh: line 12: 5511 Killed    python train.py"]),
+    ("oom_host", "config", [*TRACE, "MemoryError"]),
+    ("lost_gpu", "node", ["kernel: NVRM: Xid (PCI:0000:4e:00): 79, pid=881, GPU has fallen off the bus."]),
+    ("lost_gpu", "node", ["RuntimeError: No CUDA GPUs are available"]),
+    ("ecc_xid", "node", ["NVRM: Xid (PCI:0000:1a:00): 48, pid=77, DBE (double bit error)"]),
+    ("ecc_xid", "node", ["NVRM: Xid (PCI:0000:1a:00): 94, pid=77, Contained: SM (0x1)"]),
+    ("ecc_xid", "code", ["NVRM: Xid (PCI:0000:1a:00): 31, pid=77, MMU Fault: ENGINE GRAPHICS"]),
+    ("ecc_xid", "node", ["RuntimeError: CUDA error: uncorrectable ECC error encountered"]),
+    ("cuda_error", "code", ["RuntimeError: CUDA error: an illegal memory access was encountered"]),
+    ("cuda_error", "code", ["RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"]),
+    ("cuda_error", "code", ["Memory access fault by GPU node-4 on address 0x7f. Reason: Unknown."]),
+    ("data_error", "data", ["RuntimeError: CUDA error: device-side assert triggered"]),
+    ("data_error", "data", [*TRACE, "IndexError: index out of range in self"]),
+    ("data_error", "data", [*TRACE, "json.decoder.JSONDecodeError: Expecting value: line 1"]),
+    ("data_error", "data", [*TRACE, "UnicodeDecodeError: 'utf-8' codec can't decode byte 0x8b"]),
+    ("data_error", "code", [*TRACE, "KeyError: 'attention_mask'"]),
+    (
+        "nccl_timeout",
+        "transient",
+        [
+            "[rank5]:[E321 02:07:08.4 ProcessGroupNCCL.cpp:607] [Rank 5] Watchdog caught collective"
+            " operation timeout: WorkNCCL(SeqNum=80, OpType=ALLREDUCE, Timeout(ms)=600000) ran for"
+            " 600060 milliseconds before timing out."
+        ],
+    ),
+    (
+        "nccl_error",
+        "node",
+        ["torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1970, unhandled"
+         " system error"],
+    ),
+    ("nccl_error", "node", ["gpu7:91:120 [3] NCCL WARN NET/IB : Got async event : port error"]),
+    ("nccl_error", "config", ["n1:9:12 [0] NCCL WARN Bootstrap : no socket interface found"]),
+    ("hang", "node", ["[1.2] INFO: task python:881 blocked for more than 120 seconds."]),
+    ("network", "config", [*TRACE, "torch.distributed.DistNetworkError: The client socket has timed "
+                           "out after 600000ms while trying to connect to (10.0.0.1, 29500)."]),
+    ("network", "config", ["OSError: We couldn't connect to 'https://huggingface.co' to load this file"]),
+    ("network", "transient", [*TRACE, "requests.exceptions.HTTPError: 503 Server Error: Service"]),
+    ("node_launch", "node", ["srun: error: Task launch for 9.0 failed on node n12: Job credential expired"]),
+    ("node_launch", "node", ["slurmstepd: error: *** JOB 9 ON n12 CANCELLED AT 2026-01-02T03:04:05 DUE "
+                             "TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"]),
+    ("node_launch", "config", ["Warning  Failed  3s  kubelet  Error: ImagePullBackOff"]),
+    ("numeric", "numeric", [*TRACE, "ValueError: Loss is nan, stopping training"]),
+    ("numeric", "numeric", ["{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-5}"] * 4),
+    ("numeric", "numeric", ["Exception: Current loss scale already at minimum - cannot decrease scale"
+                            " anymore. Exiting run."]),
+    ("preempt_timelimit", "transient", ["slurmstepd: error: *** JOB 7 ON n3 CANCELLED AT "
+                                        "2026-01-02T03:04:05 DUE TO TIME LIMIT ***"]),
+    ("preempt_timelimit", "transient", ["slurmstepd: error: *** JOB 7 ON n3 CANCELLED AT "
+                                        "2026-01-02T03:04:05 DUE TO PREEMPTION ***"]),
+    ("preempt_timelimit", "transient", [*TRACE, "KeyboardInterrupt"]),
+    ("storage", "config", [*TRACE, "OSError: [Errno 28] No space left on device"]),
+    ("storage", "node", [*TRACE, "OSError: [Errno 116] Stale file handle"]),
+    ("storage", "node", [*TRACE, "OSError: [Errno 5] Input/output error"]),
+    ("storage", "config", [*TRACE, "OSError: [Errno 24] Too many open files"]),
+    ("checkpoint", "config", ["RuntimeError: Error(s) in loading state_dict for LlamaForCausalLM:"]),
+    ("checkpoint", "data", ["RuntimeError: PytorchStreamReader failed reading zip archive: invalid"]),
+    ("checkpoint", "data", ["safetensors_rust.SafetensorError: Error while deserializing header"]),
+    ("env_driver", "config", [*TRACE, "ModuleNotFoundError: No module named 'flash_attn'"]),
+    ("env_driver", "config", ["ImportError: libcudart.so.12: cannot open shared object file"]),
+    ("env_driver", "config", ["RuntimeError: The NVIDIA driver on your system is too old"]),
+    ("env_driver", "code", [*TRACE, "AttributeError: module 'numpy' has no attribute 'float'"]),
+    ("user_error", "config", ["train.py: error: unrecognized arguments: --learnig-rate 3e-4"]),
+    ("user_error", "config", ["RuntimeError: The server socket has failed to bind: Address already in use"]),
+    ("user_error", "config", [*TRACE, "ValueError: hidden_size must be divisible by num_heads (got 7)"]),
+    ("user_error", "config", [*TRACE, "FileNotFoundError: [Errno 2] No such file or directory: 'c.yaml'"]),
+    ("python_error", "code", [*TRACE, "TypeError: forward() missing 1 required positional argument"]),
+    ("python_error", "code", [*TRACE, "AttributeError: 'NoneType' object has no attribute 'shape'"]),
+    ("python_error", "code", ["Segmentation fault (core dumped)"]),
+    ("python_error", "code", [*TRACE, "mypackage.errors.BucketFailure: bucket 3 overflowed"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("want", "act", "end"), ENDS, ids=[f"{e[0]}-{i}" for i, e in enumerate(ENDS)]
+)
+def test_an_end_is_named_after_a_healthy_log(want: str, act: str, end: list[str]) -> None:
+    report = classify([*STEPS, *end])
+    assert report is not None
+    assert (report.crash_class, report.who_must_act) == (want, act)
+    assert report.line_number > len(STEPS)
+    assert report.says
+    assert report.do
+    assert report.why
+
+
+def test_every_class_has_an_example() -> None:
+    assert {want for want, _, _ in ENDS} == set(CRASH_CLASSES)
+
+
+HARMLESS = [
+    ["FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated."],
+    ["WARNING: destroy_process_group() was not called before program exit, which can leak"],
+    ["[INFO] [loss_scaler.py:181] OVERFLOW! Skipping step. Attempted loss scale: 65536, reducing to 32768"],
+    ["eval: error rate 0.12, word error 0.31, mean squared error 0.004"],
+    ["{'train_runtime': 812.3, 'train_loss': 1.9}", "Training completed."],
+    ["NCCL version 2.21.5+cuda12.4", "n1:9:9 [0] NCCL INFO Connected all rings"],
+    ["    SRAM Uncorrectable              : 0", "    DRAM Correctable : 0"],
+    ["--max-restarts 3 --on-error continue --abort-on-nan true"],
+    ['{"step": 5, "loss": 2.0, "sample": "RuntimeError: CUDA out of memory."}'],
+    ["found no errors", "0 failures", "checked 12 shards for corruption: ok"],
+    ["Exception ignored in: <function WeakSet.__del__ at 0x7f>", *TRACE, "TypeError: 'NoneType'"],
+    ["using timeout=600 for nccl; hang detection enabled"],
+    ["Setting TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "exit code 0", "Job finished successfully"],
+    ["learning rate decayed; killed 0 stale trials; cancelled pruning callback"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("tail", HARMLESS, ids=range(len(HARMLESS)))
+def test_harmless_output_is_no_crash(tail: list[str]) -> None:
+    assert classify([*STEPS, *tail]) is None
+    assert classify([*STEPS[:20], *tail, *STEPS[20:]]) is None
+
+
+@pytest.mark.parametrize(
+    ("want", "act", "end"), ENDS, ids=[f"{e[0]}-{i}" for i, e in enumerate(ENDS)]
+)
+def test_an_error_that_training_survived_is_no_crash(want: str, act: str, end: list[str]) -> None:
+    del want, act
+    assert classify([*STEPS[:20], *end, *STEPS[20:]]) is None
+
+
+def test_the_rank_that_failed_is_told_from_those_that_waited() -> None:
+    waiting = [
+        f"[rank{r}]:[E1 ProcessGroupNCCL.cpp:607] [Rank {r}] Watchdog caught collective operation"
+        f" timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE) ran for 600001 milliseconds before timing out."
+        for r in (0, 1, 2)
+    ]
+    fault = [
+        "[rank3]: Traceback (most recent call last):",
+        "[rank3]: IndexError: list index out of range",
+    ]
+    summary = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "Root Cause (first observed failure):",
+        "  host      : node-b",
+        "  rank      : 3 (local_rank: 3)",
+        "  exitcode  : 1 (pid: 99)",
+    ]
+    for lines in ([*fault, *waiting, *summary], [*waiting, *fault, *summary]):
+        report = classify([*STEPS, *lines])
+        assert report is not None
+        assert (report.crash_class, report.rank, report.origin) == ("python_error", 3, "here")
+        assert report.host == "node-b"
+
+
+def test_an_echo_alone_says_that_the_fault_is_elsewhere() -> None:
+    for echo in (
+        "W1 torch/distributed/elastic/agent/server/api.py:732] Received 15 death signal, shutting down",
+        "The node 'a_1_0' has failed to send a keep-alive heartbeat to the rendezvous 'none'",
+        "srun: error: n1: task 0: Exited with exit code 1",
+    ):
+        report = classify([*STEPS, echo])
+        assert report is not None
+        assert report.origin == "elsewhere"
+        assert not report.sure
+        assert "another rank" in report.why
+
+
+def test_a_cause_stands_before_what_the_scheduler_says_of_it() -> None:
+    report = classify(
+        [
+            *STEPS,
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=3.0.",
+            "slurmstepd: error: *** STEP 3.0 ON n17 CANCELLED AT 2026-01-02T03:04:05 ***",
+            "srun: error: n17: task 4: Out Of Memory",
+        ]
+    )
+    assert report is not None
+    assert (report.crash_class, report.host) == ("oom_host", "n17")
+
+
+def test_what_no_row_knows_stays_unknown() -> None:
+    assert classify([]) is None
+    assert classify(["", "\x00", "\x1b[31m"]) is None
+    assert classify([*STEPS, "and then the screen went dark"]) is None
+
+
+def test_long_input_is_bounded() -> None:
+    random = Random(0)
+    words = ["step", "loss", "error", "failed", "nan", "rank", "[", ":", "Xid", "NCCL WARN", "1e-3"]
+    lines = [" ".join(random.choices(words, k=random.randint(1, 60))) for _ in range(5000)]
+    lines += ["CUDA " * 200_000, "a" * 1_000_000 + "Error: x"]
+    classify(lines[:50])
+    start = time.perf_counter()
+    classify(lines)
+    assert time.perf_counter() - start < 3, "seconds for 5,000 hostile lines"
+
+
+def test_colour_is_no_part_of_a_wording() -> None:
+    report = classify(["\x1b[31mRuntimeError: CUDA \x1b[0mout of memory. Tried to allocate"])
+    assert report is not None
+    assert report.crash_class == "oom_gpu"
+    assert "\x1b" not in report.line
+
+
+def test_every_row_names_a_class_and_an_advice() -> None:
+    assert set(class_texts()) == set(CRASH_CLASSES)
+    rows = crash_patterns()
+    assert len({row.id for row in rows}) == len(rows)
+    for row in rows:
+        assert row.crash_class in CRASH_CLASSES
+        assert row.any
+        assert all(text == text.lower() for text in row.any)
+        assert row.cores
+        assert row.regex is None or row.regex.pattern
