@@ -108,6 +108,8 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("jump", e.jumped, 4.0, say.JUMPED),
             EvidenceRule(
                 "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
+            ),
+            EvidenceRule(
                 "at-resume", e.jumped_at_resume, 1.5, "it rose as the attempt resumed, and stayed"
             ),
             EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
