@@ -415,8 +415,8 @@ def _rate_ended(run: Run) -> int:
     row = run.place()
     t = np.arange(run.num_rows)
     peak = float(run.columns["lr"].max())
-    run.columns["lr"] = peak * np.maximum(0.0, 1 - t / row) * np.minimum(
-        1.0, (t + 1) / run.warm_up_rows
+    run.columns["lr"] = (
+        peak * np.maximum(0.0, 1 - t / row) * np.minimum(1.0, (t + 1) / run.warm_up_rows)
     )
     mean = run.mean.copy()
     mean[row:] = mean[row]
@@ -428,8 +428,8 @@ def _rate_ended(run: Run) -> int:
 def _decays_to_zero(run: Run) -> None:
     t = np.arange(run.num_rows)
     peak = float(run.columns["lr"].max())
-    run.columns["lr"] = peak * (1 - (t + 1) / run.num_rows) * np.minimum(
-        1.0, (t + 1) / run.warm_up_rows
+    run.columns["lr"] = (
+        peak * (1 - (t + 1) / run.num_rows) * np.minimum(1.0, (t + 1) / run.warm_up_rows)
     )
 
 

@@ -61,7 +61,9 @@ def _trainer_state(run: Run, path: Path) -> None:
         if "loss" in train and math.isfinite(train["loss"]):
             train["loss"] = round(train["loss"], 4)
         history.append({**train, **place})
-        checks = {f"eval_{n[4:].replace('loss/', '')}": v for n, v in row.items() if n[:4] == "val_"}
+        checks = {
+            f"eval_{n[4:].replace('loss/', '')}": v for n, v in row.items() if n[:4] == "val_"
+        }
         for name, value in checks.items():
             key = name if name == "eval_loss" else f"{name}_loss"
             history.append({key: value, **place})
@@ -76,7 +78,6 @@ def _trainer_state(run: Run, path: Path) -> None:
 
 
 def _megatron(run: Run, path: Path) -> None:
-    gap = float(run.step[1] - run.step[0])
     lines: list[str] = []
     for step, row in _rows(run):
         batch = row.get("batch_size", 64.0)
@@ -101,7 +102,6 @@ def _megatron(run: Run, path: Path) -> None:
                 f" lm loss PPL: {math.exp(min(row['val_loss'], 20)):.6E} | "
             )
             lines.append("-" * 60)
-    del gap
     path.write_text("\n".join(lines) + "\n")
 
 

@@ -184,7 +184,7 @@ def make_healthy(seed: int, num_rows: int, *, noise: bool = True) -> Run:
     spread = scale * sigma * _unit_noise(kind, num_rows, loud, phi)
     norm = rng.uniform(0.2, 1.0) * (1 + 3 * np.exp(-t / tau))
     every = max(1, num_rows // 40)
-    run = Run(
+    return Run(
         num_rows=num_rows,
         rng=rng,
         law=law,
@@ -204,4 +204,3 @@ def make_healthy(seed: int, num_rows: int, *, noise: bool = True) -> Run:
         chance=chance,
         warm_up_rows=warm_up,
     )
-    return run

@@ -89,7 +89,7 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
         for t in at.tolist():
             between[max(0, t - 2 * width) : t + 1] = False
         # The steep start is no flat of a stair.
-        between[:period // 2] = False
+        between[: period // 2] = False
         if between.sum() < 4 or float(np.median(share[between])) > 0.25 * weakest:
             continue
         if best is None or weakest > best[0]:

@@ -21,6 +21,7 @@ All need 60 rows. Blind to a shape in a loss that is already flat.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,13 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import MAD_TO_SIGMA, dependent_blocks_sigma, difference_sigma, mad_sigma, median
+from trimtab.signals.robust import (
+    MAD_TO_SIGMA,
+    dependent_blocks_sigma,
+    difference_sigma,
+    mad_sigma,
+    median,
+)
 
 __all__ = ["flat_window_findings", "late_stall_findings", "too_low_findings"]
 
@@ -80,7 +87,7 @@ def _curve(record: RunRecord, rows: Rows) -> _Curve:
     loss = record.columns["loss"].values[rows]
     num = min(NUM_BLOCKS, len(rows))
     edges = np.linspace(0, len(rows), num + 1).astype(np.intp)
-    y = np.array([median(loss[a:b]) for a, b in zip(edges, edges[1:], strict=False)])
+    y = np.array([median(loss[a:b]) for a, b in pairwise(edges)])
     x = np.log((edges[:-1] + edges[1:]) / 2 + 1)
     return _Curve(rows[np.minimum(edges, len(rows) - 1)], x, y)
 
@@ -317,9 +324,7 @@ def _unexplained_fall(
     return worst if worst is not None and worst[0] >= LOW_SIGMA else None
 
 
-def _edge(
-    record: RunRecord, rows: Rows, first: int, stop: int, high: float, low: float
-) -> int:
+def _edge(record: RunRecord, rows: Rows, first: int, stop: int, high: float, low: float) -> int:
     """Return the row from which the loss is nearer to the low level, or has left the high one."""
     loss = record.columns["loss"].values
     width = max(1, (stop - first) // 4)
@@ -345,9 +350,7 @@ def _rate_was_cut(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
     )
 
 
-def _validation_fell(
-    record: RunRecord, rows: Rows, place: tuple[int, int], fall: float
-) -> bool:
+def _validation_fell(record: RunRecord, rows: Rows, place: tuple[int, int], fall: float) -> bool:
     """Whether validation fell by half as much, so that something was learned."""
     first, stop = place
     val = record.columns.get("val_loss")
@@ -393,7 +396,9 @@ def _flat_windows(record: RunRecord, rows: Rows) -> list[Finding]:
             height = median(inside) - level
             # Rows that follow one another, or have heavy tails, wander further than they step.
             rough = max(noise, mad_sigma(left), mad_sigma(right))
-            if height < WINDOW_SIGMA * rough or not _is_flat_top(inside, left, right, height, noise):
+            if height < WINDOW_SIGMA * rough or not _is_flat_top(
+                inside, left, right, height, noise
+            ):
                 continue
             found.append(
                 finding_at(
@@ -421,9 +426,7 @@ def _flat_windows(record: RunRecord, rows: Rows) -> list[Finding]:
     return found
 
 
-def _is_flat_top(
-    inside: Floats, left: Floats, right: Floats, height: float, noise: float
-) -> bool:
+def _is_flat_top(inside: Floats, left: Floats, right: Floats, height: float, noise: float) -> bool:
     """Whether a window has one height, and the rows on both sides are on one level below it."""
     third = max(1, len(inside) // 3)
     ends = abs(median(inside[:third]) - median(inside[-third:]))

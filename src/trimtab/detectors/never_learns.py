@@ -115,9 +115,7 @@ class NeverLearnsDetector:
         at = 0
         while at < len(rows) and state.told < 2:
             part = slice(at, at + 512)
-            some = Rows(
-                rows.index[part], rows.step[part], rows.values[part], rows.present[part]
-            )
+            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
             state, told = step_through(self, state, some)
             found += told
             at += 512
@@ -163,9 +161,7 @@ class NeverLearnsDetector:
             return replace(s, told=2), ()
         return self._judge(s, row)
 
-    def _judge(
-        self, s: NeverLearnsState, row: Row
-    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+    def _judge(self, s: NeverLearnsState, row: Row) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         flat, fell, level, error = _flatness(s.blocks)
         if fell:
             return replace(s, told=2), ()

@@ -51,9 +51,7 @@ class RateEndedDetector:
             return RateEndedState(s.num_rows + 1, rate), ()
         if not s.zeros:
             s = RateEndedState(s.num_rows, s.rate, 0, row.index, row.step)
-        s = RateEndedState(
-            s.num_rows + 1, s.rate, s.zeros + 1, s.first_row, s.first_step, s.told
-        )
+        s = RateEndedState(s.num_rows + 1, s.rate, s.zeros + 1, s.first_row, s.first_step, s.told)
         due = max(self.min_rows, self.share * s.num_rows)
         if s.told or s.rate == 0 or s.zeros < due:
             return s, ()

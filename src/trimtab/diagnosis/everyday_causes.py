@@ -63,9 +63,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F16", "F28"),
         prior=_RARE,
         rules=(
-            *_plain(
-                "too-low", "drop", says="the loss came down within few rows, at the same rate"
-            ),
+            *_plain("too-low", "drop", says="the loss came down within few rows, at the same rate"),
             EvidenceRule(
                 "repeats", e.of_kind("repeated-data"), -3.0, "losses show data that was fed twice"
             ),
