@@ -58,7 +58,7 @@ def _everyday(arguments: argparse.Namespace) -> int:
             raise ConfigError(f"--faults {name!r}: choose of {', '.join(FAULT_BY_ID)}")
     lengths = _lengths(arguments.lengths) or measure.LENGTHS[: 3 if arguments.quick else None]
     cases = measure.cases_of(arguments.seeds, lengths=lengths, faults=faults)
-    outcomes: list[measure.Outcome] = []
+    outcomes: list[measure.EverydayOutcome] = []
     for left, found in measure.measure_all(
         cases, results=arguments.out, jobs=arguments.jobs, one_format=arguments.quick
     ):

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.cross_validate import folds_of
 from benchmarks.detect import Say, read_labelled
 from benchmarks.manifest import read_manifest
-from benchmarks.predictions import Prediction, claim_of
+from benchmarks.predictions import Prediction, claims_of
 from benchmarks.scoring import score_run
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.json_form import run_to_json
@@ -82,7 +82,7 @@ def stated_alarms(folder: Path, *, say: Say) -> list[StatedAlarm]:
             continue
         account = make_account(record)
         told = run_to_json(account, path=record.source)
-        claims = tuple(claim_of(i) for i in told["incidents"])
+        claims = tuple(c for n, i in enumerate(told["incidents"]) for c in claims_of(i, n)[:1])
         scored = score_run(run, Prediction(id=run.id, rows=told["rows"], claims=claims))
         right = {id(claim): good for claim, good in scored.judged}
         for claim, ia in zip(claims, account.incidents, strict=True):

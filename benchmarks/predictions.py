@@ -15,7 +15,7 @@ from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.record import RunRecord
 
-__all__ = ["Claim", "Prediction", "claim_of", "predict", "predict_peer", "write_predictions"]
+__all__ = ["Claim", "Prediction", "claims_of", "predict", "predict_peer", "write_predictions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class Claim:
     end_row: int | None = None
     confidence: float | None = None
     """None for rules that state none."""
+    alarm: int | None = None
+    """Claims with the same number are kinds of one incident, and one alarm; None: its own."""
 
     @property
     def family(self) -> str:
@@ -60,7 +62,17 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return the prediction line."""
-        keys = ("kind", "onset", "peak", "end", "onset_row", "end_row", "severity", "confidence")
+        keys: tuple[str, ...] = (
+            "kind",
+            "onset",
+            "peak",
+            "end",
+            "onset_row",
+            "end_row",
+            "severity",
+            "confidence",
+        )
+        keys += ("alarm",) if any(c.alarm is not None for c in self.claims) else ()
         return {
             "id": self.id,
             "rows": self.rows,
@@ -73,21 +85,26 @@ def predict(name: str, record: RunRecord, *, sensitivity: Sensitivity | None = N
     """Return what `trimtab inspect --json` says of a record, cut down to a prediction."""
     account = make_account(record, sensitivity=sensitivity, self_test=False)
     told = run_to_json(account, path=record.source)
-    claims = tuple(claim_of(i) for i in told["incidents"])
+    claims = tuple(c for n, i in enumerate(told["incidents"]) for c in claims_of(i, n))
     return Prediction(id=name, rows=told["rows"], claims=claims)
 
 
-def claim_of(told: Mapping[str, Any]) -> Claim:
-    """Return an incident of `inspect --json` as a claim."""
-    return Claim(
-        kind=told["kind"],
-        severity=told["severity"],
-        onset=told["onset"],
-        peak=told["peak"],
-        end=told["end"],
-        onset_row=told["onset_row"],
-        end_row=told["end_row"],
-        confidence=told["confidence"],
+def claims_of(told: Mapping[str, Any], number: int) -> tuple[Claim, ...]:
+    """Return a claim for each kind of an incident, at its own place; one alarm together."""
+    whole = {k: told[k] for k in ("kind", "onset", "peak", "end", "onset_row", "end_row")}
+    return tuple(
+        Claim(
+            kind=part["kind"],
+            severity=told["severity"],
+            onset=part["onset"],
+            peak=part["peak"],
+            end=part["end"],
+            onset_row=part["onset_row"],
+            end_row=part["end_row"],
+            confidence=told["confidence"],
+            alarm=number,
+        )
+        for part in [whole, *told["kinds"][1:]]
     )
 
 

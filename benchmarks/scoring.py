@@ -92,7 +92,7 @@ def score_run(run: LabelledRun, prediction: Prediction | None) -> RunScore:
             else ()
         ),
         judged=() if unjudged else tuple(_judged(run, alarms)),
-        unjudged=len(alarms) if unjudged else 0,
+        unjudged=len(_by_alarm(alarms)) if unjudged else 0,
         false_on_negative=tuple(_false_on_negative(run, alarms)),
         covered=min(width, float(run.records)),
     )
@@ -113,13 +113,22 @@ def _score_label(run: LabelledRun, label: Label, claims: Sequence[Claim]) -> Lab
     )
 
 
+def _by_alarm(alarms: Sequence[Claim]) -> list[list[Claim]]:
+    """Return the claims of each alarm, in the order of their first."""
+    groups: dict[tuple[str, int], list[Claim]] = {}
+    for i, claim in enumerate(alarms):
+        key = ("own", i) if claim.alarm is None else ("alarm", claim.alarm)
+        groups.setdefault(key, []).append(claim)
+    return list(groups.values())
+
+
 def _judged(run: LabelledRun, alarms: Sequence[Claim]) -> list[tuple[Claim, bool]]:
     verdicts: list[tuple[Claim, bool]] = []
-    for claim in alarms:
-        if any(belongs(run, claim, lab) for lab in run.labels):
-            verdicts.append((claim, True))
-        elif not run.sampled and not in_broken_run(run, claim):
-            verdicts.append((claim, False))
+    for kinds in _by_alarm(alarms):
+        if any(belongs(run, claim, lab) for claim in kinds for lab in run.labels):
+            verdicts.append((kinds[0], True))
+        elif not run.sampled and not any(in_broken_run(run, claim) for claim in kinds):
+            verdicts.append((kinds[0], False))
     return verdicts
 
 
@@ -132,7 +141,11 @@ def _false_on_negative(run: LabelledRun, alarms: Sequence[Claim]) -> list[str]:
         for lab in run.labels
         if lab.family in EXTRA or (lab.family == "grad" and lab.confidence != "low")
     ]
-    return [c.family for c in alarms if not any(belongs(run, c, lab) for lab in benign)]
+    return [
+        kinds[0].family
+        for kinds in _by_alarm(alarms)
+        if not any(belongs(run, c, lab) for c in kinds for lab in benign)
+    ]
 
 
 def totals(scores: Sequence[RunScore]) -> dict[str, Any]:

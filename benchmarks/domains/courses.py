@@ -106,7 +106,7 @@ def moe(rng: np.random.Generator, n: int) -> Courses:
         "expert_load_max": _around(rng, 1.3 + 1.2 * early, 0.05),
         "max_violation": _around(rng, 0.3 + 1.2 * early, 0.1),
         "expert_load_std": _around(rng, 0.2 + 0.5 * early, 0.06),
-        "dead_experts": np.round(np.clip(3.0 * early - 0.5, 0.0, None)),
+        "dead_experts": np.round(np.clip(3.0 * early - 0.5, 0.0, None)).astype(np.float64),
         "dropped_tokens": np.clip(0.015 + 0.05 * early + noise(rng, n, 0.003), 0, 1),
     }
 

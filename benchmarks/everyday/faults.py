@@ -11,22 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.everyday.runs import Floats, Run
+from benchmarks.everyday.runs import Floats, MadeRun
 
-__all__ = ["FAULTS", "FAULT_BY_ID", "Fault"]
+__all__ = ["FAULTS", "FAULT_BY_ID", "EverydayFault"]
 
-Plant = Callable[[Run], int]
+Plant = Callable[[MadeRun], int]
 """Changes a run in place and returns the row at which the fault begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
+class EverydayFault:
     """One row of the table."""
 
     id: str
     title: str
     plant: Plant
-    twin: Callable[[Run], object]
+    twin: Callable[[MadeRun], object]
     """Puts on what is benign and looks alike."""
     twin_title: str
     causes: tuple[str, ...]
@@ -37,18 +37,18 @@ class Fault:
     """Signals in which the reference test looks for it."""
 
 
-def _nothing(run: Run) -> None:
+def _nothing(run: MadeRun) -> None:
     """Leave the run as it is."""
 
 
-def _relaxing(run: Run, height: float, *, rise: int, rest: float, half: float) -> Floats:
+def _relaxing(run: MadeRun, height: float, *, rise: int, rest: float, half: float) -> Floats:
     """Return a rise over some rows, then a return to a share of the height."""
     t = np.arange(run.num_rows, dtype=np.float64)
     down = rest + (1 - rest) * np.exp(-np.maximum(t - rise, 0) / half)
     return np.asarray(height * np.minimum((t + 1) / rise, 1.0) * down)
 
 
-def _lift_norm(run: Run, row: int, factor: float, rows: int) -> None:
+def _lift_norm(run: MadeRun, row: int, factor: float, rows: int) -> None:
     t = np.arange(run.num_rows - row)
     run.columns["grad_norm"][row:] *= 1 + (factor - 1) * np.exp(-t / max(rows, 1))
 
@@ -57,7 +57,7 @@ def _lift_norm(run: Run, row: int, factor: float, rows: int) -> None:
 
 
 def _rate_jump(factor: float, height: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         row = run.place()
         run.columns["lr"][row:] *= factor
         rise = 2 + run.num_rows // 200
@@ -70,7 +70,7 @@ def _rate_jump(factor: float, height: float) -> Plant:
     return plant
 
 
-def _warm_restarts(run: Run) -> None:
+def _warm_restarts(run: MadeRun) -> None:
     """A schedule of three cosine cycles that come back to the peak, as SGDR plans them."""
     t = np.arange(run.num_rows)
     cycle = max(run.num_rows // 3, 8)
@@ -80,7 +80,7 @@ def _warm_restarts(run: Run) -> None:
     run.columns["lr"] = lr * np.minimum(1.0, (t + 1) / run.warm_up_rows)
 
 
-def _rewarmed(run: Run) -> None:
+def _rewarmed(run: MadeRun) -> None:
     """A resume that warms the rate up again to where it was."""
     row = run.place()
     run.resume(row)
@@ -88,13 +88,13 @@ def _rewarmed(run: Run) -> None:
     run.columns["lr"][row:] *= ramp
 
 
-def _resumed(run: Run) -> int:
+def _resumed(run: MadeRun) -> int:
     row = run.place()
     run.resume(row)
     return row
 
 
-def _resume_rate(run: Run) -> int:
+def _resume_rate(run: MadeRun) -> int:
     row = _resumed(run)
     run.columns["lr"][row:] *= 12 * run.size()
     high = 0.5 * run.size()
@@ -102,15 +102,15 @@ def _resume_rate(run: Run) -> int:
     return row
 
 
-def _with_setting(name: str, value: float) -> Callable[[Run], None]:
-    def put(run: Run) -> None:
+def _with_setting(name: str, value: float) -> Callable[[MadeRun], None]:
+    def put(run: MadeRun) -> None:
         run.columns[name] = np.full(run.num_rows, value)
 
     return put
 
 
 def _resume_setting(name: str, before: float, after: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         _with_setting(name, before)(run)
         row = _resumed(run)
         run.columns[name][row:] = after
@@ -119,8 +119,8 @@ def _resume_setting(name: str, before: float, after: float) -> Plant:
     return plant
 
 
-def _resume_setting_twin(name: str, value: float) -> Callable[[Run], None]:
-    def twin(run: Run) -> None:
+def _resume_setting_twin(name: str, value: float) -> Callable[[MadeRun], None]:
+    def twin(run: MadeRun) -> None:
         _with_setting(name, value)(run)
         _resumed(run)
 
@@ -128,7 +128,7 @@ def _resume_setting_twin(name: str, value: float) -> Callable[[Run], None]:
 
 
 def _step_setting(name: str, before: float, after: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         _with_setting(name, before)(run)
         row = run.place()
         run.columns[name][row:] = after
@@ -137,14 +137,14 @@ def _step_setting(name: str, before: float, after: float) -> Plant:
     return plant
 
 
-def _batch_ramp(run: Run) -> None:
+def _batch_ramp(run: MadeRun) -> None:
     """The batch grows by equal steps over the first tenth of the run."""
     t = np.arange(run.num_rows)
     rung = np.minimum(t // max(1, run.num_rows // 60), 6)
     run.columns["batch_size"] = 64.0 * (rung + 2)
 
 
-def _decay_schedule(run: Run) -> None:
+def _decay_schedule(run: MadeRun) -> None:
     """The weight decay follows a smooth schedule up, as vision recipes do."""
     u = np.arange(run.num_rows) / run.num_rows
     run.columns["weight_decay"] = 0.04 + 0.36 * (1 - np.cos(np.pi * u)) / 2
@@ -153,7 +153,7 @@ def _decay_schedule(run: Run) -> None:
 # --------------------------------------------------------------------- start
 
 
-def _too_high(run: Run) -> int:
+def _too_high(run: MadeRun) -> int:
     """The loss falls, then climbs above where it began as the warm-up ends, and comes down late."""
     t = np.arange(run.num_rows, dtype=np.float64)
     w = run.warm_up_rows
@@ -168,7 +168,7 @@ def _too_high(run: Run) -> int:
     return 0
 
 
-def _no_warm_up(run: Run) -> int:
+def _no_warm_up(run: MadeRun) -> int:
     t = np.arange(run.num_rows, dtype=np.float64)
     run.columns["lr"] = np.full(run.num_rows, float(run.columns["lr"].max())) * (
         1 - 0.9 * t / run.num_rows
@@ -180,41 +180,41 @@ def _no_warm_up(run: Run) -> int:
     return 0
 
 
-def _flat_at(run: Run, level: float, *, spread: float = 0.3) -> None:
+def _flat_at(run: MadeRun, level: float, *, spread: float = 0.3) -> None:
     run.noise = run.noise * spread
     run.with_mean(np.full(run.num_rows, level))
     run.columns["val_loss"] = np.full(run.num_rows, level) + run.noise * 0.3
 
 
-def _chance(run: Run) -> int:
+def _chance(run: MadeRun) -> int:
     _flat_at(run, run.chance)
     run.columns["grad_norm"] *= 0.02
     return 0
 
 
-def _chance_of_two(run: Run) -> int:
+def _chance_of_two(run: MadeRun) -> int:
     _flat_at(run, math.log(2.0), spread=0.5)
     return 0
 
 
-def _no_gradient(run: Run) -> int:
+def _no_gradient(run: MadeRun) -> int:
     _flat_at(run, run.mean[min(run.num_rows - 1, run.num_rows // 10)], spread=1.0)
     run.columns["grad_norm"] = np.zeros(run.num_rows)
     return 0
 
 
-def _rate_zero(run: Run) -> int:
+def _rate_zero(run: MadeRun) -> int:
     _flat_at(run, run.mean[min(run.num_rows - 1, run.num_rows // 10)], spread=1.0)
     run.columns["lr"] = np.zeros(run.num_rows)
     return 0
 
 
-def _frozen_loss(run: Run) -> int:
+def _frozen_loss(run: MadeRun) -> int:
     run.columns["loss"] = np.full(run.num_rows, 6.9078)
     return 0
 
 
-def _slow_start(run: Run) -> None:
+def _slow_start(run: MadeRun) -> None:
     """The loss stays near chance through a long warm-up, then falls."""
     hold = max(4, run.num_rows // 25)
     mean = np.concatenate([np.full(hold, run.mean[0]), run.mean[:-hold]])
@@ -222,7 +222,7 @@ def _slow_start(run: Run) -> None:
     run.with_mean(mean)
 
 
-def _fine_tune(run: Run) -> None:
+def _fine_tune(run: MadeRun) -> None:
     """A trained model goes on: the loss starts low and falls little."""
     start = run.draw(1.2, 1.9)
     mean = start + 0.06 * (run.mean - run.mean[-1])
@@ -230,7 +230,7 @@ def _fine_tune(run: Run) -> None:
     run.with_mean(mean)
 
 
-def _dead_later(run: Run) -> int:
+def _dead_later(run: MadeRun) -> int:
     row = run.place()
     t = np.arange(run.num_rows - row)
     mean = run.mean.copy()
@@ -244,7 +244,7 @@ def _dead_later(run: Run) -> int:
 # ---------------------------------------------------- validation, memory, data
 
 
-def _overfit(run: Run) -> int:
+def _overfit(run: MadeRun) -> int:
     row = run.place()
     t = np.maximum(np.arange(run.num_rows) - row, 0) / run.num_rows
     rise = 0.9 * run.size() * t
@@ -254,14 +254,14 @@ def _overfit(run: Run) -> int:
     return row
 
 
-def _val_saturates(run: Run) -> None:
+def _val_saturates(run: MadeRun) -> None:
     """Validation stops falling while training goes on: a gap that widens, and no rise."""
     row = run.place()
     run.columns["val_loss"][row:] += run.mean[row] - run.mean[row:]
     run.with_mean(run.mean - 0.4 * np.maximum(np.arange(run.num_rows) - row, 0) / run.num_rows)
 
 
-def _val_sets(run: Run) -> None:
+def _val_sets(run: MadeRun) -> None:
     run.present["val_loss/code"] = run.present["val_loss"]
     run.present["val_loss/web"] = run.present["val_loss"]
     val = run.columns.pop("val_loss")
@@ -269,7 +269,7 @@ def _val_sets(run: Run) -> None:
     run.columns["val_loss/code"], run.columns["val_loss/web"] = val - 0.4, val + 0.1
 
 
-def _overfit_set(run: Run) -> int:
+def _overfit_set(run: MadeRun) -> int:
     _val_sets(run)
     row = run.place()
     t = np.maximum(np.arange(run.num_rows) - row, 0) / run.num_rows
@@ -278,7 +278,7 @@ def _overfit_set(run: Run) -> int:
     return row
 
 
-def _memory_curve(run: Run) -> int:
+def _memory_curve(run: MadeRun) -> int:
     """A small set learned by heart in some epochs: down to 0.001 nats, steps at the epochs."""
     start, end = run.draw(1.5, 2.6), run.draw(0.0006, 0.006)
     epochs = int(run.draw(6, 12))
@@ -293,7 +293,7 @@ def _memory_curve(run: Run) -> int:
     return int(np.argmax(mean < 0.1 * start))
 
 
-def _memorised(run: Run) -> int:
+def _memorised(run: MadeRun) -> int:
     row = _memory_curve(run)
     u = np.arange(run.num_rows) / run.num_rows
     start = float(run.mean[0])
@@ -307,19 +307,19 @@ def _memorised(run: Run) -> int:
     return row
 
 
-def _memorised_unchecked(run: Run) -> int:
+def _memorised_unchecked(run: MadeRun) -> int:
     row = _memory_curve(run)
     run.columns.pop("val_loss")
     return row
 
 
-def _task_learned(run: Run) -> None:
+def _task_learned(run: MadeRun) -> None:
     """A task that can be solved: training and validation both come down to nearly nothing."""
     _memory_curve(run)
     run.columns["val_loss"] = run.mean * 1.3
 
 
-def _stairs(run: Run, drop: float) -> list[int]:
+def _stairs(run: MadeRun, drop: float) -> list[int]:
     epochs = int(run.draw(3, 6.99))
     edges = [run.num_rows * k // epochs for k in range(1, epochs)]
     mean = run.mean.copy()
@@ -329,7 +329,7 @@ def _stairs(run: Run, drop: float) -> list[int]:
     return edges
 
 
-def _staircase(run: Run) -> int:
+def _staircase(run: MadeRun) -> int:
     healthy = run.mean.copy()
     edges = _stairs(run, min(0.35, 0.16 * run.size()))
     rows = np.arange(run.num_rows)
@@ -342,12 +342,12 @@ def _staircase(run: Run) -> int:
     return first
 
 
-def _mild_stairs(run: Run) -> None:
+def _mild_stairs(run: MadeRun) -> None:
     """Epochs that show a little: one per cent at each boundary, and validation falls on."""
     _stairs(run, 0.01)
 
 
-def _repeated(run: Run) -> int:
+def _repeated(run: MadeRun) -> int:
     """From a row on the same few batches come over and over."""
     row = run.place()
     period = max(8, run.num_rows // 40)
@@ -364,7 +364,7 @@ def _repeated(run: Run) -> int:
 
 
 def _too_low(rows_share: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         row = run.place()
         t = np.maximum(np.arange(run.num_rows) - row, 0)
         width = max(1.0, rows_share * run.num_rows)
@@ -375,7 +375,7 @@ def _too_low(rows_share: float) -> Plant:
     return plant
 
 
-def _rate_cut(run: Run) -> None:
+def _rate_cut(run: MadeRun) -> None:
     """The rate is cut to a tenth, and the loss comes down for it."""
     row = run.place()
     run.columns["lr"][row:] *= 0.1
@@ -386,7 +386,7 @@ def _rate_cut(run: Run) -> None:
 
 
 def _stall(share: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         row = int(run.num_rows * (1 - share))
         mean = run.mean.copy()
         # The run had been falling well: a curve that is flat anyway has nothing to stall.
@@ -402,7 +402,7 @@ def _stall(share: float) -> Plant:
     return plant
 
 
-def _steady_fall(run: Run) -> None:
+def _steady_fall(run: MadeRun) -> None:
     """The same fall, which goes on to the end."""
     u = np.arange(run.num_rows) / run.num_rows
     run.with_mean(run.mean + 0.8 * (1 - u))
@@ -410,7 +410,7 @@ def _steady_fall(run: Run) -> None:
     run.columns.pop("val_loss")
 
 
-def _rate_ended(run: Run) -> int:
+def _rate_ended(run: MadeRun) -> int:
     """The schedule was made for fewer steps: the rate is 0 for the rest."""
     row = run.place()
     t = np.arange(run.num_rows)
@@ -425,7 +425,7 @@ def _rate_ended(run: Run) -> int:
     return row
 
 
-def _decays_to_zero(run: Run) -> None:
+def _decays_to_zero(run: MadeRun) -> None:
     t = np.arange(run.num_rows)
     peak = float(run.columns["lr"].max())
     run.columns["lr"] = (
@@ -436,7 +436,7 @@ def _decays_to_zero(run: Run) -> None:
 # ---------------------------------------------------------------- non-finite
 
 
-def _masked_batches(run: Run) -> int:
+def _masked_batches(run: MadeRun) -> int:
     row = run.place()
     rows = row + run.rng.choice(run.num_rows - row - 1, size=6, replace=False)
     rows[0] = row
@@ -444,7 +444,7 @@ def _masked_batches(run: Run) -> int:
     return row
 
 
-def _log_of_zero(run: Run) -> int:
+def _log_of_zero(run: MadeRun) -> int:
     row = run.place()
     run.columns["loss"][row] = math.inf
     run.columns["loss"][row + 1 :] = math.nan
@@ -453,14 +453,14 @@ def _log_of_zero(run: Run) -> int:
     return row
 
 
-def _division(run: Run) -> int:
+def _division(run: MadeRun) -> int:
     row = run.place()
     for name in ("loss", "grad_norm", "val_loss"):
         run.columns[name][row:] = math.nan
     return row
 
 
-def _silent_nan(run: Run) -> int:
+def _silent_nan(run: MadeRun) -> int:
     row = run.place()
     run.columns["loss"][row:] = 0.0
     run.columns["grad_norm"][row:] = math.nan
@@ -471,7 +471,7 @@ def _silent_nan(run: Run) -> int:
 # ------------------------------------------------- spikes, scaler, pace, sets
 
 
-def _bad_window(run: Run) -> int:
+def _bad_window(run: MadeRun) -> int:
     row = run.place()
     rows = max(6, min(40, run.num_rows // 30))
     high = 0.6 * run.size()
@@ -480,7 +480,7 @@ def _bad_window(run: Run) -> int:
     return row
 
 
-def _organic_spike(run: Run) -> int:
+def _organic_spike(run: MadeRun) -> int:
     row = run.place()
     high = 1.2 * run.size()
     length = 6 + run.num_rows // 60
@@ -493,7 +493,7 @@ def _organic_spike(run: Run) -> int:
 
 
 def _scale_floor(floor: float) -> Plant:
-    def plant(run: Run) -> int:
+    def plant(run: MadeRun) -> int:
         row = run.place()
         scale = np.full(run.num_rows, 65536.0)
         fall = 65536.0 * 0.5 ** (np.arange(run.num_rows - row) + 1)
@@ -507,7 +507,7 @@ def _scale_floor(floor: float) -> Plant:
     return plant
 
 
-def _scale_at_work(run: Run) -> None:
+def _scale_at_work(run: MadeRun) -> None:
     """A scaler at work: it doubles after many clean steps and halves once in a while."""
     level = np.full(run.num_rows, 16.0)
     every = max(8, run.num_rows // 9)
@@ -516,18 +516,18 @@ def _scale_at_work(run: Run) -> None:
     run.columns["loss_scale"] = 2.0**level
 
 
-def _half_speed(run: Run) -> int:
+def _half_speed(run: MadeRun) -> int:
     row = run.place()
     run.columns["throughput"][row:] *= 0.5
     return row
 
 
-def _slow_steps(run: Run) -> None:
+def _slow_steps(run: MadeRun) -> None:
     """A checkpoint now and then: single slow rows."""
     run.columns["throughput"][:: max(10, run.num_rows // 10)] *= 0.4
 
 
-def _data_again(run: Run) -> int:
+def _data_again(run: MadeRun) -> int:
     """A resume that feeds the data from the start of the run again."""
     row = _resumed(run)
     noise = 2.0 * run.noise
@@ -540,21 +540,21 @@ def _data_again(run: Run) -> int:
     return row
 
 
-def _data_went_on(run: Run) -> None:
+def _data_went_on(run: MadeRun) -> None:
     run.noise = 2.0 * run.noise
     run.with_mean(run.mean)
     _resumed(run)
     run.columns["samples_seen"] = run.step * 64
 
 
-def _sets(run: Run) -> None:
+def _sets(run: MadeRun) -> None:
     for name, above in (("web", 0.1), ("code", -0.6), ("books", 0.3)):
         own = np.random.default_rng([run.num_rows, len(name)]).standard_normal(run.num_rows)
         level = run.mean + above
         run.columns[f"loss/{name}"] = level + (0.0 if run.quiet else 1.0) * run.sigma * own
 
 
-def _set_apart(run: Run) -> int:
+def _set_apart(run: MadeRun) -> int:
     _sets(run)
     row = run.place()
     t = np.maximum(np.arange(run.num_rows) - row, 0)
@@ -563,7 +563,7 @@ def _set_apart(run: Run) -> int:
     return row
 
 
-def _diverges(run: Run) -> int:
+def _diverges(run: MadeRun) -> int:
     row = run.place()
     t = np.maximum(np.arange(run.num_rows) - row, 0) / run.num_rows
     run.with_mean(run.mean + 6 * run.size() * t**1.3)
@@ -580,9 +580,9 @@ _JUMPS = ("learning-rate-jump",)
 _SETTING = ("setting-changed", "code-or-resume-change")
 _UNDEFINED = ("undefined-loss", "masked-batch")
 
-FAULTS: tuple[Fault, ...] = (
+FAULTS: tuple[EverydayFault, ...] = (
     *(
-        Fault(
+        EverydayFault(
             id=f"rate-jump-{factor:g}",
             title=f"the logged rate jumps by x{factor:g}",
             plant=_rate_jump(factor, height),
@@ -594,7 +594,7 @@ FAULTS: tuple[Fault, ...] = (
         )
         for factor, height in ((3.0, 0.25), (10.0, 0.6), (30.0, 1.2))
     ),
-    Fault(
+    EverydayFault(
         id="rate-jump-calm",
         title="the logged rate jumps by x5, the loss is calm",
         plant=_rate_jump(5.0, 0.0),
@@ -604,7 +604,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="resume-rate",
         title="a resume with a rate far too high",
         plant=_resume_rate,
@@ -614,7 +614,7 @@ FAULTS: tuple[Fault, ...] = (
         source="DeepSpeed and Megatron issues on schedulers that are not restored",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="resume-weight-decay",
         title="a resume with ten times the weight decay",
         plant=_resume_setting("weight_decay", 0.01, 0.1),
@@ -624,7 +624,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OPT,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="resume-batch",
         title="a resume with a quarter of the batch",
         plant=_resume_setting("batch_size", 512, 128),
@@ -634,7 +634,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="resume-betas",
         title="a resume with beta2 .999 for .95",
         plant=_resume_setting("beta2", 0.95, 0.999),
@@ -644,7 +644,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OPT,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="weight-decay-step",
         title="the weight decay steps up by x10",
         plant=_step_setting("weight_decay", 0.01, 0.1),
@@ -654,7 +654,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OPT,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="batch-falls",
         title="the batch falls to an eighth",
         plant=_step_setting("batch_size", 1024, 128),
@@ -664,7 +664,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="rate-too-high",
         title="the rate is too high from the first step",
         plant=_too_high,
@@ -673,7 +673,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("learning-rate-too-high",),
         source="Wortsman et al. 2023, Small-scale proxies for large-scale instabilities",
     ),
-    Fault(
+    EverydayFault(
         id="no-warm-up",
         title="no warm-up: the peak rate in the first row",
         plant=_no_warm_up,
@@ -682,7 +682,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("no-warm-up",),
         source="Xiong et al. 2020, On layer normalization in the transformer architecture",
     ),
-    Fault(
+    EverydayFault(
         id="chance-level",
         title="the loss stays at ln V from the first row",
         plant=_chance,
@@ -692,7 +692,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_CHANCE,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="chance-of-two",
         title="the loss stays at ln 2",
         plant=_chance_of_two,
@@ -702,7 +702,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_CHANCE,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="dead-gradient",
         title="the gradient norm is 0.0 and nothing is learned",
         plant=_no_gradient,
@@ -712,7 +712,7 @@ FAULTS: tuple[Fault, ...] = (
         source="PEFT and LoRA issues on frozen inputs with gradient checkpointing",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="rate-zero",
         title="the rate is 0 from the first row",
         plant=_rate_zero,
@@ -722,7 +722,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="frozen-loss",
         title="the loss repeats one value from the first row",
         plant=_frozen_loss,
@@ -732,7 +732,7 @@ FAULTS: tuple[Fault, ...] = (
         source="MLPerf logs of third parties",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="dead-later",
         title="the model dies: the loss goes to ln V and stays",
         plant=_dead_later,
@@ -741,7 +741,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("uniform-output",),
         source=_MEGATRON,
     ),
-    Fault(
+    EverydayFault(
         id="overfitting",
         title="training falls, validation rises",
         plant=_overfit,
@@ -751,7 +751,7 @@ FAULTS: tuple[Fault, ...] = (
         source="Goodfellow et al. 2016, Deep learning, section 7.8",
         signals=("val_loss",),
     ),
-    Fault(
+    EverydayFault(
         id="overfitting-one-set",
         title="one validation set of two rises",
         plant=_overfit_set,
@@ -761,7 +761,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         signals=("val_loss/code",),
     ),
-    Fault(
+    EverydayFault(
         id="memorised",
         title="a small set learned by heart, validation rises",
         plant=_memorised,
@@ -770,7 +770,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("memorised-data", "overfitting"),
         source="fine-tuning logs of third parties",
     ),
-    Fault(
+    EverydayFault(
         id="memorised-unchecked",
         title="a small set learned by heart, no validation",
         plant=_memorised_unchecked,
@@ -779,7 +779,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("memorised-data",),
         source="fine-tuning logs of third parties",
     ),
-    Fault(
+    EverydayFault(
         id="epoch-staircase",
         title="steps down at epochs, validation rises",
         plant=_staircase,
@@ -788,7 +788,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("memorised-data", "overfitting"),
         source="Howard 2023, Can LLMs learn from a single example?",
     ),
-    Fault(
+    EverydayFault(
         id="repeated-batches",
         title="the same few batches over and over",
         plant=_repeated,
@@ -797,7 +797,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("repeated-data", "memorised-data", "overfitting"),
         source="Hernandez et al. 2022, Scaling laws from repeated data",
     ),
-    Fault(
+    EverydayFault(
         id="too-low-at-once",
         title="the loss is a third lower from one row to the next",
         plant=_too_low(0.0),
@@ -806,7 +806,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("repeated-data", "leaked-targets"),
         source=_OPT,
     ),
-    Fault(
+    EverydayFault(
         id="too-low-slowly",
         title="the loss falls by a third over a quarter of the run",
         plant=_too_low(0.25),
@@ -816,7 +816,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OPT,
     ),
     *(
-        Fault(
+        EverydayFault(
             id=f"stall-{share:.0%}".rstrip("%"),
             title=f"the loss stands still over the last {share:.0%}",
             plant=_stall(share),
@@ -827,7 +827,7 @@ FAULTS: tuple[Fault, ...] = (
         )
         for share in (0.15, 0.3, 0.5)
     ),
-    Fault(
+    EverydayFault(
         id="rate-ended",
         title="the schedule ends early: the rate is 0 for the rest",
         plant=_rate_ended,
@@ -837,7 +837,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="nan-masked-batches",
         title="NaN in single rows: batches without a label that counts",
         plant=_masked_batches,
@@ -847,7 +847,7 @@ FAULTS: tuple[Fault, ...] = (
         source="PyTorch: cross_entropy of only ignored targets is NaN",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="nan-log-of-zero",
         title="an infinite loss, then NaN to the end",
         plant=_log_of_zero,
@@ -857,7 +857,7 @@ FAULTS: tuple[Fault, ...] = (
         source="IEEE 754: log(0) is -Inf",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="nan-division",
         title="NaN out of a calm run, to the end",
         plant=_division,
@@ -868,7 +868,7 @@ FAULTS: tuple[Fault, ...] = (
         source="IEEE 754: 0/0 is NaN",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="silent-nan",
         title="loss 0.0 and norm NaN to the end",
         plant=_silent_nan,
@@ -878,7 +878,7 @@ FAULTS: tuple[Fault, ...] = (
         source="Hugging Face Trainer: logging_nan_inf_filter",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="bad-window",
         title="a window of bad data: flat top, sharp edges",
         plant=_bad_window,
@@ -887,7 +887,7 @@ FAULTS: tuple[Fault, ...] = (
         causes=("bad-data-window",),
         source="PaLM paper, section 5.1",
     ),
-    Fault(
+    EverydayFault(
         id="organic-spike",
         title="a spike that rises and decays, the norm first",
         plant=_organic_spike,
@@ -897,7 +897,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_MEGATRON,
     ),
     *(
-        Fault(
+        EverydayFault(
             id=f"scale-floor-{name}",
             title=f"the loss scale falls to {name} and stays",
             plant=_scale_floor(floor),
@@ -913,7 +913,7 @@ FAULTS: tuple[Fault, ...] = (
             ("128", 128.0, "fairseq: --min-loss-scale"),
         )
     ),
-    Fault(
+    EverydayFault(
         id="half-speed",
         title="throughput is halved",
         plant=_half_speed,
@@ -923,7 +923,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OPT,
         signals=("throughput",),
     ),
-    Fault(
+    EverydayFault(
         id="data-order-restarted",
         title="a resume feeds the data from the start again",
         plant=_data_again,
@@ -933,7 +933,7 @@ FAULTS: tuple[Fault, ...] = (
         source="Lightning and HF issues on samplers after a resume",
         exact=True,
     ),
-    Fault(
+    EverydayFault(
         id="one-set-apart",
         title="the loss of one data set leaves the others",
         plant=_set_apart,
@@ -943,7 +943,7 @@ FAULTS: tuple[Fault, ...] = (
         source=_OWN,
         signals=("loss/code",),
     ),
-    Fault(
+    EverydayFault(
         id="diverges",
         title="the loss climbs for good",
         plant=_diverges,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.everyday.runs import Run
+from benchmarks.everyday.runs import MadeRun
 
 __all__ = ["FORMATS", "formats_of", "write_log"]
 
@@ -19,7 +19,7 @@ _WANDB = {
 _HF = {"lr": "learning_rate", "val_loss": "eval_loss"}
 
 
-def _rows(run: Run) -> Iterator[tuple[float, dict[str, float]]]:
+def _rows(run: MadeRun) -> Iterator[tuple[float, dict[str, float]]]:
     for i in range(run.num_rows):
         yield (
             float(run.step[i]),
@@ -31,7 +31,7 @@ def _rows(run: Run) -> Iterator[tuple[float, dict[str, float]]]:
         )
 
 
-def _csv(run: Run, path: Path) -> None:
+def _csv(run: MadeRun, path: Path) -> None:
     names = list(run.columns)
     lines = [",".join(["step", *names])]
     for step, row in _rows(run):
@@ -44,14 +44,14 @@ def _number(value: float, digits: int) -> str:
     return f"{value:.{digits}g}"
 
 
-def _jsonl(run: Run, path: Path) -> None:
+def _jsonl(run: MadeRun, path: Path) -> None:
     with path.open("w") as file:
         for step, row in _rows(run):
             told = {_WANDB.get(n, n): v for n, v in row.items()}
             file.write(json.dumps({"_step": int(step), **told}) + "\n")
 
 
-def _trainer_state(run: Run, path: Path) -> None:
+def _trainer_state(run: MadeRun, path: Path) -> None:
     history: list[Mapping[str, float]] = []
     last = float(run.step[-1])
     for step, row in _rows(run):
@@ -77,7 +77,7 @@ def _trainer_state(run: Run, path: Path) -> None:
     path.write_text(json.dumps(state, indent=1))
 
 
-def _megatron(run: Run, path: Path) -> None:
+def _megatron(run: MadeRun, path: Path) -> None:
     lines: list[str] = []
     for step, row in _rows(run):
         batch = row.get("batch_size", 64.0)
@@ -105,7 +105,7 @@ def _megatron(run: Run, path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-FORMATS: Mapping[str, tuple[str, Callable[[Run, Path], None]]] = {
+FORMATS: Mapping[str, tuple[str, Callable[[MadeRun, Path], None]]] = {
     "csv": ("log.csv", _csv),
     "jsonl": ("history.jsonl", _jsonl),
     "hf": ("trainer_state.json", _trainer_state),
@@ -117,7 +117,7 @@ _MEGATRON = frozenset({"loss", "grad_norm", "lr", "val_loss", "throughput", "los
                        "batch_size", "samples_seen"})  # fmt: skip
 
 
-def formats_of(run: Run) -> tuple[str, ...]:
+def formats_of(run: MadeRun) -> tuple[str, ...]:
     """Return three formats that can hold what a run logs.
 
     A state of HF's Trainer is rewritten as a whole on a resume, so it shows no seam; Megatron
@@ -129,7 +129,7 @@ def formats_of(run: Run) -> tuple[str, ...]:
     return ("csv", "jsonl", third)
 
 
-def write_log(run: Run, name: str, folder: Path) -> Path:
+def write_log(run: MadeRun, name: str, folder: Path) -> Path:
     """Write a run in a format and return the file."""
     file, write = FORMATS[name]
     path = folder / file

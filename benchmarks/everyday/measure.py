@@ -15,7 +15,7 @@ from benchmarks.everyday.runs import make_healthy
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.source import account_of
 
-__all__ = ["LENGTHS", "Case", "Outcome", "cases_of", "measure", "measure_all"]
+__all__ = ["LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
 
 LENGTHS = (100, 300, 1000, 10_000)
 """Rows of a run."""
@@ -24,7 +24,7 @@ _TOLERANCE = 0.02
 
 
 @dataclass(frozen=True)
-class Case:
+class EverydayCase:
     """One fault on one run, in all formats that can hold it."""
 
     fault: str
@@ -38,7 +38,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EverydayOutcome:
     """What was told of one case in one format."""
 
     key: str
@@ -60,17 +60,17 @@ class Outcome:
 
 def cases_of(
     seeds: Iterable[int], *, lengths: Iterable[int] = LENGTHS, faults: Iterable[str] = ()
-) -> Iterator[Case]:
+) -> Iterator[EverydayCase]:
     """Yield all cases of some seeds, the shorter runs first."""
     chosen = tuple(faults) or tuple(f.id for f in FAULTS)
     seeds = tuple(seeds)
     for num_rows in lengths:
         for fault in chosen:
             for seed in seeds:
-                yield Case(fault, num_rows, seed)
+                yield EverydayCase(fault, num_rows, seed)
 
 
-def measure(case: Case, *, one_format: bool = False) -> list[Outcome]:
+def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOutcome]:
     """Judge one case and its twin in each format.
 
     Args:
@@ -86,7 +86,7 @@ def measure(case: Case, *, one_format: bool = False) -> list[Outcome]:
     names = formats_of(faulty)
     if one_format:
         names = (names[case.seed % len(names)],)
-    found: list[Outcome] = []
+    found: list[EverydayOutcome] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             account = trimtab.analyze(write_log(faulty, name, Path(folder))).runs[0]
@@ -98,7 +98,7 @@ def measure(case: Case, *, one_format: bool = False) -> list[Outcome]:
             cause = next((a.diagnosis.top.cause for a in alarms[0] if a.diagnosis.causes), "")
             false, early = _alarms(quiet, 0)
             found.append(
-                Outcome(
+                EverydayOutcome(
                     key=case.key,
                     format=name,
                     power=power,
@@ -133,8 +133,8 @@ def _told(alarms: list[IncidentAccount]) -> str:
 
 
 def measure_all(
-    cases: Iterable[Case], *, results: Path | None, jobs: int, one_format: bool
-) -> Iterator[tuple[int, list[Outcome]]]:
+    cases: Iterable[EverydayCase], *, results: Path | None, jobs: int, one_format: bool
+) -> Iterator[tuple[int, list[EverydayOutcome]]]:
     """Yield (how many cases are left, outcomes); cases in the file of results are not run again.
 
     Args:
@@ -143,12 +143,12 @@ def measure_all(
         jobs: Processes.
         one_format: See `measure`.
     """
-    known: dict[str, list[Outcome]] = {}
+    known: dict[str, list[EverydayOutcome]] = {}
     if results is not None and results.exists():
         for line in results.read_text().splitlines():
             # The last line may be torn where a run was stopped.
             try:
-                outcome = Outcome(**json.loads(line))
+                outcome = EverydayOutcome(**json.loads(line))
             except (ValueError, TypeError):
                 continue
             known.setdefault(outcome.key, []).append(outcome)
@@ -167,5 +167,5 @@ def measure_all(
             yield left, outcomes
 
 
-def _measured(case: Case, one_format: bool) -> list[Outcome]:  # noqa: FBT001
+def _measured(case: EverydayCase, one_format: bool) -> list[EverydayOutcome]:  # noqa: FBT001
     return measure(case, one_format=one_format)

@@ -16,8 +16,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from benchmarks.everyday.faults import Fault
-from benchmarks.everyday.runs import Floats, Run, make_healthy
+from benchmarks.everyday.faults import EverydayFault
+from benchmarks.everyday.runs import Floats, MadeRun, make_healthy
 
 __all__ = ["MIN_POWER", "reference_power"]
 
@@ -28,7 +28,7 @@ _NORM_SIGMA = 0.01
 """Noise of log throughput, as `make_healthy` has it."""
 
 
-def reference_power(fault: Fault, seed: int, num_rows: int) -> float:
+def reference_power(fault: EverydayFault, seed: int, num_rows: int) -> float:
     """Return the power of the reference test on one case, 0 to 1."""
     if fault.exact:
         return 1.0
@@ -52,7 +52,7 @@ def reference_power(fault: Fault, seed: int, num_rows: int) -> float:
     return NormalDist().cdf(math.sqrt(square) - NormalDist().inv_cdf(1 - _ALPHA))
 
 
-def _without(healthy: Run, fault: Fault, name: str) -> Floats:
+def _without(healthy: MadeRun, fault: EverydayFault, name: str) -> Floats:
     """Return the signal of the healthy run; a set's own where the twin logs sets apart."""
     if name not in healthy.columns:
         fault.twin(healthy)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Floats", "Law", "Run", "law_of", "make_healthy"]
+__all__ = ["Floats", "Law", "MadeRun", "law_of", "make_healthy"]
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -71,7 +71,7 @@ def law_of(seed: int) -> Law:
 
 
 @dataclass
-class Run:
+class MadeRun:
     """One made-up run; a fault changes its columns in place."""
 
     num_rows: int
@@ -158,7 +158,7 @@ _SCHEDULES: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
-def make_healthy(seed: int, num_rows: int, *, noise: bool = True) -> Run:
+def make_healthy(seed: int, num_rows: int, *, noise: bool = True) -> MadeRun:
     """Return a healthy run.
 
     Args:
@@ -184,7 +184,7 @@ def make_healthy(seed: int, num_rows: int, *, noise: bool = True) -> Run:
     spread = scale * sigma * _unit_noise(kind, num_rows, loud, phi)
     norm = rng.uniform(0.2, 1.0) * (1 + 3 * np.exp(-t / tau))
     every = max(1, num_rows // 40)
-    return Run(
+    return MadeRun(
         num_rows=num_rows,
         rng=rng,
         law=law,

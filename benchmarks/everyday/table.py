@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
-from benchmarks.everyday.measure import Outcome
+from benchmarks.everyday.measure import EverydayOutcome
 from benchmarks.everyday.reference import MIN_POWER
 
 __all__ = ["everyday_text", "totals"]
@@ -14,7 +14,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.2f}" if whole else "-"
 
 
-def totals(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def totals(outcomes: Sequence[EverydayOutcome]) -> dict[str, float]:
     """Return the shares over all cases that the reference test can tell; twins over all cases."""
     told = [o for o in outcomes if o.power >= MIN_POWER]
     return {
@@ -27,7 +27,7 @@ def totals(outcomes: Sequence[Outcome]) -> dict[str, float]:
     }
 
 
-def everyday_text(outcomes: Sequence[Outcome], *, missed: bool = False) -> str:
+def everyday_text(outcomes: Sequence[EverydayOutcome], *, missed: bool = False) -> str:
     """Return one line a fault, the share left out by length, and the totals."""
     lengths = sorted({int(o.key.split("/")[1]) for o in outcomes})
     head = f"{'fault':24} {'alarmed':>8} {'live':>6} {'cause':>6} {'twin':>6}  left out at "
@@ -57,12 +57,12 @@ def everyday_text(outcomes: Sequence[Outcome], *, missed: bool = False) -> str:
     return "\n".join(lines)
 
 
-def _left_out(outcomes: Iterable[Outcome], num_rows: int) -> str:
+def _left_out(outcomes: Iterable[EverydayOutcome], num_rows: int) -> str:
     here = [o for o in outcomes if int(o.key.split("/")[1]) == num_rows]
     return _share(sum(o.power < MIN_POWER for o in here), len(here))
 
 
-def _missed(told: Sequence[Outcome], mine: Sequence[Outcome]) -> list[str]:
+def _missed(told: Sequence[EverydayOutcome], mine: Sequence[EverydayOutcome]) -> list[str]:
     """Return what went wrong, most frequent first."""
     wrong: Counter[str] = Counter()
     for o in told:

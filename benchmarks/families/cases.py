@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-__all__ = ["CASES", "Case", "FamilyRun"]
+__all__ = ["CASES", "FamilyCase", "FamilyRun"]
 
 Batch = tuple[Tensor, ...]
 
@@ -48,7 +48,7 @@ class FamilyRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class FamilyCase:
     """One thing that happens to a run."""
 
     name: str
@@ -253,116 +253,116 @@ def _restart(step: int, at: int) -> float:
 
 
 FAULTS = (
-    Case(
+    FamilyCase(
         name="data-noise", families=ALL, fault=True, damage=_noise, causes=("bad-data-window",),
         source="PaLM section 5.1: batches skipped; OPT logbook",
     ),
-    Case(
+    FamilyCase(
         name="data-labels", families=CLASSES, fault=True, damage=_wrong_labels,
         causes=("bad-data-window",), source="label shift by a join that went wrong",
     ),
-    Case(
+    FamilyCase(
         name="data-pairs-turned", families=("dpo",), fault=True, damage=_turned_pairs,
         causes=("bad-data-window",), source="chosen and rejected exchanged, TRL issues",
     ),
-    Case(
+    FamilyCase(
         name="data-unscaled", families=IMAGES, fault=True, damage=_unscaled,
         causes=("bad-data-window", "input-or-network"), source="images in 0-255 for 0-1",
     ),
-    Case(
+    FamilyCase(
         name="data-unscaled-for-good", families=("vit", "cnn-bn"), fault=True, damage=_unscaled,
         lasting=True, causes=("bad-data-window", "input-or-network", "code-or-resume-change"),
         source="a loader without its transform after a restart",
     ),
-    Case(
+    FamilyCase(
         name="data-nan", families=("vit", "vae", "diffusion"), fault=True, damage=_nan_inputs,
         causes=("bad-data-window", "input-or-network"), source="division by zero in a transform",
     ),
-    Case(
+    FamilyCase(
         name="data-one-sample", families=("lm", "lstm", "vit", "vae"), fault=True,
         damage=_one_sample, causes=("bad-data-window", "repeated-data"),
         source="a shard that repeats one document",
     ),
-    Case(
+    FamilyCase(
         name="weight-bit", families=("lm", "lstm", "vit", "vae", "dpo"), fault=True,
         once=_flip_weight, causes=("hardware-fault", "poisoned-optimizer-state"),
         source="silent data corruption: Meta, Llama 3 section 3.3.4",
     ),
-    Case(
+    FamilyCase(
         name="moment-bit", families=("lm", "moe-lm", "vit", "cnn-bn", "policy"), fault=True,
         once=_flip_moment, causes=("hardware-fault", "poisoned-optimizer-state"),
         source="silent data corruption in optimizer state",
     ),
-    Case(
+    FamilyCase(
         name="second-moment-lost", families=ADAM, fault=True, once=_lose_second_moment,
         causes=("poisoned-optimizer-state", "hardware-fault", "code-or-resume-change"),
         source="a resume that loads half of the optimizer",
     ),
-    Case(
+    FamilyCase(
         name="matrix-scaled", families=("lm", "vit", "diffusion", "contrastive"), fault=True,
         once=_scale_matrix, causes=("hardware-fault", "poisoned-optimizer-state"),
         source="a shard written with another scale",
     ),
-    Case(
+    FamilyCase(
         name="weight-nan", families=("lm", "cnn-bn", "vae", "policy"), fault=True,
         once=_nan_weight, causes=("hardware-fault", "poisoned-optimizer-state"),
         source="NaN on one device, OPT and BLOOM logbooks",
     ),
-    Case(
+    FamilyCase(
         name="layer-lost", families=("lm", "moe-lm", "vit", "cnn-bn"), fault=True,
         once=_lose_layer,
         causes=("hardware-fault", "poisoned-optimizer-state", "code-or-resume-change"),
         source="a tensor-parallel rank out of step",
     ),
-    Case(
+    FamilyCase(
         name="statistics-spoiled", families=NORMALIZED, fault=True, once=_spoil_statistics,
         causes=("hardware-fault", "poisoned-optimizer-state", "code-or-resume-change"),
         source="running statistics of BatchNorm after one bad batch",
     ),
-    Case(
+    FamilyCase(
         name="rate-x10", families=ALL, fault=True, rate=_from_fault(10.0),
         causes=("learning-rate-jump", "learning-rate-too-high"), source="schedules after a resume",
     ),
-    Case(
+    FamilyCase(
         name="rate-x30", families=("lm", "lstm", "vit", "vae", "diffusion", "dpo"), fault=True,
         rate=_from_fault(30.0), causes=("learning-rate-jump", "learning-rate-too-high"),
         source="schedules after a resume",
     ),
-    Case(
+    FamilyCase(
         name="rate-ramp", families=("lm", "moe-lm", "vit", "cnn-bn"), fault=True, rate=_ramp,
         causes=("learning-rate-jump", "learning-rate-too-high"), source="a schedule without an end",
     ),
-    Case(
+    FamilyCase(
         name="rate-x30-from-start", families=("lm", "vit", "vae"), fault=True,
         rate=lambda _step, _at: 30.0, causes=("learning-rate-too-high", "warm-up-end"),
         source="a rate of another optimizer's recipe",
     ),
-    Case(
+    FamilyCase(
         name="weight-decay-x1000", families=("lm", "vit", "diffusion", "contrastive"), fault=True,
         at=_times("weight_decay", 1000.0), causes=("code-or-resume-change", "setting-changed"),
         source="a unit of another recipe after a resume",
     ),
-    Case(
+    FamilyCase(
         name="momentum-0.999", families=("lm", "cnn-bn", "vit"), fault=True, at=_slow_momentum,
         causes=("code-or-resume-change", "setting-changed", "learning-rate-too-high"),
         source="betas given in the wrong order",
     ),
-    Case(
+    FamilyCase(
         name="loss-summed", families=("cnn-bn", "lm", "policy"), fault=True,
         loss=lambda x: 16 * x,
         causes=("code-or-resume-change", "setting-changed", "learning-rate-jump"),
         source="reduction='sum' after a change of code; transformers gradient accumulation, 2024",
     ),
-    Case(
+    FamilyCase(
         name="dropout-0.9", families=("lm", "vit", "cnn-bn"), fault=True, at=_dropout(0.9),
         causes=("code-or-resume-change", "setting-changed"), source="a default of a new version",
     ),
-    Case(
+    FamilyCase(
         name="frozen", families=("lm", "vit", "cnn-bn"), fault=True, at=_freeze_most,
         causes=("code-or-resume-change", "setting-changed", "not-wired", "updates-too-small"),
         source="requires_grad left off after an evaluation",
     ),
-    Case(
+    FamilyCase(
         name="sign-turned", families=("vit", "diffusion", "lstm"), fault=True,
         loss=lambda x: -x,
         causes=("code-or-resume-change", "setting-changed", "learning-rate-too-high"),
@@ -371,43 +371,43 @@ FAULTS = (
 )  # fmt: skip
 
 CHANGES = (
-    Case(name="nothing", families=ALL, fault=False, source="the run as it is"),
-    Case(
+    FamilyCase(name="nothing", families=ALL, fault=False, source="the run as it is"),
+    FamilyCase(
         name="rate-drop", families=ALL, fault=False, rate=_from_fault(0.1),
         source="step decay of vision recipes",
     ),
-    Case(
+    FamilyCase(
         name="warm-restart", families=ALL, fault=False, rate=_restart, source="SGDR, 1608.03983"
     ),
-    Case(
+    FamilyCase(
         name="unfreezing", families=("lm", "vit", "cnn-bn", "lstm"), fault=False,
         from_start=_freeze_half, at=_unfreeze, source="ULMFiT: gradual unfreezing",
     ),
-    Case(
+    FamilyCase(
         name="mix-upper-case", families=(*TEXT,), fault=False, damage=_upper_case, lasting=True,
         source="a switch of the data mix; OLMo 2, two stages",
     ),
-    Case(
+    FamilyCase(
         name="mix-inverted", families=("vit", "cnn-bn", "vae", "diffusion"), fault=False,
         damage=_inverted, lasting=True, source="a switch of the data set",
     ),
-    Case(
+    FamilyCase(
         name="harder-data", families=IMAGES, fault=False, damage=_harder, lasting=True,
         source="curricula and stronger augmentation",
     ),
-    Case(
+    FamilyCase(
         name="loss-offset", families=ALL, fault=False, loss=lambda x: x + 0.7,
         source="a regularizer that is constant in the weights; label smoothing",
     ),
-    Case(
+    FamilyCase(
         name="loss-scaled", families=ADAM, fault=False, loss=lambda x: 2 * x,
         source="a weight on the loss that Adam does not see",
     ),
-    Case(
+    FamilyCase(
         name="dropout-0.1", families=("lm", "vit", "moe-lm"), fault=False, at=_dropout(0.1),
         source="regularization switched on late",
     ),
-    Case(
+    FamilyCase(
         name="weight-decay-x3", families=ADAM, fault=False, at=_times("weight_decay", 3.0),
         source="schedules of the weight decay",
     ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from benchmarks.families.cases import FAULT_SHARE, Case, FamilyRun
+from benchmarks.families.cases import FAULT_SHARE, FamilyCase, FamilyRun
 from benchmarks.families.data import Damage, Samples, loader_of
 from trimtab.guard import Guard
 
@@ -46,7 +46,7 @@ class FamilyOutcome:
 
 
 def train_case(
-    family: Family, case: Case | None, seed: int, mode: Mode, folder: Path
+    family: Family, case: FamilyCase | None, seed: int, mode: Mode, folder: Path
 ) -> FamilyOutcome:
     """Train a family with one case, or without any, and return what came of it.
 
@@ -139,13 +139,13 @@ def _optimizer(family: Family, model: torch.nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def _rate(family: Family, case: Case | None, step: int, at: int) -> float:
+def _rate(family: Family, case: FamilyCase | None, step: int, at: int) -> float:
     share = min(step / family.warmup_steps, 1.0)
     share *= 0.55 + 0.45 * math.cos(math.pi * min(step / family.steps, 1.0))
     return share * (case.rate(step, at) if case is not None and case.rate is not None else 1.0)
 
 
-def _before(case: Case | None, run: FamilyRun, step: int) -> None:
+def _before(case: FamilyCase | None, run: FamilyRun, step: int) -> None:
     if case is None or step != run.step_of_fault:
         return
     if case.at is not None:
@@ -155,7 +155,7 @@ def _before(case: Case | None, run: FamilyRun, step: int) -> None:
         case.once(run)
 
 
-def _loss_of(case: Case | None, loss: torch.Tensor, step: int, at: int) -> torch.Tensor:
+def _loss_of(case: FamilyCase | None, loss: torch.Tensor, step: int, at: int) -> torch.Tensor:
     return case.loss(loss) if case is not None and case.loss is not None and step >= at else loss
 
 

@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.calm_signs import calm_sign, is_beyond_chance
 from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
+from trimtab.detectors.kind_places import KindPlace, kind_places
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
@@ -60,6 +62,20 @@ _LEARNED_KINDS = ("overfitting", "memorised")
 _SLOW_KINDS = ("plateau", "grad-drift", "never-learns", *_LEARNED_KINDS)
 """Conditions in the background of which other episodes come and go: incidents of their own."""
 
+_CONDITIONS = frozenset(
+    {
+        "scale-collapse",
+        "skipped-steps",
+        "shift",
+        "drift",
+        "grad-explosion",
+        "activation-reversal",
+        "too-good",
+        "signal-abnormal",
+    }
+)
+"""Kinds that hold for a time in which other trouble comes and goes, each an incident of its own."""
+
 _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))
 """No finding further before an onset is its first sign, unless it belongs to the episode."""
 
@@ -91,6 +107,8 @@ class Incident:
     signals: tuple[str, ...]
     headline: str
     """One line: what happened, since when, the first sign."""
+    kinds: tuple[KindPlace, ...] = ()
+    """Each kind of a joint event with a place of its own, that of `kind` first."""
     confidence: float = 0.9  # that this is an incident at all
     shape: str = ""
     """fast, slow, unrecovered or empty."""
@@ -182,7 +200,7 @@ def _all_episodes(
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
-        by_attempt.setdefault(index, []).append(as_it_ended(f, record))
+        by_attempt.setdefault(index, []).append(calm_sign(as_it_ended(f, record), record))
     found: list[tuple[int, Sequence[Finding], _Around]] = []
     for index in sorted(by_attempt):
         here = _Around(by_attempt[index])
@@ -395,30 +413,42 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 
 def _last_row(f: Finding, record: RunRecord) -> int:
-    """Return the last row of a finding's condition, as far as the detector followed it."""
+    """Return the last row from which a finding takes what begins there into its own episode."""
+    if f.grain_rows > 1 and f.kind != "divergence":
+        # a change of level lies where it happened; being sure of it, and its end, took longer
+        told = f.row if f.end_row is None else f.end_row
+        return min(told, f.onset_row + CHANGE_BLOCKS * f.grain_rows)
+    if f.kind in _CONDITIONS:
+        # A spike that comes while a scale is low or a norm is high is a spike of its own.
+        return f.onset_row
     if f.end_row is not None:
         return max(f.end_row, f.onset_row)
     if not f.closed:
         return record.num_rows
     if f.kind == "divergence":
         return f.row + CONTINUATION_BLOCKS * f.grain_rows
-    # a change of level lies where it happened; being sure of it took longer
-    return f.row if f.grain_rows == 1 else min(f.row, f.onset_row + CHANGE_BLOCKS * f.grain_rows)
+    return f.row
 
 
 def _episodes(
     findings: Sequence[Finding], record: RunRecord, join_rows: int
 ) -> list[list[Finding]]:
     groups: list[list[Finding]] = []
-    reach = -1
+    reach = held = -1
     for f in sorted(findings, key=lambda f: (f.onset_row, f.row)):
-        if groups and f.onset_row <= reach + join_rows:
+        condition = f.kind in _CONDITIONS and f.signal != "loss"
+        # The first trouble while a norm is high or a scale low is what that led to; what comes
+        # later in the same condition is an incident of its own.
+        if groups and f.onset_row <= max(reach, -1 if condition else held) + join_rows:
             groups[-1].append(f)
+            held = held if condition else -1
         else:
             groups.append([f])
             # The reach of the group before must not join what comes after the next finding.
-            reach = -1
+            reach = held = -1
         reach = max(reach, _last_row(f, record))
+        if condition and all(g.kind in _CONDITIONS for g in groups[-1]):
+            held = max(held, record.num_rows if f.end_row is None else f.end_row)
     return groups
 
 
@@ -442,6 +472,17 @@ def _incident(
     # A finding on blocks dates its onset to a block, so it may lie before the episode's.
     begun = around.between(onset.onset_row - around.grain_rows + 1, stop)
     members += [f for f in begun if _speaks_within(f, onset.onset_row, stop) and id(f) not in taken]
+    end = last.end if last else None
+    own = KindPlace(
+        kind=lead.kind,
+        signal=lead.signal,
+        onset_row=onset.onset_row,
+        onset=onset.onset,
+        peak_row=lead.peak_row,
+        peak=lead.peak,
+        end_row=end_row,
+        end=end,
+    )
     return Incident(
         kind=lead.kind,
         also=tuple(dict.fromkeys(kinds)),
@@ -457,6 +498,7 @@ def _incident(
         end_row=end_row,
         end=last.end if last else None,
         signals=tuple(dict.fromkeys(f.signal for f in members)),
+        kinds=() if worst == "info" else kind_places(record, own, members, attempt),
         headline=_headline(record, lead, onset, first, end=last.end if last else None),
         confidence=calibrated(lead.detector, lead.score),
         shape=_shape(lead, onset.onset_row, end_row),
@@ -540,9 +582,11 @@ def _precursors(
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
         # A drift that lasts through the onset leads up to it, even from far back.
-        if f.kind in _SLOW_KINDS and f.severity != "info" and f.end_row is None:
+        slow = (*_SLOW_KINDS, "signal-abnormal")
+        if f.kind in slow and f.severity != "info" and f.end_row is None:
             lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
+        near = near and is_beyond_chance(f, around.findings, onset_row, record)
         if near or any(f is g for g in group):
             chosen.append(f)
     return chosen

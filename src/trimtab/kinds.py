@@ -319,7 +319,6 @@ KINDS: tuple[Kind, ...] = (
         title="a signal is abnormal while the loss is calm",
         meaning="a signal that leads or explains the loss left its own past for good",
         severity="warning",
-        topic="signals",
         rank=17,
     ),
 )

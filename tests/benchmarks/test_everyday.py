@@ -7,7 +7,7 @@ import pytest
 import trimtab
 from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
 from benchmarks.everyday.formats import FORMATS, formats_of, write_log
-from benchmarks.everyday.measure import Case, measure
+from benchmarks.everyday.measure import EverydayCase, measure
 from benchmarks.everyday.reference import reference_power
 from benchmarks.everyday.runs import make_healthy
 
@@ -31,7 +31,7 @@ SURE = (
 
 @pytest.mark.parametrize("fault", SURE)
 def test_a_fault_is_alarmed_with_its_cause_and_its_twin_is_quiet(fault: str) -> None:
-    (outcome,) = measure(Case(fault, 300, 7), one_format=True)
+    (outcome,) = measure(EverydayCase(fault, 300, 7), one_format=True)
     assert outcome.alarmed
     assert outcome.live
     assert outcome.cause in FAULT_BY_ID[fault].causes

@@ -39,6 +39,8 @@ FINDS: dict[str, frozenset[Ability]] = {
     "saturation": frozenset(),
     "batch": frozenset(),
     "corrupt": frozenset(),
+    **{d.name: frozenset() for d in DOMAIN_DETECTORS},
+    "signs": frozenset({"jump", "shift"}),
     "setting-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
@@ -46,7 +48,6 @@ FINDS: dict[str, frozenset[Ability]] = {
     "by-heart": frozenset(),
     "rough-start": frozenset(),
     "silent-nan": frozenset(),
-    **{d.name: frozenset() for d in DOMAIN_DETECTORS},
 }
 CASES = tuple(
     ContractCase(

@@ -40,6 +40,10 @@ from trimtab.signals.runs import root_of, separate_runs
 
 __all__ = ["events_of", "make_account"]
 
+# Each costs some 5 ms, and nobody reads the causes of the thousandth spike of a run.
+_MOST_EXPLAINED = 256
+"""Alarms of one run that are explained and planned for."""
+
 
 @np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
 def make_account(
@@ -97,12 +101,18 @@ def make_account(
     told: list[IncidentAccount] = []
     earlier: dict[int, EarlierIncidents] = {}
     stops = _stops(events)
-    found = (_unless_tried(record, incident) for incident in group_findings(record, findings))
-    for told_of in found:
+    found = [_unless_tried(record, incident) for incident in group_findings(record, findings)]
+    in_full = _explained_in_full(found)
+    for number, told_of in enumerate(found):
         root = root_of(record, record.attempt_index(told_of.attempt))
         kin = earlier.setdefault(root, EarlierIncidents())
         incident, before = _unless_stopped(record, told_of, kin, stops)
-        told.append(_explain(record, incident, before, checkpoints, events, framework, config))
+        if number in in_full:
+            told.append(_explain(record, incident, before, checkpoints, events, framework, config))
+        else:
+            told.append(
+                IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+            )
         if incident.severity != "info":
             kin.append(incident)
     incidents = [ia.incident for ia in told]
@@ -111,7 +121,7 @@ def make_account(
     account = RunAccount(
         record=record,
         incidents=tuple(told),
-        notes=(*record.notes, *slope_notes(record)),
+        notes=(*record.notes, *slope_notes(record), *_bound_note(found)),
         events=tuple(events),
         read_s=read_s,
         layers=tuple(layers),
@@ -122,6 +132,23 @@ def make_account(
         judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)
+
+
+def _explained_in_full(found: Sequence[Incident]) -> frozenset[int]:
+    """Return which incidents get causes and a plan: the most severe, of those the latest."""
+    alarms = [i for i, incident in enumerate(found) if incident.severity != "info"]
+    alarms.sort(key=lambda i: (severity_rank(found[i].severity), found[i].onset_row))
+    notes = (i for i, incident in enumerate(found) if incident.severity == "info")
+    return frozenset((*alarms[-_MOST_EXPLAINED:], *notes))
+
+
+def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
+    num = sum(incident.severity != "info" for incident in found)
+    if num <= _MOST_EXPLAINED:
+        return ()
+    return (
+        f"{num} alarms; causes and plans are given for the {_MOST_EXPLAINED} most severe and latest",
+    )
 
 
 def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:

@@ -11,6 +11,7 @@ from typing import Any
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.resolution import with_resolved
 from trimtab.detectors.confidence import level_of
+from trimtab.detectors.kind_places import KindPlace
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
@@ -81,6 +82,7 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
     return {
         "kind": i.kind,
         "also": list(i.also),
+        "kinds": [_kind_place(record, k) for k in i.kinds],
         "attempt": i.attempt,
         "severity": told.severity,
         "severity_then": i.severity,
@@ -125,6 +127,21 @@ def _level(confidence: float) -> dict[str, Any]:
         "high": level.high,
         "alarms": level.num_alarms,
         "measured": level.measured,
+    }
+
+
+def _kind_place(record: RunRecord, k: KindPlace) -> dict[str, Any]:
+    """Return one kind of an incident with its own place, as the incident gives its own."""
+    last = None if k.end_row is None else record.loss_row(k.end_row + 1) - 1
+    onset_row = record.loss_row(k.onset_row)
+    return {
+        "kind": k.kind,
+        "signal": k.signal,
+        "onset": _time(k.onset),
+        "onset_row": onset_row,
+        "peak": _time(k.peak),
+        "end": _time(k.end),
+        "end_row": None if last is None else max(last, onset_row),
     }
 
 

@@ -31,7 +31,7 @@ from trimtab.signals.robust import MAD_TO_SIGMA
 from trimtab.text import number
 from trimtab.vocabulary import Severity
 
-__all__ = ["Clause", "DomainDetector", "DomainState", "Sign"]
+__all__ = ["Clause", "DomainDetector", "DomainSign", "DomainState"]
 
 _MOST_CELLS = 64
 _RECENT = 8
@@ -58,7 +58,7 @@ class Clause:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
+class DomainSign:
     """One row of the table: what is abnormal, and what it is called."""
 
     id: str
@@ -138,7 +138,7 @@ class DomainState:
 
 
 @dataclass(frozen=True)
-class Level:
+class SignalLevel:
     """What the clauses read of one signal."""
 
     halves: tuple[float, float]
@@ -177,19 +177,19 @@ class Level:
         return sum(self.ordered[:n]) / n
 
 
-def _lags(x: Level, amount: float, y: Level) -> bool:
+def _lags(x: SignalLevel, amount: float, y: SignalLevel) -> bool:
     """The relative gain since the start is below a share of another signal's."""
     if x.start <= 0 or y.start <= 0:
         return False
     return x.now / x.start - 1 < amount * (y.now / y.start - 1)
 
 
-def _accelerates(x: Level, amount: float) -> bool:
+def _accelerates(x: SignalLevel, amount: float) -> bool:
     half, three, end = x.quarters
     return end - three > amount * max(three - half, 0.0) and end > three
 
 
-def _stands_near(x: Level, amount: float, center: float) -> bool:
+def _stands_near(x: SignalLevel, amount: float, center: float) -> bool:
     """The whole course stays near a value, and its last half hugs it."""
     late = x.past_cells[len(x.past_cells) // 2 :]
     early = x.past_cells[: len(x.past_cells) // 2]
@@ -197,7 +197,7 @@ def _stands_near(x: Level, amount: float, center: float) -> bool:
     return near and abs(x.now - center) <= 0.1
 
 
-HOW: Mapping[str, Callable[[Level, float, Level], bool]] = {
+HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "over": lambda x, a, _: x.high >= a,
     "under": lambda x, a, _: x.low <= a,
     "was under": lambda x, a, _: x.start <= a,
@@ -229,7 +229,7 @@ class DomainDetector:
     """The signs of one kind of training; see the module."""
 
     name: str
-    signs: tuple[Sign, ...]
+    signs: tuple[DomainSign, ...]
     accept_checks: int = 16
 
     @cached_property
@@ -263,7 +263,7 @@ class DomainDetector:
                 due += self._mains[i]
         if not due:
             return DomainState(tuple(courses), state.told), ()
-        levels: dict[str, Level | None] = {}
+        levels: dict[str, SignalLevel | None] = {}
         told, findings = list(state.told), list[Finding]()
         for k in due:
             told[k], found = self._check(self.signs[k], told[k], courses, levels, row)
@@ -272,10 +272,10 @@ class DomainDetector:
 
     def _check(
         self,
-        sign: Sign,
+        sign: DomainSign,
         told: Told,
         courses: Sequence[Course],
-        levels: dict[str, Level | None],
+        levels: dict[str, SignalLevel | None],
         row: Row,
     ) -> tuple[Told, list[Finding]]:
         for name in sign.signals:
@@ -308,7 +308,7 @@ class DomainDetector:
         return told, [self._finding(sign, told, row, "open")]
 
     def _follow(
-        self, sign: Sign, told: Told, main: Level, row: Row, *, holds: bool
+        self, sign: DomainSign, told: Told, main: SignalLevel, row: Row, *, holds: bool
     ) -> tuple[Told, list[Finding]]:
         sign_of = 1.0 if sign.way == "up" else -1.0
         half = 0.5 * sign_of * (told.worst - told.before)
@@ -325,7 +325,7 @@ class DomainDetector:
             return changed(told, stage=2), [self._finding(sign, told, row, "lasting")]
         return told, []
 
-    def _finding(self, sign: Sign, told: Told, row: Row, how: str) -> Finding:
+    def _finding(self, sign: DomainSign, told: Told, row: Row, how: str) -> Finding:
         ended = how == "back"
         label = sign.signal.replace("_", " ")
         same = told.before == told.worst
@@ -353,7 +353,7 @@ class DomainDetector:
         )
 
 
-def _holds(sign: Sign, levels: Mapping[str, Level | None]) -> bool:
+def _holds(sign: DomainSign, levels: Mapping[str, SignalLevel | None]) -> bool:
     def holds(c: Clause) -> bool:
         x = levels[c.signal]
         y = levels[c.other] if c.other else x
@@ -396,7 +396,7 @@ def _extended(c: Course, value: float, row: Row) -> Course:
     return changed(new, part=(), sum=0.0, cells=cells, rows=rows, steps=steps, width=width)
 
 
-def _level(c: Course) -> Level | None:
+def _level(c: Course) -> SignalLevel | None:
     """Return what the clauses read of a course; None while its past is too short."""
     hold = 2 if c.width == 1 else _RECENT
     num_past = min(len(c.cells), max(0, c.num_rows - hold) // c.width)
@@ -412,7 +412,7 @@ def _level(c: Course) -> Level | None:
     # The noise of a cell is that of a mean of its medians; `now` is of fewer rows.
     sigma = MAD_TO_SIGMA * _median(bends) / _SECOND * math.sqrt(c.width / rows)
     quarter = max(1, num_past // 4)
-    return Level(
+    return SignalLevel(
         halves=(_median(sorted(last[:half])), _median(sorted(last[half:]))),
         past_cells=past,
         past=middle,
@@ -441,12 +441,12 @@ def _median(ordered: Sequence[float]) -> float:
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
-def _before(level: Level, *, up: bool) -> float:
+def _before(level: SignalLevel, *, up: bool) -> float:
     """Return the level that is told as the one before: of the past, or of its better part."""
     return min(level.past, level.start) if up else max(level.past, level.start)
 
 
-def _onset(c: Course, level: Level, before: float) -> tuple[float, float]:
+def _onset(c: Course, level: SignalLevel, before: float) -> tuple[float, float]:
     """Return row and step of the first cell past half of the way that no later one goes back."""
     half = (before + level.now) / 2
     sign = 1.0 if level.now >= before else -1.0

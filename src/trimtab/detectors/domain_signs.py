@@ -7,7 +7,7 @@ the sources call sound and what they call broken.
 
 from collections.abc import Mapping
 
-from trimtab.detectors.domain import Clause, DomainDetector, Sign
+from trimtab.detectors.domain import Clause, DomainDetector, DomainSign
 
 __all__ = ["DOMAIN_DETECTORS", "DOMAIN_SIGNS", "SIGN_BY_ID"]
 
@@ -26,8 +26,8 @@ _ROLLOUTS = (
     "advantage_std", "advantage_mean", "truncated_share", "policy_kl",
 )  # fmt: skip
 
-_RL: tuple[Sign, ...] = (
-    Sign(
+_RL: tuple[DomainSign, ...] = (
+    DomainSign(
         id="entropy-collapse",
         title="the policy's entropy collapses, so its rollouts become alike",
         kind="policy-collapse",
@@ -39,7 +39,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged(*_ROLLOUTS),
         causes=("entropy-collapse",),
     ),
-    Sign(
+    DomainSign(
         id="entropy-explosion",
         title="the policy's entropy grows many times, so its rollouts turn random",
         kind="policy-collapse",
@@ -52,7 +52,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged(*_ROLLOUTS),
         causes=("policy-update-too-large", "train-inference-mismatch"),
     ),
-    Sign(
+    DomainSign(
         id="kl-blow-up",
         title="the policy runs away from its reference",
         kind="policy-collapse",
@@ -68,7 +68,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged(*_ROLLOUTS[:-1], "policy_entropy"),
         causes=("policy-drift",),
     ),
-    Sign(
+    DomainSign(
         id="kl-hacking",
         title="the reward rises while the policy runs away from its reference",
         kind="reward-hacking",
@@ -85,7 +85,7 @@ _RL: tuple[Sign, ...] = (
         unless=(_c("reward", "not rising", 1.0),),
         causes=("reward-hacking",),
     ),
-    Sign(
+    DomainSign(
         id="eval-falls",
         title="the held-out score falls while the training reward does not",
         kind="reward-hacking",
@@ -99,7 +99,7 @@ _RL: tuple[Sign, ...] = (
         min_rows=8,
         causes=("reward-hacking",),
     ),
-    Sign(
+    DomainSign(
         id="length-hacking",
         title="answers grow and the reward with them, the held-out score does not",
         kind="reward-hacking",
@@ -112,7 +112,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("reward-hacking",),
     ),
-    Sign(
+    DomainSign(
         id="length-explosion",
         title="answers grow without end",
         kind="policy-collapse",
@@ -127,7 +127,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("length-explosion",),
     ),
-    Sign(
+    DomainSign(
         id="truncation",
         title="answers run into the length limit",
         kind="policy-collapse",
@@ -139,7 +139,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("length-explosion",),
     ),
-    Sign(
+    DomainSign(
         id="length-collapse",
         title="answers shrink to almost nothing",
         kind="policy-collapse",
@@ -154,7 +154,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("length-collapse",),
     ),
-    Sign(
+    DomainSign(
         id="clip-saturation",
         title="most of what the policy would change is clipped",
         kind="policy-collapse",
@@ -162,7 +162,7 @@ _RL: tuple[Sign, ...] = (
         all=(_c("policy_clip_share", "over", 0.4), _c("policy_clip_share", "sigma above start", 6)),
         causes=("policy-update-too-large",),
     ),
-    Sign(
+    DomainSign(
         id="update-kl",
         title="single updates change the policy too much",
         kind="policy-collapse",
@@ -174,7 +174,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("policy-update-too-large",),
     ),
-    Sign(
+    DomainSign(
         id="zero-variance",
         title="in most groups all rollouts get the same reward, so nothing is learned from them",
         kind="policy-collapse",
@@ -182,7 +182,7 @@ _RL: tuple[Sign, ...] = (
         all=(_c("zero_variance_share", "over", 0.62),),
         causes=("no-learning-signal",),
     ),
-    Sign(
+    DomainSign(
         id="reward-spread-vanishes",
         title="the rewards of a group become alike, so nothing is learned from them",
         kind="policy-collapse",
@@ -194,7 +194,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
         causes=("no-learning-signal",),
     ),
-    Sign(
+    DomainSign(
         id="advantage-vanishes",
         title="advantages vanish, so the policy stands still",
         kind="policy-collapse",
@@ -205,7 +205,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("no-learning-signal",),
     ),
-    Sign(
+    DomainSign(
         id="policy-gradient-vanishes",
         title="the gradient vanishes with the differences between rewards",
         kind="policy-collapse",
@@ -222,7 +222,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("no-learning-signal",),
     ),
-    Sign(
+    DomainSign(
         id="advantage-explodes",
         title="the spread of the advantages grows many times",
         kind="signal-abnormal",
@@ -233,7 +233,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("reward-scale", "value-loss-explosion"),
     ),
-    Sign(
+    DomainSign(
         id="reward-spread-explodes",
         title="the spread of the rewards grows many times",
         kind="reward-hacking",
@@ -242,7 +242,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
         causes=("reward-scale", "reward-hacking"),
     ),
-    Sign(
+    DomainSign(
         id="reward-collapse",
         title="the reward falls back, most of what was gained is lost",
         kind="policy-collapse",
@@ -254,7 +254,7 @@ _RL: tuple[Sign, ...] = (
         any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
         causes=("policy-update-too-large", "train-inference-mismatch"),
     ),
-    Sign(
+    DomainSign(
         id="mismatch-grows",
         title="the inference engine and the trainer disagree more and more on the same tokens",
         kind="policy-collapse",
@@ -266,7 +266,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("train-inference-mismatch",),
     ),
-    Sign(
+    DomainSign(
         id="importance-ratio",
         title="the trainer gives rollouts far lower probabilities than the engine that made them",
         kind="policy-collapse",
@@ -278,7 +278,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("train-inference-mismatch",),
     ),
-    Sign(
+    DomainSign(
         id="probability-error",
         title="the probabilities of trainer and inference engine drift apart",
         kind="policy-collapse",
@@ -290,7 +290,7 @@ _RL: tuple[Sign, ...] = (
         ),
         causes=("train-inference-mismatch",),
     ),
-    Sign(
+    DomainSign(
         id="value-loss-explodes",
         title="the critic's loss explodes while the reward does not rise",
         kind="policy-collapse",
@@ -302,7 +302,7 @@ _RL: tuple[Sign, ...] = (
         any=(_c("reward", "not rising", 1.0),),
         causes=("value-loss-explosion",),
     ),
-    Sign(
+    DomainSign(
         id="value-explains-nothing",
         title="the critic explains less than a constant would",
         kind="signal-abnormal",
@@ -317,8 +317,8 @@ _RL: tuple[Sign, ...] = (
     ),
 )
 
-_PREFERENCE: tuple[Sign, ...] = (
-    Sign(
+_PREFERENCE: tuple[DomainSign, ...] = (
+    DomainSign(
         id="likelihood-displacement",
         title="margins grow while the chosen answers become less likely too",
         kind="policy-collapse",
@@ -330,7 +330,7 @@ _PREFERENCE: tuple[Sign, ...] = (
         ),
         causes=("likelihood-displacement",),
     ),
-    Sign(
+    DomainSign(
         id="chosen-reward-falls",
         title="margins grow while the reward of the chosen answers falls far below zero",
         kind="policy-collapse",
@@ -342,7 +342,7 @@ _PREFERENCE: tuple[Sign, ...] = (
         ),
         causes=("likelihood-displacement",),
     ),
-    Sign(
+    DomainSign(
         id="preference-stuck",
         title="chosen and rejected answers are told apart no better than by chance",
         kind="signal-abnormal",
@@ -352,7 +352,7 @@ _PREFERENCE: tuple[Sign, ...] = (
         min_rows=96,
         causes=("preference-not-learned",),
     ),
-    Sign(
+    DomainSign(
         id="preference-reversed",
         title="rejected answers come to be preferred",
         kind="policy-collapse",
@@ -363,7 +363,7 @@ _PREFERENCE: tuple[Sign, ...] = (
         ),
         causes=("preferences-swapped",),
     ),
-    Sign(
+    DomainSign(
         id="margin-reversed",
         title="the margin turns negative: rejected answers are rewarded more",
         kind="policy-collapse",
@@ -377,8 +377,8 @@ _PREFERENCE: tuple[Sign, ...] = (
     ),
 )
 
-_MOE: tuple[Sign, ...] = (
-    Sign(
+_MOE: tuple[DomainSign, ...] = (
+    DomainSign(
         id="router-entropy-collapse",
         title="the router comes to choose the same few experts",
         kind="router-collapse",
@@ -389,7 +389,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("router-collapse",),
     ),
-    Sign(
+    DomainSign(
         id="dead-experts",
         title="experts stop getting tokens",
         kind="expert-imbalance",
@@ -401,7 +401,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("dead-experts",),
     ),
-    Sign(
+    DomainSign(
         id="active-experts-fall",
         title="fewer and fewer experts get tokens",
         kind="expert-imbalance",
@@ -412,7 +412,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("dead-experts",),
     ),
-    Sign(
+    DomainSign(
         id="load-imbalance",
         title="the busiest expert takes ever more of the tokens",
         kind="expert-imbalance",
@@ -424,7 +424,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("load-balancing-too-weak",),
     ),
-    Sign(
+    DomainSign(
         id="max-violation",
         title="the load leaves an even one further and further",
         kind="expert-imbalance",
@@ -436,7 +436,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("load-balancing-too-weak",),
     ),
-    Sign(
+    DomainSign(
         id="load-spread",
         title="the load spreads unevenly over the experts",
         kind="expert-imbalance",
@@ -447,7 +447,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("load-balancing-too-weak",),
     ),
-    Sign(
+    DomainSign(
         id="idlest-expert",
         title="the idlest expert loses its tokens",
         kind="expert-imbalance",
@@ -458,7 +458,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("dead-experts",),
     ),
-    Sign(
+    DomainSign(
         id="aux-loss-explodes",
         title="the balancing loss grows: the router resists it",
         kind="router-collapse",
@@ -469,7 +469,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("router-collapse", "load-balancing-too-weak"),
     ),
-    Sign(
+    DomainSign(
         id="aux-loss-vanishes",
         title="the balancing loss vanishes, which an even load does not explain",
         kind="router-collapse",
@@ -480,7 +480,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("balancing-off",),
     ),
-    Sign(
+    DomainSign(
         id="router-z-loss-grows",
         title="the router's logits grow",
         kind="router-collapse",
@@ -491,7 +491,7 @@ _MOE: tuple[Sign, ...] = (
         ),
         causes=("router-logits-grow",),
     ),
-    Sign(
+    DomainSign(
         id="tokens-dropped",
         title="experts have no room for many tokens",
         kind="expert-imbalance",
@@ -505,8 +505,8 @@ _MOE: tuple[Sign, ...] = (
     ),
 )
 
-_PRECISION: tuple[Sign, ...] = (
-    Sign(
+_PRECISION: tuple[DomainSign, ...] = (
+    DomainSign(
         id="overflow-grows",
         title="ever more elements lie beyond the range of the number format",
         kind="precision-overflow",
@@ -518,7 +518,7 @@ _PRECISION: tuple[Sign, ...] = (
         ),
         causes=("low-precision-overflow",),
     ),
-    Sign(
+    DomainSign(
         id="amax-grows",
         title="the largest values of the cast tensors grow many times",
         kind="precision-overflow",
@@ -526,7 +526,7 @@ _PRECISION: tuple[Sign, ...] = (
         all=(_c("amax", "times past", 5), _c("amax", "sigma above past", 8)),
         causes=("activation-outliers", "low-precision-overflow"),
     ),
-    Sign(
+    DomainSign(
         id="fp8-scale-falls",
         title="the scale of fp8 falls, as the values it must cover grow",
         kind="precision-overflow",
@@ -534,7 +534,7 @@ _PRECISION: tuple[Sign, ...] = (
         all=(_c("fp8_scale", "share of best", 0.1), _c("fp8_scale", "sigma below best", 6)),
         causes=("activation-outliers", "low-precision-overflow"),
     ),
-    Sign(
+    DomainSign(
         id="underflow-grows",
         title="ever more elements become zero in the number format",
         kind="precision-underflow",
@@ -546,7 +546,7 @@ _PRECISION: tuple[Sign, ...] = (
         ),
         causes=("low-precision-underflow",),
     ),
-    Sign(
+    DomainSign(
         id="fallback-grows",
         title="more and more products run in higher precision because the low one does not fit",
         kind="precision-overflow",
@@ -558,7 +558,7 @@ _PRECISION: tuple[Sign, ...] = (
         ),
         causes=("activation-outliers",),
     ),
-    Sign(
+    DomainSign(
         id="updates-lost",
         title="most updates are too small to change a weight in its number format",
         kind="precision-underflow",
@@ -569,7 +569,7 @@ _PRECISION: tuple[Sign, ...] = (
         ),
         causes=("updates-lost-to-rounding",),
     ),
-    Sign(
+    DomainSign(
         id="updates-vanish",
         title="updates vanish against the weights although the learning rate does not fall",
         kind="precision-underflow",
@@ -582,7 +582,7 @@ _PRECISION: tuple[Sign, ...] = (
         unless=(_c("lr", "share of best", 0.5),),
         causes=("updates-lost-to-rounding",),
     ),
-    Sign(
+    DomainSign(
         id="quantization-error-grows",
         title="the cast to low precision loses ever more",
         kind="precision-overflow",
@@ -595,8 +595,8 @@ _PRECISION: tuple[Sign, ...] = (
     ),
 )
 
-_GAN: tuple[Sign, ...] = (
-    Sign(
+_GAN: tuple[DomainSign, ...] = (
+    DomainSign(
         id="discriminator-wins",
         title="the discriminator wins, so the generator gets no gradient",
         kind="signal-abnormal",
@@ -609,7 +609,7 @@ _GAN: tuple[Sign, ...] = (
         ),
         causes=("discriminator-too-strong",),
     ),
-    Sign(
+    DomainSign(
         id="discriminator-certain",
         title="the discriminator tells real from generated samples with certainty",
         kind="signal-abnormal",
@@ -621,7 +621,7 @@ _GAN: tuple[Sign, ...] = (
         ),
         causes=("discriminator-too-strong",),
     ),
-    Sign(
+    DomainSign(
         id="generator-wins",
         title="the generator wins: the discriminator no longer teaches it",
         kind="signal-abnormal",
@@ -633,7 +633,7 @@ _GAN: tuple[Sign, ...] = (
         ),
         causes=("mode-collapse",),
     ),
-    Sign(
+    DomainSign(
         id="diversity-collapses",
         title="generated samples become alike",
         kind="signal-abnormal",
@@ -644,7 +644,7 @@ _GAN: tuple[Sign, ...] = (
         ),
         causes=("mode-collapse",),
     ),
-    Sign(
+    DomainSign(
         id="gradient-penalty-explodes",
         title="the discriminator's gradient penalty explodes",
         kind="signal-abnormal",
@@ -658,8 +658,8 @@ _GAN: tuple[Sign, ...] = (
     ),
 )
 
-_DIFFUSION: tuple[Sign, ...] = (
-    Sign(
+_DIFFUSION: tuple[DomainSign, ...] = (
+    DomainSign(
         id="ema-loss-apart",
         title="the averaged weights get worse while the trained ones do not",
         kind="signal-abnormal",
@@ -671,7 +671,7 @@ _DIFFUSION: tuple[Sign, ...] = (
         min_rows=8,
         causes=("averaged-weights-broken",),
     ),
-    Sign(
+    DomainSign(
         id="fid-rises",
         title="samples get worse than they have been",
         kind="signal-abnormal",
@@ -680,7 +680,7 @@ _DIFFUSION: tuple[Sign, ...] = (
         min_rows=8,
         causes=("samples-degrade",),
     ),
-    Sign(
+    DomainSign(
         id="low-noise-loss-rises",
         title="the loss at little noise rises while the others hide it",
         kind="signal-abnormal",
@@ -691,7 +691,7 @@ _DIFFUSION: tuple[Sign, ...] = (
         ),
         causes=("noise-schedule",),
     ),
-    Sign(
+    DomainSign(
         id="high-noise-loss-rises",
         title="the loss at much noise rises while the others hide it",
         kind="signal-abnormal",
@@ -704,8 +704,8 @@ _DIFFUSION: tuple[Sign, ...] = (
     ),
 )
 
-_SFT: tuple[Sign, ...] = (
-    Sign(
+_SFT: tuple[DomainSign, ...] = (
+    DomainSign(
         id="tokens-all-known",
         title="nearly every token is predicted: the examples are known by heart",
         kind="too-good",
@@ -716,7 +716,7 @@ _SFT: tuple[Sign, ...] = (
         ),
         causes=("fine-tune-memorised",),
     ),
-    Sign(
+    DomainSign(
         id="token-accuracy-falls",
         title="fewer tokens are predicted than before",
         kind="signal-abnormal",
@@ -729,7 +729,7 @@ _SFT: tuple[Sign, ...] = (
     ),
 )
 
-DOMAIN_SIGNS: Mapping[str, tuple[Sign, ...]] = {
+DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
     "rl": _RL,
     "preference": _PREFERENCE,
     "moe": _MOE,
@@ -740,7 +740,7 @@ DOMAIN_SIGNS: Mapping[str, tuple[Sign, ...]] = {
 }
 """Kind of training -> its signs."""
 
-SIGN_BY_ID: Mapping[str, Sign] = {s.id: s for signs in DOMAIN_SIGNS.values() for s in signs}
+SIGN_BY_ID: Mapping[str, DomainSign] = {s.id: s for signs in DOMAIN_SIGNS.values() for s in signs}
 
 DOMAIN_DETECTORS: tuple[DomainDetector, ...] = tuple(
     DomainDetector(name=f"signs-{domain}", signs=signs) for domain, signs in DOMAIN_SIGNS.items()

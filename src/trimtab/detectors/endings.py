@@ -21,10 +21,13 @@ BACK_ROWS = 16
 """Rows whose median tells that a level is back; a block of the level detector."""
 
 
+_LASTING = ("unrecovered-spike", "divergence", "shift", "drift")
+
+
 def as_it_ended(f: Finding, record: RunRecord) -> Finding:
     """Return a spike of the loss with its final state: still open, recovered late, or as it was."""
     # Closed without an end: the detector ran out of patience, not the run.
-    accepted = f.kind in ("unrecovered-spike", "divergence") and f.closed and f.end_row is None
+    accepted = f.kind in _LASTING and f.closed and f.end_row is None
     if accepted and f.signal == "loss":
         return _back_late(f, record)
     if f.kind != "spike" or f.signal != "loss" or f.closed:
@@ -63,7 +66,9 @@ def _at_its_height(f: Finding, record: RunRecord) -> Finding:
 
 
 def _back_late(f: Finding, record: RunRecord) -> Finding:
-    """Return a spike that outlasted its detector's time-out as recovered, if the loss came back.
+    """Return what outlasted its detector's patience as recovered, if the loss came back.
+
+    A spike or a divergence that came back was a spike; a change of level stays one, with an end.
 
     It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's
     own noise units of the level before, if no later stretch of that length leaves it half-way to
@@ -84,6 +89,10 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
         return f
     end_row = int(cut[back[0], 0])
+    if f.kind in ("shift", "drift"):
+        text = f"{f.text}, back after {end_row - f.onset_row} rows (in hindsight)"
+        text = text.replace(", lasting", "").replace(", still moving", "")
+        return replace(f, end_row=end_row, end=float(record.step[end_row]), text=text)
     phases = (
         f"spiked until {record.axis} {place_text(f.peak)}, recovering, "
         f"recovered after {end_row - f.onset_row} rows (in hindsight)"

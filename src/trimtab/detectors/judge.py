@@ -41,7 +41,7 @@ from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
-from trimtab.detectors.level import LevelDetector
+from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
@@ -81,6 +81,8 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SaturationDetector(),
     BatchDetector(),
     CorruptDetector(),
+    *DOMAIN_DETECTORS,
+    LevelDetector(name="signs", signals=CALM_SIGNALS),
     SettingChangeDetector(),
     NeverLearnsDetector(),
     RateEndedDetector(),
@@ -88,7 +90,6 @@ DETECTORS: tuple[AnyDetector, ...] = (
     LearnedByHeartDetector(),
     RoughStartDetector(),
     SilentNanDetector(),
-    *DOMAIN_DETECTORS,
 )
 """The built-in detectors with their default settings."""
 

@@ -38,7 +38,22 @@ from trimtab.errors import ConfigError
 from trimtab.signals.robust import difference_sigma, median, medians
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
-__all__ = ["LevelDetector", "LevelState", "Scale"]
+__all__ = ["CALM_SIGNALS", "LevelDetector", "LevelState", "Scale"]
+
+CALM_SIGNALS = (
+    "adam_v_max",
+    "adam_v_l1",
+    "adam_m_max",
+    "adam_m_l1",
+    "attention_entropy",
+    "activation_max",
+    "output_log_z",
+    "update_ratio",
+    "embedding_grad_norm",
+    "rms_ratio_max",
+    "weight_max",
+)
+"""Signals whose lasting change is a sign while the loss is calm; they need levels and no spikes."""
 
 _PAST = 24
 NEGLIGIBLE = 1e-3

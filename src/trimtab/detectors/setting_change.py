@@ -29,7 +29,7 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class WatchedSetting:
     """One setting: the value in force, for how many rows, and a change that is not sure yet."""
 
     value: float = math.nan
@@ -42,9 +42,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class SettingChangeState:
-    """One `Setting` per signal."""
+    """One `WatchedSetting` per signal."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[WatchedSetting, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class SettingChangeDetector:
 
     def start(self) -> SettingChangeState:
         """Return the state before any row."""
-        return SettingChangeState((Setting(),) * len(self.signals))
+        return SettingChangeState((WatchedSetting(),) * len(self.signals))
 
     def update(
         self, state: SettingChangeState, row: Row
@@ -90,7 +90,7 @@ class SettingChangeDetector:
                 if value == s.value and not s.new_rows:
                     others = np.flatnonzero(values[at:] != value)
                     stop = at + int(others[0]) if len(others) else len(values)
-                    settings[i] = Setting(value, s.num_rows + stop - at)
+                    settings[i] = WatchedSetting(value, s.num_rows + stop - at)
                     at = stop
                     continue
                 k = int(usable[at])
@@ -103,22 +103,22 @@ class SettingChangeDetector:
         return SettingChangeState(tuple(settings)), tuple(findings)
 
     def _take(
-        self, i: int, s: Setting, value: float, row: int, step: float
-    ) -> tuple[Setting, tuple[Finding, ...]]:
+        self, i: int, s: WatchedSetting, value: float, row: int, step: float
+    ) -> tuple[WatchedSetting, tuple[Finding, ...]]:
         if value == s.value:
             # A change that went back at once was none.
-            return Setting(value, s.num_rows + s.new_rows + 1), ()
+            return WatchedSetting(value, s.num_rows + s.new_rows + 1), ()
         if not s.num_rows:
-            return Setting(value, 1), ()
+            return WatchedSetting(value, 1), ()
         if not s.new_rows or value != s.new:
             # A second new value: a schedule that moves on in each row.
             if s.new_rows:
-                return Setting(value, 1), ()
-            s = Setting(s.value, s.num_rows, value, 0, row, step)
-        s = Setting(s.value, s.num_rows, s.new, s.new_rows + 1, s.new_row, s.new_step)
+                return WatchedSetting(value, 1), ()
+            s = WatchedSetting(s.value, s.num_rows, value, 0, row, step)
+        s = WatchedSetting(s.value, s.num_rows, s.new, s.new_rows + 1, s.new_row, s.new_step)
         if s.new_rows < self.hold_rows:
             return s, ()
-        now = Setting(s.new, s.new_rows)
+        now = WatchedSetting(s.new, s.new_rows)
         if s.num_rows < self.min_rows or not self._matters(i, s.value, s.new):
             return now, ()
         return now, (self._finding(i, s, row, step),)
@@ -128,7 +128,7 @@ class SettingChangeDetector:
             return False
         return abs(_log_ratio(self.signals[i], old, new)) >= math.log(self.factor)
 
-    def _finding(self, i: int, s: Setting, row: int, step: float) -> Finding:
+    def _finding(self, i: int, s: WatchedSetting, row: int, step: float) -> Finding:
         signal = self.signals[i]
         return Finding(
             detector=self.name,

@@ -8,7 +8,9 @@
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
 in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
-outlier, worth a note and no alarm. The episode closes after three rows back at the level; after
+outlier, worth a note and no alarm. A spike of up to four rows is an alarm only where it lies far
+out (z > 10) and took three rows until the first within 2 sigma: an odd batch is over at once, a
+loss that has to be learned back is not. The episode closes after three rows back at the level; after
 `timeout_rows` the new level is accepted, which is reported once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
@@ -28,6 +30,8 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
 
+_TAIL_ROWS = 3
+_SHORT_ROWS = 4
 # As many rows as a block of `level` has.
 _RECENT = 16
 
@@ -59,6 +63,8 @@ class Episode:
     last_over_row: int = 0
     last_over: float = 0.0
     num_quiet: int = 0
+    num_tail: int = 0
+    """Rows from the onset until the first within `back_sigma`: how long it took to heal."""
     peak: float = 0.0
     peak_row: int = 0
     peak_step: float = 0.0
@@ -91,6 +97,10 @@ class SpikeDetector:
     """Six published healthy runs stay below 4.5; chosen with the simulated quiet runs."""
     calm_sigma: float = 3.0
     """Below this a row counts as back at its level."""
+    back_sigma: float = 2.0
+    """Below this the first row after a peak counts as healed at once."""
+    far_sigma: float = 10.0
+    """A spike of a few rows is an alarm from here on, where it also took three rows to heal."""
     tail_factor: float = 5.0
     """How far beyond the largest calm |z| a single row must be; chosen on Student-t3 noise."""
     window_rows: int = 128
@@ -224,6 +234,7 @@ class SpikeDetector:
             last_over=row.step if over else e.last_over,
             # One-sided: a loss that comes back below its level is back.
             num_quiet=e.num_quiet + 1 if z < self.calm_sigma else 0,
+            num_tail=e.num_tail + (z > self.back_sigma and e.num_tail == e.age),
             peak=value if higher else e.peak,
             peak_row=row.index if higher else e.peak_row,
             peak_step=row.step if higher else e.peak_step,
@@ -270,7 +281,7 @@ class SpikeDetector:
             detector=self.name,
             kind=kind,
             signal=signal,
-            severity=_severity(signal, how, width),
+            severity=self._severity(signal, calm, e, how, width),
             row=row.index,
             step=row.step,
             onset_row=e.onset_row,
@@ -286,9 +297,11 @@ class SpikeDetector:
             text=f"{signal} {expected:.4g} → {e.peak:.4g} ({e.peak_z:.0f} sigma), {tail}",
         )
 
-
-def _severity(signal: str, how: str, width: int) -> Severity:
-    """Return the severity: alarms on the loss alone, and none for a spike of a few rows."""
-    if signal != "loss" or how == "outlier" or (how == "back" and width <= 4):
-        return "info"
-    return "critical" if how == "accepted" else "warning"
+    def _severity(self, signal: str, calm: Calm, e: Episode, how: str, width: int) -> Severity:
+        """Return the severity: alarms on the loss alone, none for a few rows healed at once."""
+        if signal != "loss" or how == "outlier":
+            return "info"
+        far = e.peak_z > max(self.far_sigma, calm.tail) and e.num_tail >= _TAIL_ROWS
+        if how == "back" and width <= _SHORT_ROWS and not far:
+            return "info"
+        return "critical" if how == "accepted" else "warning"

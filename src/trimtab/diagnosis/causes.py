@@ -107,10 +107,10 @@ _ENTRIES: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule("jump", e.jumped, 4.0, say.JUMPED),
             EvidenceRule(
-                "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
+                "at-resume", e.jumped_at_resume, 1.5, "it rose as the attempt resumed, and stayed"
             ),
             EvidenceRule(
-                "at-resume", e.jumped_at_resume, 1.5, "it rose as the attempt resumed, and stayed"
+                "logged", e.sign("lr-change"), 5.0, "the log shows the rate jump within a row"
             ),
             EvidenceRule("no-jump", e.no_jump, -4.0, "the learning rate in force did not jump"),
             EvidenceRule(
@@ -462,9 +462,9 @@ _ENTRIES: tuple[CauseEntry, ...] = (
     ),
     *OUTSIDE,
     *PLAIN,
-    *EVERYDAY,
     *NONFINITE,
     *DOMAIN_CAUSES,
+    *EVERYDAY,
     CauseEntry(
         id=UNKNOWN,
         title="unknown",

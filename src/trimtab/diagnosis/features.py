@@ -73,7 +73,8 @@ class Features:
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
     signs: frozenset[str] = frozenset()
-    """Signs of one kind of training that belong to it (`trimtab.detectors.domain_signs`)."""
+    """Detectors whose findings make the incident; those of one kind of training
+    (`trimtab.detectors.domain_signs`) by the sign's own name, too."""
     sign_texts: str = ""
     """What they said, for people."""
 
@@ -164,9 +165,6 @@ class Features:
     """First sign of the last critical incident before this one in its attempt."""
     precursors: tuple[str, ...] = ()
     """Signals other than the loss that moved before it."""
-
-    signs: frozenset[str] = frozenset()
-    """Detectors whose findings make the incident or lie within it."""
 
     probe: DataProbe | None = None
     trials: tuple[TrialResult, ...] = field(default=())
@@ -275,7 +273,6 @@ def incident_features(
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
         "precursors": _precursors(incident),
-        "signs": frozenset(f.detector for f in incident.findings),
         "probe": probe,
         "trials": tuple(trials),
         "config": tuple(config),
@@ -303,7 +300,8 @@ def _signs(incident: Incident) -> dict[str, object]:
         for f in incident.findings
         if f.detector.startswith("sign-")
     }
-    return {"signs": frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
+    detectors = frozenset(f.detector for f in incident.findings)
+    return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:

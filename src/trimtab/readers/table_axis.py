@@ -129,8 +129,8 @@ def _inside_epoch(
     rows = rows[both]
     falls = np.diff(step.values[rows]) < 0
     turns = np.diff(epoch.values[rows]) > 0
-    both = np.count_nonzero(falls & turns)
-    if not both or both < _MIN_TURNS * max(np.count_nonzero(falls), np.count_nonzero(turns)):
+    begun = int(np.count_nonzero(falls & turns))
+    if not begun or begun < _MIN_TURNS * max(np.count_nonzero(falls), np.count_nonzero(turns)):
         return None
     notes.append(f"{key!r} begins again in each epoch; rows are counted by the epoch")
     # Plus one: the last batch of an epoch must stay below the first of the next.
