@@ -199,16 +199,13 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     shapes = _shapes(c)
     s = shapes[:, before]
     weights = np.ones_like(s)
-    for _ in range(3):
-        total = weights.sum(axis=1, keepdims=True)
-        mean_s = (weights * s).sum(axis=1, keepdims=True) / total
-        mean_y = (weights * y).sum(axis=1, keepdims=True) / total
-        centered = s - mean_s
-        spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
-        slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
-        rest = y - mean_y - slope * centered
-        scale = 1.5 * MAD_TO_SIGMA * np.median(np.abs(rest), axis=1, keepdims=True)
-        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(np.abs(rest), 1e-300))
+    mean_s, mean_y, slope, spread = _lines(s, y, weights)
+    for _ in range(2):
+        rest = np.abs(y - mean_y - slope * (s - mean_s))
+        scale = 1.5 * MAD_TO_SIGMA * np.median(rest, axis=1, keepdims=True)
+        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(rest, 1e-300))
+        mean_s, mean_y, slope, spread = _lines(s, y, weights)
+    rest = y - mean_y - slope * (s - mean_s)
     errors = np.sqrt((weights * rest**2).sum(axis=1) / weights.sum(axis=1))
     # By the likelihood of normal noise: 2 ln L falls by less than 4 for what cannot be excluded.
     chosen = np.flatnonzero(errors <= max(float(errors.min()), 1e-12) * math.exp(2 / len(y)))
@@ -216,6 +213,17 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     all_centered = shapes[chosen] - mean_s[chosen]
     levels = mean_y[chosen] + slope[chosen] * all_centered
     return _Fits(levels, noise, all_centered**2 / spread[chosen], len(y))
+
+
+def _lines(s: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return means of s and y, slopes, and spreads of s of weighted lines, [n_fits, 1] each."""
+    total = weights.sum(axis=1, keepdims=True)
+    mean_s = (weights * s).sum(axis=1, keepdims=True) / total
+    mean_y = (weights * y).sum(axis=1, keepdims=True) / total
+    centered = s - mean_s
+    spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
+    slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
+    return mean_s, mean_y, slope, spread
 
 
 def _shapes(c: _Curve) -> Floats:
@@ -237,7 +245,8 @@ def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
     after = values[(rows > onset) & np.isfinite(values)]
     if not len(before) or not len(after) or before.max() <= 0:
         return False
-    return float(after.min()) > LR_SHARE * float(before.max()) >= LR_SHARE * 0.8 * after.max()
+    peak = float(before.max())
+    return float(after.min()) > LR_SHARE * peak and peak >= 0.8 * float(after.max())
 
 
 def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
