@@ -330,12 +330,16 @@ def _stairs(run: MadeRun, drop: float) -> list[int]:
 
 
 def _staircase(run: MadeRun) -> int:
+    healthy = run.mean.copy()
     edges = _stairs(run, min(0.35, 0.16 * run.size()))
     rows = np.arange(run.num_rows)
+    first = edges[0]
     val = run.columns["val_loss"]
+    # From the second pass on it learns nothing new, and each pass makes it worse.
+    val[first:] += healthy[first] - healthy[first:]
     for edge in edges:
         val += np.where(rows >= edge, 0.06 * run.size(), 0.0)
-    return edges[0]
+    return first
 
 
 def _mild_stairs(run: MadeRun) -> None:
@@ -574,7 +578,7 @@ _OPT = "OPT-175B logbook"
 _CHANCE = "Karpathy, A recipe for training neural networks"
 _JUMPS = ("learning-rate-jump",)
 _SETTING = ("setting-changed", "code-or-resume-change")
-_UNDEFINED = ("undefined-loss",)
+_UNDEFINED = ("undefined-loss", "masked-batch")
 
 FAULTS: tuple[EverydayFault, ...] = (
     *(
@@ -859,7 +863,8 @@ FAULTS: tuple[EverydayFault, ...] = (
         plant=_division,
         twin=_nothing,
         twin_title="the same run, finite",
-        causes=_UNDEFINED,
+        # A machine that corrupts one value leaves the same log.
+        causes=(*_UNDEFINED, "hardware-fault"),
         source="IEEE 754: 0/0 is NaN",
         exact=True,
     ),

@@ -78,7 +78,6 @@ def _trainer_state(run: MadeRun, path: Path) -> None:
 
 
 def _megatron(run: MadeRun, path: Path) -> None:
-    gap = float(run.step[1] - run.step[0])
     lines: list[str] = []
     for step, row in _rows(run):
         batch = row.get("batch_size", 64.0)
@@ -103,7 +102,6 @@ def _megatron(run: MadeRun, path: Path) -> None:
                 f" lm loss PPL: {math.exp(min(row['val_loss'], 20)):.6E} | "
             )
             lines.append("-" * 60)
-    del gap
     path.write_text("\n".join(lines) + "\n")
 
 

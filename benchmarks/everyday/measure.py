@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +12,8 @@ from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
 from benchmarks.everyday.formats import formats_of, write_log
 from benchmarks.everyday.reference import reference_power
 from benchmarks.everyday.runs import make_healthy
-from trimtab.analysis.account import RunAccount
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.source import account_of
-from trimtab.errors import ReadError
 
 __all__ = ["LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
 
@@ -79,7 +78,6 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
         one_format: Take one of the formats, by the seed; for a quick look.
     """
     fault = FAULT_BY_ID[case.fault]
-    # The number of the fault, so that two faults of one seed are not put at the same place.
     seed = case.seed
     faulty, twin = make_healthy(seed, case.num_rows), make_healthy(seed, case.num_rows)
     row = fault.plant(faulty)
@@ -119,26 +117,18 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
 
 def _live(folder: Path, path: Path) -> RunAccount:
     """Return the account of a log as `watch` judges it: without later rows."""
-    record = trimtab.read(path)[0]
-    if isinstance(record, ReadError):
-        raise record
-    return account_of(record, str(folder), hindsight=False)
+    return account_of(trimtab.read(path)[0], str(folder), hindsight=False)
 
 
-def _alarms(account: RunAccount, row: int) -> tuple[list, list]:  # type: ignore[type-arg]
+def _alarms(account: RunAccount, row: int) -> tuple[list[IncidentAccount], list[IncidentAccount]]:
     """Return the alarms at or after a fault, as listed, and those before it."""
     slack = max(3, round(_TOLERANCE * account.record.num_rows))
     alarms = [a for a in account.incidents if a.incident.severity != "info"]
-    at = [a for a in alarms if _reaches(a.incident.onset_row, a.incident.end_row, row, slack)]
+    at = [a for a in alarms if a.incident.onset_row >= row - slack]
     return at, [a for a in alarms if a not in at]
 
 
-def _reaches(onset_row: int, end_row: int | None, row: int, slack: int) -> bool:
-    del end_row
-    return onset_row >= row - slack
-
-
-def _told(alarms: list) -> str:  # type: ignore[type-arg]
+def _told(alarms: list[IncidentAccount]) -> str:
     return " ".join(a.incident.kind for a in alarms)
 
 
@@ -179,6 +169,3 @@ def measure_all(
 
 def _measured(case: EverydayCase, one_format: bool) -> list[EverydayOutcome]:  # noqa: FBT001
     return measure(case, one_format=one_format)
-
-
-Results = Mapping[str, list[EverydayOutcome]]

@@ -161,8 +161,7 @@ FAULTS = {
     "learning-rate-too-high": too_high,
     "fp16-range": fp16,
     "benign-noise": benign,
-    # A machine that corrupts a value and a batch without labels leave the same log.
-    "undefined-loss": hardware,
+    "hardware-fault": hardware,
     "code-or-resume-change": resumed,
 }
 

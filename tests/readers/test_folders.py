@@ -87,7 +87,7 @@ def test_a_folder_of_wandb_is_a_run_each_without_its_own_logs(tmp_path: Path) ->
         written(folder / "files" / "config.yaml", "lr: 0.1\n")
         written(folder / "logs" / "debug.log", "loss 1.0\n" * 40)
         written(folder / "logs" / "debug-internal.log", "{}\n" * 40)
-    (tmp_path / "wandb" / "latest-run").symlink_to(tmp_path / "wandb" / names[1])
+    (tmp_path / "wandb" / "latest-run").symlink_to(folder)
     assert [r.num_loss_rows for r in read(tmp_path)] == [30, 30]
     assert all(isinstance(found, RunRecord) for _, found in read_each(tmp_path))
 

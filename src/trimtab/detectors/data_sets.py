@@ -9,7 +9,8 @@ with noise from `dependent_blocks_sigma` of the blocks before. Validation of eac
 the whole is (`overfitting`).
 """
 
-import itertools
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +69,6 @@ def _overfits(record: RunRecord, name: str, span: slice) -> list[Finding]:
 
 
 def _of_set(f: Finding, name: str) -> Finding:
-    from dataclasses import replace
-
     text = f.text.replace("validation loss", f"validation loss of {name.partition('/')[2]}", 1)
     return replace(f, signal=name, text=f"{text} (in hindsight)")
 
@@ -82,7 +81,7 @@ def _apart(record: RunRecord, names: list[str], span: slice) -> list[Finding]:
     losses = columns[:, rows]
     gaps = losses - np.median(losses, axis=0)
     edges = np.linspace(0, len(rows), min(NUM_BLOCKS, len(rows) // 3) + 1).astype(np.intp)
-    pairs = list(itertools.pairwise(edges))
+    pairs = list(pairwise(edges))
     found: list[Finding] = []
     for name, gap, loss in zip(names, gaps, losses, strict=True):
         if not gap.any():  # the median itself

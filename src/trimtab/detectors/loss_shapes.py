@@ -19,14 +19,15 @@ spike of the optimizer rises and decays.
 All need 60 rows. Blind to a shape in a loss that is already flat.
 """
 
-import itertools
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import (
@@ -50,6 +51,7 @@ STALL_SIGMA = 7.0
 STALL_ROWS_SIGMA = 2.0
 """Least promised fall, in the noise of single rows: less of a fall nobody would miss. Ours."""
 STALL_SPANS = (0.08, 0.6)
+LEAST_LEVEL = 0.1
 LR_SHARE = 0.1
 _POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 LOW_SHARE = 0.12
@@ -64,6 +66,8 @@ LOW_CONTRAST = 0.4
 LOW_SPAN = 0.35
 WINDOW_ROWS = (5, 64)
 WINDOW_SIGMA = 6.0
+SIDES_SHARE = 0.45
+"""Of the height that the levels of both sides may differ: the loss falls meanwhile. Ours."""
 EDGE_SHARE = 0.6
 """Of the height that the first row, and the row after the last, must take."""
 
@@ -83,7 +87,7 @@ def _curve(record: RunRecord, rows: Rows) -> _Curve:
     loss = record.columns["loss"].values[rows]
     num = min(NUM_BLOCKS, len(rows))
     edges = np.linspace(0, len(rows), num + 1).astype(np.intp)
-    y = np.array([median(loss[a:b]) for a, b in itertools.pairwise(edges)])
+    y = np.array([median(loss[a:b]) for a, b in pairwise(edges)])
     x = np.log((edges[:-1] + edges[1:]) / 2 + 1)
     return _Curve(rows[np.minimum(edges, len(rows) - 1)], x, y)
 
@@ -98,7 +102,11 @@ def _attempts(record: RunRecord) -> list[Rows]:
 
 def late_stall_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss stands still from somewhere to its end."""
-    found = (_late_stall(record, rows) for rows in _attempts(record))
+    # Behind a fall without a reason there is nothing left to fall.
+    found = (
+        None if _too_low(record, rows) is not None else _late_stall(record, rows)
+        for rows in _attempts(record)
+    )
     return tuple(f for f in found if f is not None)
 
 
@@ -120,6 +128,9 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
     if not _rate_is_up(record, rows, onset):
         return None
     level = median(c.y[k:])
+    # A non-negative loss that has come down to a tenth of its start has little left to learn.
+    if 0 < level < LEAST_LEVEL * float(c.y[0]) and float(c.y.min()) >= 0:
+        return None
     return finding_at(
         record,
         detector="late-stall",
@@ -188,17 +199,13 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     shapes = _shapes(c)
     s = shapes[:, before]
     weights = np.ones_like(s)
-    mean_s = mean_y = spread = slope = rest = np.empty(0)
-    for _ in range(3):
-        total = weights.sum(axis=1, keepdims=True)
-        mean_s = (weights * s).sum(axis=1, keepdims=True) / total
-        mean_y = (weights * y).sum(axis=1, keepdims=True) / total
-        centered = s - mean_s
-        spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
-        slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
-        rest = y - mean_y - slope * centered
-        scale = 1.5 * MAD_TO_SIGMA * np.median(np.abs(rest), axis=1, keepdims=True)
-        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(np.abs(rest), 1e-300))
+    mean_s, mean_y, slope, spread = _lines(s, y, weights)
+    for _ in range(2):
+        rest = np.abs(y - mean_y - slope * (s - mean_s))
+        scale = 1.5 * MAD_TO_SIGMA * np.median(rest, axis=1, keepdims=True)
+        weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(rest, 1e-300))
+        mean_s, mean_y, slope, spread = _lines(s, y, weights)
+    rest = y - mean_y - slope * (s - mean_s)
     errors = np.sqrt((weights * rest**2).sum(axis=1) / weights.sum(axis=1))
     # By the likelihood of normal noise: 2 ln L falls by less than 4 for what cannot be excluded.
     chosen = np.flatnonzero(errors <= max(float(errors.min()), 1e-12) * math.exp(2 / len(y)))
@@ -206,6 +213,17 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     all_centered = shapes[chosen] - mean_s[chosen]
     levels = mean_y[chosen] + slope[chosen] * all_centered
     return _Fits(levels, noise, all_centered**2 / spread[chosen], len(y))
+
+
+def _lines(s: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return means of s and y, slopes, and spreads of s of weighted lines, [n_fits, 1] each."""
+    total = weights.sum(axis=1, keepdims=True)
+    mean_s = (weights * s).sum(axis=1, keepdims=True) / total
+    mean_y = (weights * y).sum(axis=1, keepdims=True) / total
+    centered = s - mean_s
+    spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
+    slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
+    return mean_s, mean_y, slope, spread
 
 
 def _shapes(c: _Curve) -> Floats:
@@ -227,14 +245,20 @@ def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
     after = values[(rows > onset) & np.isfinite(values)]
     if not len(before) or not len(after) or before.max() <= 0:
         return False
-    low, high, peak = float(after.min()), float(after.max()), float(before.max())
-    return low > LR_SHARE * peak >= LR_SHARE * 0.8 * high
+    peak = float(before.max())
+    return float(after.min()) > LR_SHARE * peak and peak >= 0.8 * float(after.max())
 
 
 def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss falls by an eighth without a reason."""
-    found = (_too_low(record, rows) for rows in _attempts(record))
-    return tuple(f for f in found if f is not None)
+    # Passes over the same data have reasons of their own.
+    known = {f.onset_row for rule in (staircase_findings, round_findings) for f in rule(record)}
+    found: list[Finding] = []
+    for rows in _attempts(record):
+        if not any(rows[0] <= row <= rows[-1] for row in known):
+            told = _too_low(record, rows)
+            found += [] if told is None else [told]
+    return tuple(found)
 
 
 def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
@@ -263,7 +287,9 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
         return None
     score, k, end, fall = best
     first, stop = int(c.rows[k]), int(c.rows[end])
-    if _rate_was_cut(record, rows, first, stop) or _validation_fell(record, rows, first, stop):
+    if _rate_was_cut(record, rows, first, stop):
+        return None
+    if _validation_fell(record, rows, (first, stop), fall):
         return None
     onset = _edge(record, rows, first, stop, median(c.y[k - 4 : k]), median(c.y[end : end + 3]))
     low = median(c.y[end:])
@@ -329,11 +355,13 @@ def _rate_was_cut(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
     steps = np.diff(np.log(values)) if len(values) > 1 else np.zeros(0)
     # In one step, or over the whole: a decay to its end.
     return bool(len(steps)) and (
-        float(steps.min()) < math.log(2 / 3) or float(values[-1]) < 0.35 * float(values[0])
+        float(steps.min()) < math.log(2 / 3) or float(values[-1]) < 0.15 * float(values[0])
     )
 
 
-def _validation_fell(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:
+def _validation_fell(record: RunRecord, rows: Rows, place: tuple[int, int], fall: float) -> bool:
+    """Whether validation fell by half as much, so that something was learned."""
+    first, stop = place
     val = record.columns.get("val_loss")
     if val is None:
         return False
@@ -343,7 +371,7 @@ def _validation_fell(record: RunRecord, rows: Rows, first: int, stop: int) -> bo
     if not len(before) or not len(after):
         return False
     old, new = median(val.values[before]), median(val.values[after])
-    return new < old - 0.5 * LOW_SHARE * abs(old)
+    return new < old - 0.5 * fall
 
 
 def flat_window_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -417,6 +445,6 @@ def _is_flat_top(inside: Floats, left: Floats, right: Floats, height: float, noi
     return (
         ends < 0.25 * height
         and spread < max(2 * noise, 0.2 * height)
-        and sides < 0.25 * height
+        and sides < SIDES_SHARE * height
         and float(edges) > EDGE_SHARE * height
     )

@@ -96,7 +96,7 @@ class RoughStartDetector:
         if loss < 0 or s.num_rows > self.last_rows:
             return replace(s, done=True), ()
         if len(s.first) < _FIRST_ROWS:
-            return replace(s, first=(*s.first, loss), last=loss), ()
+            return self._begin(s, row, loss), ()
         # The first, unless it is an outlier: without a warm-up the second may be thrown up already.
         base = min(s.first[0], max(s.first[1:]))
         cold = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
@@ -113,6 +113,21 @@ class RoughStartDetector:
         if s.over_rows < self.hold_rows:
             return s, ()
         return replace(s, done=True), (self._finding(s, row, base),)
+
+    def _begin(self, s: RoughStartState, row: Row, loss: float) -> RoughStartState:
+        """Take one of the first three losses; the climb may have begun with the second."""
+        s = replace(s, first=(*s.first, loss), last=loss)
+        if len(s.first) < 2:
+            return s
+        cold = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
+        climb = (self.share if cold else self.warm_share) * s.first[0]
+        if loss < s.first[0] + climb:
+            return replace(s, over_rows=0)
+        if not s.over_rows:
+            s = replace(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
+        if loss > s.worst:
+            s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
+        return replace(s, over_rows=s.over_rows + 1)
 
     def _finding(self, s: RoughStartState, row: Row, base: float) -> Finding:
         return Finding(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
-from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES, DOMAIN_PRIOR
+from trimtab.diagnosis.domain_causes import DOMAIN_CAUSES
 from trimtab.diagnosis.everyday_causes import EVERYDAY
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.nonfinite_causes import NONFINITE
@@ -143,12 +143,6 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("short", e.short_and_over, 0.4, say.SHORT),
             EvidenceRule("flat-top", e.flat_top, 2.2, say.FLAT_TOP),
-            EvidenceRule(
-                "flat-window",
-                e.sign("flat-window"),
-                3.5,
-                "the loss stood at one height between two sharp edges, as of data of another kind",
-            ),
             EvidenceRule(
                 "outlier",
                 e.of_kind("batch-outlier"),
@@ -481,7 +475,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
         id=UNKNOWN,
         title="unknown",
         modes=(),
-        prior=0.154 - DOMAIN_PRIOR,
+        prior=0.192 - DOMAIN_PRIOR,
         rules=(),
         look_alikes=(),
         test=(

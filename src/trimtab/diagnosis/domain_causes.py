@@ -13,7 +13,7 @@ from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule
 from trimtab.diagnosis.features import Features
 
-__all__ = ["DOMAIN_CAUSES", "DOMAIN_PRIOR"]
+__all__ = ["DOMAIN_CAUSES"]
 
 _PRIOR = 0.0004
 _LIFT = 11.0
@@ -320,6 +320,3 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "code-or-resume-change",
     ),
 )
-
-DOMAIN_PRIOR = sum(c.prior for c in DOMAIN_CAUSES)
-"""What they take from the prior of "unknown"."""

@@ -1,4 +1,4 @@
-"""Causes of everyday trouble: settings, validation, data fed too often, losses that are undefined.
+"""Causes of everyday trouble: settings, validation, data fed too often, a start that fails.
 
 Most have one plain sign, a detector that speaks of nothing else; without it they are practically
 excluded, and with it they stand above causes that a spike could have.
@@ -141,60 +141,6 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         test="train on one batch alone: a model that is wired comes near 0 within 200 steps",
         remedies=("check-first-batch", "lower-lr"),
         go_back="never",
-    ),
-    CauseEntry(
-        id="undefined-loss",
-        title="an undefined loss: no label that counts in a batch, log of 0, division by 0",
-        modes=("F18", "F30"),
-        prior=0.02,
-        rules=(
-            EvidenceRule(
-                "sudden",
-                e.sudden_nonfinite,
-                3.6,
-                "{f.nonfinite_first} not finite although the row before was as usual",
-            ),
-            EvidenceRule(
-                "alone",
-                lambda f: e.yes(f.nonfinite_first == "loss"),
-                0.8,
-                "the loss was the first that was not finite",
-            ),
-            EvidenceRule(
-                "hidden",
-                e.sign("silent-nan"),
-                3.0,
-                "the trainer logs 0 for a loss that is NaN",
-            ),
-            EvidenceRule(
-                "healed",
-                lambda f: e.yes("non-finite" in f.kinds and f.rows_after is not None),
-                0.8,
-                "finite losses came after it, so the weights are finite: one batch is to blame",
-            ),
-            EvidenceRule(
-                "scaled",
-                lambda f: e.yes(f.has_loss_scale),
-                -1.0,
-                "the run has a loss scale, so a range is likelier",
-            ),
-            EvidenceRule("norm-led", e.norm_led, -2.0, "the gradient norm had risen before"),
-            EvidenceRule("never-finite", e.never_finite, -3.0, "no loss was ever finite"),
-            EvidenceRule("jump", e.jumped, -2.0, "the learning rate in force jumped before"),
-            EvidenceRule("control-held", e.control_held, -4.0, "an unchanged replay went well"),
-            EvidenceRule(
-                "control-failed", e.control_failed, 1.5, "an unchanged replay failed again"
-            ),
-            EvidenceRule(
-                "another-kind", e.other_kind("non-finite"), -8.0, "all that was logged is finite"
-            ),
-        ),
-        look_alikes=("hardware-fault", "fp16-range", "bad-data-window"),
-        test=(
-            "count the labels that count in the batch of the onset, and compute its loss in fp32"
-            " on the weights from before"
-        ),
-        remedies=("skip-update", "check-first-batch", "skip-data", "roll-back"),
     ),
     CauseEntry(
         id="one-data-set",

@@ -67,16 +67,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         },
     ),
     Experiment(
-        id="count-labels",
-        text=(
-            "count the labels that count in each batch from {before} on, and compute their losses"
-            " in fp32: none that counts, or a loss that is not finite, means the batch or the loss"
-        ),
-        cost="a few forward passes",
-        otherwise="labels, and a finite loss",
-        predicts={"undefined-loss": "no label, or a loss that is not finite"},
-    ),
-    Experiment(
         id="seen-and-unseen",
         text=(
             "compute the loss in eval mode on samples of the training set and on samples never"

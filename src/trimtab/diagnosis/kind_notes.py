@@ -269,6 +269,41 @@ KIND_NOTES: tuple[KindNote, ...] = (
         ),
     ),
     *DOMAIN_NOTES,
+    KindNote(
+        kind="overfitting",
+        looks=(
+            "the validation loss turns and rises over several validations, the training loss"
+            " falls on"
+        ),
+        first="a gap between the two that widens",
+    ),
+    KindNote(
+        kind="memorised",
+        looks=(
+            "the training loss comes to hundredths of a nat, often by a step down at each pass over"
+            " the data"
+        ),
+        first="steps of the loss at multiples of the epoch",
+    ),
+    KindNote(
+        kind="never-learns",
+        looks=(
+            "the loss stays at ln k, as a guess among k classes has it, or the gradient norm or the"
+            " rate is 0 in every row"
+        ),
+        first="the first fifty rows themselves",
+    ),
+    KindNote(
+        kind="setting-jump",
+        looks=(
+            "a logged setting leaves its value or its schedule from one row to the next; the loss"
+            " may follow hundreds of rows later"
+        ),
+        first="it is itself a first sign",
+        seen=(
+            PublicRun("OPT-175B run 2", _OPT, "loss flat after weight decay went from 0.01 to 0.1"),
+        ),
+    ),
 )
 
 KIND_NOTE_BY_NAME: Mapping[str, KindNote] = {n.kind: n for n in KIND_NOTES}
