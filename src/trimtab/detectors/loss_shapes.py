@@ -56,7 +56,7 @@ LR_SHARE = 0.1
 _POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 LOW_SHARE = 0.12
 """Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
-SLOW_LOW_SHARE = 0.18
+SLOW_LOW_SHARE = 0.3
 """The same for a fall over more than two blocks: healthy runs have bends. Ours."""
 LOW_SIGMA = 10.0
 LOW_FIRST = 1 / 3

@@ -171,7 +171,7 @@ class NeverLearnsDetector:
         if not why:
             return s, ()
         s = replace(s, told=1, level=level, why=why, told_row=row.index)
-        return s, (self._finding(s, row, over=False),)
+        return s, self._findings(s, row, over=False)
 
     def _why(self, s: NeverLearnsState, level: float, error: float) -> str:
         if s.num_norms >= self.min_rows // 2 and not s.moved:
@@ -189,7 +189,12 @@ class NeverLearnsDetector:
         """Tell once more when the loss falls after all."""
         if s.level - median(s.blocks[-2:]) < _LEARNT_SHARE * abs(s.level):
             return s, ()
-        return replace(s, told=2), (self._finding(s, row, over=True),)
+        return replace(s, told=2), self._findings(s, row, over=True)
+
+    def _findings(self, s: NeverLearnsState, row: Row, *, over: bool) -> tuple[Finding, ...]:
+        """Return the finding, and the same as a plateau: a loss that never falls stands still."""
+        found = self._finding(s, row, over=over)
+        return found, replace(found, detector=f"{self.name}-flat", kind="plateau")
 
     def _finding(self, s: NeverLearnsState, row: Row, *, over: bool) -> Finding:
         because = {

@@ -60,7 +60,8 @@ class OverfittingDetector:
     share: float = 0.05
     """Of the fall of validation, and of that of training since. Ours."""
     confirm: int = 3
-    min_validations: int = 6
+    min_validations: int = 10
+    """Fewer are a fine-tune of a few epochs, whose best checkpoint is kept anyway. Ours."""
 
     def start(self) -> OverfittingState:
         """Return the state before any row."""
