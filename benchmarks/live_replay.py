@@ -143,7 +143,7 @@ def wilson_low(right: int, number: int) -> float:
 
     Example:
         >>> round(wilson_low(19, 20), 2)
-        0.81
+        0.8
     """
     if not number:
         return 0.0

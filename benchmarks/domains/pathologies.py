@@ -491,7 +491,7 @@ PATHOLOGIES: tuple[Pathology, ...] = (
     ),
     Pathology(
         "memorised", "sft", _memorised, ("too-good", "memorised"),
-        ("fine-tune-memorised", "repeated-data"),
+        ("fine-tune-memorised", "memorised-data", "repeated-data"),
         "Tirumala et al. 2022, Memorization without overfitting, arXiv:2205.10770",
     ),
     Pathology(

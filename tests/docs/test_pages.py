@@ -89,6 +89,9 @@ def test_sources_have_an_address_or_are_listed_without_one(generated: ModuleType
 WITHOUT_ADDRESS = {
     "published smoke and benchmark configs",
     "the published config has 3e-4 where the report has 9e-4",
+    "the published config has batch 64 for DPO",
+    "no learning rate is published",
+    "updates scaled to AdamW's root mean square",
 }
 """Citations that name no page, such as settings of several papers at once."""
 

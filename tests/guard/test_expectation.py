@@ -99,6 +99,10 @@ def test_judgements_of_recovery_do_not_depend_on_the_zero_or_the_unit_of_the_los
             expected=expected,
             losses=losses,
             alarmed=False,
+            first_sign=401,
+            from_step=400,
+            incident=SimpleNamespace(first_step=401),
+            control={},
             probe_samples=[(i, i, x) for i, x in enumerate((*(a * past + b)[-20:], *losses[:8]))],
         )
         watched = Verification("x", until_step=99, expected=expected, losses=losses[-32:])
@@ -125,7 +129,13 @@ def test_a_branch_with_exactly_the_old_losses_holds_at_any_level() -> None:
     for shift in (0.0, -2.3, -4.0, -100.0):
         expected = expected_loss(record_of(losses + shift), 352)
         case: Any = SimpleNamespace(
-            expect=expected, losses=tuple(losses[352:] + shift), alarmed=False
+            expect=expected,
+            losses=tuple(losses[352:] + shift),
+            alarmed=False,
+            first_sign=353,
+            from_step=352,
+            incident=SimpleNamespace(first_step=353),
+            control={},
         )
         assert conclude_trial(case, Trial(name="as it was"), tolerance=0.01).held
         watched = Verification("x", 99, Expectation(expected.level, expected.sigma, expected.unit))

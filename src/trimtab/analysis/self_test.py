@@ -36,7 +36,7 @@ from trimtab.analysis.power_curve import SEEN_SHARE, PowerCurve
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
-from trimtab.detectors.offline import HINDSIGHT
+from trimtab.detectors.offline import HINDSIGHT, LOSS_SHAPES
 from trimtab.incidents import latest_tellings
 from trimtab.record import Attempt, Column, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -423,7 +423,9 @@ class _Bench:
         stop = min(high, first + fault.num_rows + _AFTER_ROWS)
         end = attempt.end_row if whole else int(at[stop - 1]) + 1
         part = _excerpt(self._record, slice(begin, end), fault.signal, changed)
-        rules = [hindsight_findings, *(HINDSIGHT if whole else ())]
+        # No fault of the table is a shape of the whole curve, and looking for one is dear.
+        more = [rule for rule in HINDSIGHT if rule not in LOSS_SHAPES] if whole else []
+        rules = [hindsight_findings, *more]
         # Their rows count from the start of the excerpt.
         moved = [_moved(f, begin) for rule in rules for f in rule(part)]
         row = int(at[first])

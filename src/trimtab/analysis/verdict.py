@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.kinds import RunVerdict
+from trimtab.masking import masked_text
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -181,7 +182,7 @@ def judgement_of(
             if judged_signals and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
         )
     )
-    unread = dict(record.unread)
+    unread = {masked_text(key): count for key, count in record.unread.items()}
     ignored = _ignored(silent, unread)
     return RunJudgement(
         verdict=verdict,

@@ -130,7 +130,7 @@ def _look(record: RunRecord, signal: str, own: KindPlace, attempt: int) -> KindP
     if signal == "loss_scale" and height < least[signal]:
         return None
     high = y > level + max(0.25 * height, min(2 * spread, 0.5 * height))
-    return _place(record, signal, here, high, peak, math.exp(height))
+    return _place(record, signal, here, high, peak, math.exp(min(height, 700.0)))
 
 
 def _place(

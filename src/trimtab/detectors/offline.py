@@ -1,6 +1,7 @@
 """All findings on a whole record: first row by row as the guard sees it, then in hindsight."""
 
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
@@ -21,8 +22,9 @@ from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
 from trimtab.record import RunRecord
+from trimtab.vocabulary import canonical
 
-__all__ = ["HINDSIGHT", "all_findings"]
+__all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings"]
 
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
@@ -40,6 +42,34 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     round_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
+
+
+LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
+    memorised_findings,
+    plateau_findings,
+    late_stall_findings,
+    too_low_findings,
+    flat_window_findings,
+    staircase_findings,
+    round_findings,
+)
+"""Rules that take the loss for a distance to what is learned."""
+
+
+def _is_distance(record: RunRecord) -> bool:
+    """Whether the loss is a distance to what is learned, as far as its own name tells.
+
+    The loss of a generator, a critic or a policy may stand in for it. It has no good direction:
+    adversaries drive each other's up, and a policy's is a surrogate that is new at each update.
+    """
+    return canonical(record.keys.get("loss", "loss")) in (None, "loss")
+
+
+def _of_stand_in(f: Finding) -> Finding:
+    """Return a finding on a loss that is no distance as a note; values that break stay alarms."""
+    if f.signal != "loss" or f.kind in ("non-finite", "frozen-signal"):
+        return f
+    return replace(f, severity="info")
 
 
 def all_findings(
@@ -61,9 +91,13 @@ def all_findings(
     """
     moved = sensitivity or Sensitivity()
     findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
+    is_distance = _is_distance(record)
+    if not is_distance:
+        findings = tuple(_of_stand_in(f) for f in findings)
     if not hindsight:
         return findings
-    later = [f for rule in HINDSIGHT if rule.__name__ not in moved.off for f in rule(record)]
-    if "hindsight_findings" in moved.off:
-        return (*findings, *later)
-    return (*findings, *hindsight_findings(record, bar=moved.hindsight), *later)
+    rules = [r for r in HINDSIGHT if is_distance or r not in LOSS_SHAPES]
+    later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
+    if "hindsight_findings" not in moved.off:
+        later = [*hindsight_findings(record, bar=moved.hindsight), *later]
+    return (*findings, *(later if is_distance else map(_of_stand_in, later)))

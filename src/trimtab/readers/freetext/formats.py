@@ -71,7 +71,7 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
     TextReader(
         name="darknet",
         looks_for="darknet lines (`100: 2.5, 2.6 avg, 0.001 rate, 3.2 seconds, 6400 images`)",
-        pattern=rb"\d+: [\d.]+, [\d.]+ avg(?: loss)?, [\d.]+ rate,",
+        pattern=rb"(?<!\d)\d{1,12}: [\d.]{1,24}, [\d.]{1,24} avg(?: loss)?, [\d.]{1,24} rate,",
         keys={"avg": _LOSS, "avg loss": _LOSS, "rate": Meaning("signal", "lr")},
     ),
     TextReader(
