@@ -122,7 +122,7 @@ def train_case(
         return FamilyOutcome(
             _final(built.validate(model)),
             start,
-            wasted=guard.wasted_steps / family.steps,
+            wasted=guard.wasted_steps,
             actions=tuple(str(a.get("remedy")) for a in guard.actions),
             causes=causes,
             alarmed=alarmed,
