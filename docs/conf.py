@@ -33,7 +33,7 @@ nitpick_ignore_regex = [
     # Types inside of what is documented, which nobody needs to name.
     ("py:.*", r"trimtab\.(readers|chronicle)\..*"),
     ("py:.*", r"trimtab\.integrations\.loggers\..*"),
-    ("py:.*", r"trimtab\.analysis\.(side_by_side|settings_diff|impact)\..*"),
+    ("py:.*", r"trimtab\.analysis\.(side_by_side|settings_diff|impact|verdict|self_test)\..*"),
     ("py:.*", r"trimtab\..*\.StateT"),
 ]
 
