@@ -72,6 +72,7 @@ def test_a_rank_killed_in_mid_incident_is_restarted_and_the_run_ends_healthy(
         # the attempt that was killed in mid-incident keeps it open, offline as here
         "verdict": trimtab.analyze(tmp_path / "run").verdict,
         "degraded": "",
+        "faults": [],
         "judged": {"steps": STEPS, "of": STEPS, "not_judged": []},
     }
     run = tmp_path / "run"
