@@ -33,6 +33,7 @@ _COMMANDS = (
     "smoke",
     "parity",
     "scan",
+    "rollback",
     "chronicle",
     "journal",
     "report",
