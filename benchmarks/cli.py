@@ -21,6 +21,7 @@ from benchmarks import (
     cli_guard,
     cli_page,
     cli_read,
+    cli_surgery,
     cli_trust,
 )
 from benchmarks.causes.command import add_causes
@@ -313,6 +314,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_self_test,
     cli_read.add,
     cli_crash.add,
+    cli_surgery.add,
     _add_scan,
     cli_page.add,
     cli_guard.add_cost,
