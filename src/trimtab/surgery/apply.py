@@ -171,6 +171,8 @@ def _begun(plan: RollbackPlan, watch_s: float) -> RollbackRecord:
     if plan.resumed is not None:
         raise ActError(f"{plan.run}: was finished or undone just now; look again")
     earlier = records_of(plan.root)
+    if len(earlier) != plan.num_before:
+        raise ActError(f"{plan.run}: another rollback was done since this one was planned")
     opened = open_for_writing(plan.root)
     grown, _ = fresh_writes(plan.root, watch_s=watch_s, ours=written_by(earlier))
     if opened or grown:

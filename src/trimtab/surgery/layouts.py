@@ -270,7 +270,7 @@ def look_at(folder: Path) -> CheckpointLayout | None:
 
 def _matches(layout: Layout, entry: os.DirEntry[str]) -> re.Match[str] | None:
     """Return the match of an entry's name; links count as what they lead to."""
-    found = re.fullmatch(layout.entry, entry.name, re.ASCII)
+    found = re.fullmatch(layout.entry, entry.name, re.ASCII | re.DOTALL)
     try:
         kind = "folder" if entry.is_dir() else "file"
     except OSError:

@@ -78,6 +78,8 @@ class RollbackPlan:
     by: str = ""
     git_commit: bool = False
     undo: bool = False
+    num_before: int = 0
+    """Rollbacks of the run when this was planned."""
     resumed: RollbackRecord | None = None
     """The rollback that is gone on with, or undone."""
 
@@ -177,6 +179,7 @@ def plan_rollback(
         why=" ".join(why.split()),
         by=_user(),
         git_commit=git_commit,
+        num_before=len(records_of(root)),
     )
     return _with_blocks(plan)
 
