@@ -7,6 +7,7 @@ RUN/tensorboard/events.out.tfevents...
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 from typing import TYPE_CHECKING
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 RANKS = 2
 SAMPLES_PER_STEP = 30
 """So that a tag that counts samples has numbers far from the steps."""
+
+
+_SECONDS = itertools.count()
 
 
 def put(path: Path, data: bytes | str = b"weights") -> Path:
@@ -62,7 +66,10 @@ def log_events(
             writer.add_event(Event(wall_time=1e9 + step, step=at, summary=summary))
     writer.close()
     (made,) = set(folder.glob("events*")) - before
-    return made
+    # Writers of one second are told apart by a count that does not sort; real ones are hours apart.
+    return made.rename(
+        folder / f"events.out.tfevents.{1_700_000_000 + next(_SECONDS)}.node{suffix}"
+    )
 
 
 def megatron_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,7 @@ def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (3000, 4000, 6000, 6210, 7000, 7200):
         save(run, step, text="seed 42")
     age(run)
+    os.utime(first, (1.71e9, 1.71e9))  # the one file that is newer than the checkpoint
     before = tree(run)
     seven = tree(run / "checkpoints" / "global_step7000")
 
@@ -65,6 +67,8 @@ def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (run / "checkpoints" / "latest_checkpointed_iteration.txt").read_text() == "6210"
     assert tree(run / "aside" / "global_step7000") == seven
     assert steps_of(board) == list(range(10, 6211, 10))
+    assert not first.exists()
+    assert len(list(board.glob("events*"))) == 1
     assert steps_of(board / "tb-7k-glitch")[-1] == 7220
     assert tree(board / "tb-7k-glitch") == {
         k.removeprefix("tensorboard/"): v for k, v in before.items() if "/events" in k

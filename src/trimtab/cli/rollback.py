@@ -122,6 +122,11 @@ def _headline(plan: RollbackPlan, record: RollbackRecord | None) -> str:
     grade = plan.grade or "not graded"
     if not plan.operations:
         return f"{name} ({what}): is at step {plan.to_step}; nothing has to be moved"
+    if plan.from_step == plan.to_step:
+        return (
+            f"{name} ({what}): would stay at step {at}, its newest checkpoint ({grade}, {trust}), and"
+            " lose what it logged since; dry run, nothing was touched"
+        )
     return (
         f"{name} ({what}): would go back from step {at} to {plan.to_step}"
         f" ({grade}, {trust}); dry run, nothing was touched"
@@ -144,8 +149,9 @@ def _line(operation: Operation, *, undo: bool) -> str:
         ends = (operation.path, operation.to)
         source, target = reversed(ends) if undo else ends
         return f"{source} -> {target}{told}"
-    if operation.role in ("archive", "copy") and not undo:
-        return f"{operation.source} -> {operation.path}{told}"
+    if operation.role in ("archive", "copy"):
+        made = operation.path.rpartition("/")[0]
+        return f"{made} goes aside" if undo else f"{operation.source} -> {operation.path}{told}"
     return f"{operation.path}{' as it was' if undo else told}"
 
 

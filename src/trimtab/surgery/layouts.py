@@ -30,7 +30,7 @@ __all__ = [
     "PLACES",
     "CheckpointLayout",
     "Framework",
-    "Layout",
+    "LayoutRule",
     "Pointer",
     "SavedStep",
     "find_layout",
@@ -62,7 +62,7 @@ _MAX_DIGITS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class LayoutRule:
     """How one trainer names its checkpoints, and how it finds the newest."""
 
     framework: Framework
@@ -83,39 +83,39 @@ class Layout:
     """Files beside the checkpoints, each a copy of the file of that name in the newest one."""
 
 
-LAYOUTS: tuple[Layout, ...] = (
+LAYOUTS: tuple[LayoutRule, ...] = (
     # The iteration file tells it from plain DeepSpeed: Megatron writes it, DeepSpeed does not.
-    Layout(
+    LayoutRule(
         framework="megatron-deepspeed",
         entry=r"global_step(\d+)(?:_universal)?",
         pointers=(r"latest_checkpointed_iteration\.txt", r"latest", r"latest_\w+"),
         needs_pointer=True,
     ),
-    Layout(
+    LayoutRule(
         framework="deepspeed",
         entry=r"global_step(\d+)(?:_universal)?",
         pointers=(r"latest", r"latest_\w+"),
     ),
-    Layout(
+    LayoutRule(
         framework="megatron-lm",
         entry=r"iter_(\d+)",
         pointers=(r"latest_checkpointed_iteration\.txt", r"latest(?:_\w+)?(?:\.txt)?"),
         holds=(".metadata", "metadata.json", "common.pt", "mp_rank_*"),
     ),
-    Layout(
+    LayoutRule(
         framework="huggingface",
         entry=r"checkpoint-(\d+)",
         pointers=(r"latest(?:-checkpoint)?",),
         holds=("trainer_state.json",),
         states=("trainer_state.json",),
     ),
-    Layout(
+    LayoutRule(
         framework="dcp",
         entry=r"(?:global_)?step[-_]?(\d+)(?:-unsharded)?",
         pointers=(r"latest_checkpointed_iteration\.txt", r"latest(?:\.txt)?"),
         holds=(".metadata", ".metadata.json", "model.pt", "model_and_optim"),
     ),
-    Layout(
+    LayoutRule(
         framework="lightning",
         entry=r"(?:.*\bstep[=_-](\d+).*|(?!last\b).*)\.ckpt",
         kinds=("file", "folder"),
@@ -124,7 +124,7 @@ LAYOUTS: tuple[Layout, ...] = (
 )
 """The first that fits an entry of a folder is the folder's; trimtab's own comes before them all."""
 
-_OWN = Layout(framework="trimtab", entry=r"step-(\d{8,})", holds=("manifest.json",))
+_OWN = LayoutRule(framework="trimtab", entry=r"step-(\d{8,})", holds=("manifest.json",))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class CheckpointLayout:
     pointers: tuple[Pointer, ...] = ()
     copies: tuple[Path, ...] = ()
     """Files that are copies of the newest checkpoint, such as `last.ckpt`."""
-    layout: Layout = field(repr=False)
+    layout: LayoutRule = field(repr=False)
 
     @property
     def current_step(self) -> int | None:
@@ -268,7 +268,7 @@ def look_at(folder: Path) -> CheckpointLayout | None:
     return None
 
 
-def _matches(layout: Layout, entry: os.DirEntry[str]) -> re.Match[str] | None:
+def _matches(layout: LayoutRule, entry: os.DirEntry[str]) -> re.Match[str] | None:
     """Return the match of an entry's name; links count as what they lead to."""
     found = re.fullmatch(layout.entry, entry.name, re.ASCII | re.DOTALL)
     try:
@@ -281,7 +281,7 @@ def _matches(layout: Layout, entry: os.DirEntry[str]) -> re.Match[str] | None:
 
 
 def _made(
-    folder: Path, layout: Layout, entries: Sequence[os.DirEntry[str]]
+    folder: Path, layout: LayoutRule, entries: Sequence[os.DirEntry[str]]
 ) -> CheckpointLayout | None:
     pointers = tuple(_pointers(folder, layout, entries))
     newest = next((p.step for p in pointers if p.step is not None), None)
@@ -311,7 +311,7 @@ def _made(
     )
 
 
-def _saved(path: Path, step: int, layout: Layout, newest: int | None) -> SavedStep:
+def _saved(path: Path, step: int, layout: LayoutRule, newest: int | None) -> SavedStep:
     if layout is _OWN:
         found = inspect_folder(path, hashes=False)
         grade = "" if found.checkpoint is None or found.why else found.checkpoint.grade
@@ -339,7 +339,7 @@ def _graded_beside(path: Path) -> str:
 
 
 def _pointers(
-    folder: Path, layout: Layout, entries: Iterable[os.DirEntry[str]]
+    folder: Path, layout: LayoutRule, entries: Iterable[os.DirEntry[str]]
 ) -> Iterator[Pointer]:
     """Yield the pointers of a folder, the one that the trainer follows first."""
     names = {e.name: e for e in entries}
@@ -391,7 +391,7 @@ _RANK = re.compile(r"rank_(\d+(?:_\d+)*)")
 _PART = re.compile(r"(.*?)(\d+)-of-(\d+)(.*)")
 
 
-def _problems(path: Path, layout: Layout) -> Iterator[str]:
+def _problems(path: Path, layout: LayoutRule) -> Iterator[str]:
     """Yield what shows that a checkpoint is not whole."""
     try:
         if not path.is_dir():

@@ -500,7 +500,7 @@ def _pointer_steps(
         if pointer.step is None:
             notes.append(f"{pointer.path.name}: names no step, left as it is")
         elif pointer.step != step:
-            yield _pointed(root, pointer, step, names, taken, notes)
+            yield _pointed(root, pointer, step, names, target, taken, notes)
     for copy in layout.copies:
         yield from _copied(root, copy, target.path, step, taken, notes)
     for name in layout.layout.states:
@@ -517,12 +517,15 @@ def _pointed(
     pointer: Pointer,
     step: int,
     names: set[str],
+    target: SavedStep,
     taken: set[str],
     notes: list[str],
 ) -> Operation:
     text = pointer.renamed(step)
     name = _name(root, pointer.path)
-    leads = Path(text).name if pointer.is_link else text.strip()
+    if pointer.is_link and text not in names:  # epoch=2-step=6900.ckpt: the epoch changes, too
+        text = target.path.name
+    leads = text.strip()
     if pointer.is_link and len(Path(pointer.text).parts) != 1:
         raise ActError(
             f"{pointer.path}: is a link to {pointer.text}, not to a checkpoint beside it; nothing"
