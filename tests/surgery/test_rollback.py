@@ -312,8 +312,16 @@ def test_a_record_that_leads_out_moves_nothing(cluster: Path, tmp_path: Path) ->
 
 def test_a_running_job_is_left_alone(cluster: Path, call: Call) -> None:
     lock = RunLock(cluster)
-    assert f"process {os.getpid()} holds the run" in refusal(call(cluster, "--to", 3000, "--apply"))
-    assert call(cluster, "--to", 3000)[1]["blocked_by"]
+    told = refusal(call(cluster, "--to", 3000, "--apply"))
+    assert f"another guard is writing to this run directory (process {os.getpid()}" in told
+    code = "import sys; from trimtab.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "rollback", str(cluster), "--to", "3000", "--json"]
+    other = subprocess.run(command, capture_output=True, check=True)
+    (blocked,) = json.loads(other.stdout)["blocked_by"]
+    assert blocked == f"process {os.getpid()} holds the run; stop it first"
+    done = apply_rollback(plan_rollback(cluster, 3000), locked=True)  # for who holds it
+    assert done.number == 1
+    assert undo_rollback(cluster, locked=True).state == "undone"
     lock.release()
     log = cluster / "train.log"
     code = f"import time; f = open({str(log)!r}, 'a'); print('on', flush=True); time.sleep(60)"
@@ -407,6 +415,17 @@ def test_a_disk_that_refuses_leaves_something_to_finish(cluster: Path, call: Cal
     assert "File too large" in done.stderr
     assert "half done: run the same command again" in done.stderr
     assert (cluster / "checkpoints" / "latest").read_text() == "global_step7000"
+    assert call(cluster, "--undo")[0] == 0
+    assert tree(cluster, without=OURS) == before
+
+
+def test_the_same_command_again_does_nothing_more(cluster: Path, call: Call) -> None:
+    before = tree(cluster)
+    assert call(cluster, "--to", 3000, "--apply")[1]["number"] == 1
+    after = tree(cluster)
+    code, again = call(cluster, "--to", 3000, "--apply")
+    assert (code, again["number"], again["moves"], again["applied"]) == (0, 1, [], True)
+    assert tree(cluster) == after
     assert call(cluster, "--undo")[0] == 0
     assert tree(cluster, without=OURS) == before
 

@@ -80,7 +80,7 @@ def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     age(run)
     code, done = rollback(capsys, run, "--to", 6210, "--apply")
     assert code == 0
-    assert done["archive"] == "tensorboard/tb-6900-before-rollback-to-6210"
+    assert done["archive"].startswith("tensorboard/tb-6930-")  # named by the incident
     assert steps_of(board) == list(range(10, 6211, 10))
     assert steps_of(board / "tb-7k-glitch")[-1] == 7220  # an older archive is no log
 
@@ -130,7 +130,7 @@ def test_undo_three_times_brings_back_every_byte(
     age(run)
     before = tree(run)
     times = {p: p.stat().st_mtime_ns for p in run.rglob("*") if p.is_file()}
-    for step in (500, 500, 200):
+    for step in (500, 300, 200):
         assert rollback(capsys, run, "--to", step, "--apply")[0] == 0
     assert len(steps_of(run / "tensorboard")) == 20
     for _ in range(3):

@@ -77,6 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
             archive=arguments.archive,
             why=arguments.why,
             git_commit=arguments.git_commit,
+            analyse=True,
         )
     record = apply_rollback(plan) if arguments.apply or arguments.undo else None
     if arguments.json:
@@ -116,7 +117,7 @@ def _headline(plan: RollbackPlan, record: RollbackRecord | None) -> str:
     at = "an unknown step" if plan.from_step is None else str(plan.from_step)
     if plan.undo:
         return f"{name} ({what}): the rollback to step {plan.to_step} is undone, back at {at}"
-    if record is not None:
+    if record is not None and plan.operations:
         return f"{name} ({what}): rolled back from step {at} to {plan.to_step}"
     trust = "verified by its hashes" if plan.verified else "not verified"
     grade = plan.grade or "not graded"
@@ -137,7 +138,7 @@ def _what_to_do(plan: RollbackPlan, record: RollbackRecord | None) -> Iterator[s
     here = shlex.quote(str(plan.run))
     if plan.undo:
         yield f"  do it again: trimtab rollback {here} --to {plan.to_step} --apply"
-    elif record is not None:
+    elif record is not None and record.number:
         yield f"  undo it: trimtab rollback {here} --undo"
     elif plan.operations:
         yield f"  do it: trimtab rollback {here} --to {plan.to_step} --apply"
@@ -200,7 +201,9 @@ def _document(plan: RollbackPlan, record: RollbackRecord | None) -> dict[str, ob
         "warnings": list(plan.warnings),
         "blocked_by": list(plan.blocked_by),
         "notes": [*plan.notes, *(record.written if record is not None else ())],
-        "number": None if record is None else record.number,
-        "record": None if record is None else str(record.kept / "record.json"),
+        "number": record.number if record is not None and record.number else None,
+        "record": str(record.kept / "record.json")
+        if record is not None and record.number
+        else None,
         "commit": (record.commit or None) if record is not None else None,
     }

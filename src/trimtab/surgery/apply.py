@@ -41,7 +41,8 @@ def apply_rollback(
         watch_s: How long to watch files that were written moments ago; 0: not at all.
 
     Returns:
-        What was done; it is in the journal.
+        What was done; it is in the journal. Where the run is at that step and nothing has to be
+        done, the rollback that brought it there, or one with the number 0, which is not on disk.
 
     Raises:
         ActError: The run is in use, something was changed since it was planned, or the disk
@@ -50,6 +51,8 @@ def apply_rollback(
     if plan.undo:
         return undo_rollback(plan.run, locked=locked)
     _refuse_blocked(plan)
+    if not plan.operations and plan.resumed is None:
+        return _nothing_to_do(plan)
     with _held(plan.root, plan.folder, locked=locked):
         record = _begun(plan, watch_s)
         with _half_done(record):
@@ -89,6 +92,23 @@ def undo_rollback(run: str | os.PathLike[str], *, locked: bool = False) -> Rollb
                 take_back(record.root, record.kept, operation)
             _write_journal(record, "undone")
             return save_record(record, state="undone")
+
+
+def _nothing_to_do(plan: RollbackPlan) -> RollbackRecord:
+    """Return the rollback that brought the run to where it is; one that is not on disk if none."""
+    last = last_record(plan.root)
+    if last is not None and last.to_step == plan.to_step:
+        return last
+    return RollbackRecord(
+        root=plan.root,
+        number=0,
+        id="",
+        state="applied",
+        framework=plan.framework,
+        folder=plan.folder.relative_to(plan.root).as_posix(),
+        to_step=plan.to_step,
+        from_step=plan.from_step,
+    )
 
 
 def _refuse_blocked(plan: RollbackPlan) -> None:

@@ -176,6 +176,8 @@ class CheckpointLayout:
     pointers: tuple[Pointer, ...] = ()
     copies: tuple[Path, ...] = ()
     """Files that are copies of the newest checkpoint, such as `last.ckpt`."""
+    unknown: tuple[Path, ...] = ()
+    """Checkpoints whose step neither their name nor their content says."""
     layout: LayoutRule = field(repr=False)
 
     @property
@@ -286,6 +288,7 @@ def _made(
     pointers = tuple(_pointers(folder, layout, entries))
     newest = next((p.step for p in pointers if p.step is not None), None)
     saved: list[SavedStep] = []
+    unknown: list[Path] = []
     for entry in entries:
         found = _matches(layout, entry)
         if found is None or any(p.path.name == entry.name for p in pointers):
@@ -294,6 +297,8 @@ def _made(
         step = int(found[1]) if found[1] else step_in_checkpoint(path)
         if step is not None:
             saved.append(_saved(path, step, layout, newest))
+        else:
+            unknown.append(path)
     copies = tuple(
         folder / e.name
         for e in entries
@@ -307,6 +312,7 @@ def _made(
         checkpoints=tuple(sorted(saved, key=lambda c: (c.step, c.path.name))),
         pointers=pointers,
         copies=copies,
+        unknown=tuple(unknown),
         layout=layout,
     )
 

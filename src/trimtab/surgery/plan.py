@@ -102,7 +102,9 @@ def root_of(run: Path) -> tuple[Path, CheckpointLayout | None]:
     given = Path(os.path.realpath(run))
     layout = find_layout(given)
     parent = RunDirectory(given.parent)
-    if given.name in PLACES and parent.journal.is_file() and not (given / ASIDE).exists():
+    above = given.name in PLACES and not (given / ASIDE).exists()
+    # the guard that saved them, or a rollback of the run, lives in the folder above
+    if above and (parent.journal.is_file() or records_of(parent.root)):
         return parent.root, layout
     below = given if layout is None or (given / ASIDE).exists() else layout.folder
     return (below if records_of(below) else given), layout
@@ -390,9 +392,8 @@ def _archive_name(layout: CheckpointLayout, step: int, given: str, found: Sugges
         raise ActError(f"--archive {given!r}: give the name of a folder, without /")
     if given:
         return given
-    if found is not None and found.kind:
-        at = found.first_sign if found.first_sign is not None else 0
-        return f"tb-{int(at)}-{found.kind}"
+    if found is not None and found.onset is not None:
+        return f"tb-{int(found.onset)}-{found.kind}"
     left = layout.current_step
     return f"tb-{left}-before-rollback-to-{step}" if left else f"tb-before-rollback-to-{step}"
 
@@ -503,6 +504,7 @@ def _pointer_steps(
             yield _pointed(root, pointer, step, names, target, taken, notes)
     for copy in layout.copies:
         yield from _copied(root, copy, target.path, step, taken, notes)
+    notes += [f"{p.name}: its step is not known, left as it is" for p in layout.unknown]
     for name in layout.layout.states:
         state, wanted = layout.folder / name, target.path / name
         if state.is_symlink() or not state.is_file() or not wanted.is_file():

@@ -33,7 +33,10 @@ _WRITING = 0o3
 
 
 def guard_holds(root: Path) -> str:
-    """Return who holds the lock of a run; empty where nobody does. Nothing is written."""
+    """Return which other process holds the lock of a run; empty where none does.
+
+    Nothing is written.
+    """
     path = RunDirectory(root).lock
     if path.is_symlink() or not path.is_file():
         return ""
@@ -45,6 +48,8 @@ def guard_holds(root: Path) -> str:
             except BlockingIOError:
                 text = file.read(4096).decode("utf-8", "replace")
                 pid = re.search(r'"pid": (\d+)', text)
+                if pid and int(pid[1]) == os.getpid():
+                    return ""  # whoever takes the lock next finds out
                 return f"process {pid[1]}" if pid else "a process that it does not name"
     except OSError:
         return ""

@@ -28,6 +28,8 @@ class Suggestion:
 
     first_sign: float | None = None
     """First sign of the trouble, step; None: no alarm was found, or no log."""
+    onset: float | None = None
+    """Where the trouble showed, step."""
     kind: str = ""
     """Kind of the incident."""
     headline: str = ""
@@ -87,6 +89,7 @@ def suggest(
     best = choice.target
     return Suggestion(
         first_sign=first_sign,
+        onset=incident.onset,
         kind=told.kind,
         headline=told.headline,
         log=path,
