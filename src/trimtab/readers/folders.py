@@ -40,8 +40,8 @@ _NO_LOGS = re.compile(
     """,
     re.VERBOSE,
 )
-"""Files that stand beside a log and are none. A directory is read without them; one that is named is
-read."""
+"""Files that stand beside a log and are none. A directory is read without them; one that is
+named is read."""
 _HF_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _HISTORY = "trainer_state.json"
 _WANDB_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-\w+")
