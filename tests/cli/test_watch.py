@@ -2,6 +2,7 @@
 
 import errno
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -159,7 +160,10 @@ def clipped_divergence() -> list[str]:
 def grow(
     path: Path, rows: list[str], capsys: pytest.CaptureFixture[str], *options: str
 ) -> list[dict[str, Any]]:
-    pieces = [appending(path, "".join(rows[i : i + 10])) for i in range(0, len(rows), 10)]
+    """Follow a log that is there up to a moment before the trouble, then grows by ten rows a look."""
+    path.write_text("".join(rows[:780]))
+    looks = [*range(780, 1000, 10), *range(1000, len(rows), 50), len(rows)]
+    pieces = [appending(path, "".join(rows[a:b])) for a, b in itertools.pairwise(looks)]
     follow(path, Scene(*pieces, start=0.0), *options)
     return said(capsys)
 
