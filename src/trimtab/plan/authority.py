@@ -23,7 +23,15 @@ from typing import Literal, get_args
 from trimtab.errors import ConfigError
 from trimtab.text import is_number
 
-__all__ = ["ACTION_CLASSES", "ActionClass", "AtDeadline", "Authority", "Permission", "strictest"]
+__all__ = [
+    "ACTION_CLASSES",
+    "ARM_CLASS",
+    "ActionClass",
+    "AtDeadline",
+    "Authority",
+    "Permission",
+    "strictest",
+]
 
 Permission = Literal["never", "ask", "act"]
 AtDeadline = Literal["wait", "never", "act"]
@@ -47,6 +55,20 @@ ACTION_CLASSES: Mapping[str, str] = {
     "exclude-node": "start it again without a node",
 }
 """What each class covers. The first four are the guard's, the others the supervisor's."""
+
+ARM_CLASS: Mapping[str, ActionClass] = {
+    "other-data": "skip-data",
+    "lower-lr": "cut-rate",
+    "fp32": "change-setting",
+    "bf16": "change-setting",
+    "lower-clip": "change-setting",
+    "adam-beta2": "change-setting",
+    "adam-eps": "change-setting",
+    "optimizer-reset": "change-setting",
+    "put-back": "change-setting",
+}
+"""Class of each branch of `plan.trials.ARMS`; one that is not here changes nothing but the state,
+which is `restore`."""
 
 _LONGEST_S = 30 * 86400.0
 

@@ -213,7 +213,7 @@ class Policy:
             )
         self._check_factors()
         self._check_names()
-        assert self.permissions  # refuses what is impossible
+        _ = self.permissions  # refuses what is impossible
 
     @property
     def permissions(self) -> Authority:
