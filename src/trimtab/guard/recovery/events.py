@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
+    from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "AnswerHeard",
     "BrokenStateFound",
     "Captured",
+    "ChangeAnnounced",
     "ChangedByHand",
     "Confirmed",
     "Event",
@@ -149,6 +152,14 @@ class AnswerHeard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAnnounced:
+    """A change was announced: what it explains is not acted on."""
+
+    step: int
+    change: ExpectedChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run has ended."""
 
@@ -187,6 +198,8 @@ class Standing:
     """Clipping threshold as launched."""
     low_precision: str = ""
     """fp16 or bf16 where the forward pass runs in it and can be run in another."""
+    changed: tuple[SettingPutBack, ...] = ()
+    """Settings that changed without being announced, so far as remembered; oldest first."""
     used_today: Mapping[str, int] = field(default_factory=dict)
     """Actions of each class that has a limit within the last 24 hours, count."""
 
@@ -254,6 +267,7 @@ Event = (
     | RolledBackByHand
     | FaultHeard
     | AnswerHeard
+    | ChangeAnnounced
     | RunEnded
     | Answer
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recovery.state import Phase
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
     from trimtab.incidents import Incident
@@ -177,6 +178,10 @@ class Recovery:
     def after_change(self, remedy: str) -> None:
         """Take in that somebody changed a setting: its effect is watched."""
         self._handle(ev.ChangedByHand(step=self.engine.counters.step, remedy=remedy))
+
+    def announce(self, change: ExpectedChange) -> None:
+        """Take in an announced change."""
+        self._handle(ev.ChangeAnnounced(step=self.engine.counters.step, change=change))
 
     def note(self, text: str) -> None:
         """Journal a sentence of the guard's own."""
@@ -488,6 +493,7 @@ class Recovery:
             clip=engine.clip,
             low_precision=engine.low_precision,
             used_today=used,
+            changed=engine.changed_since(-1),
         )
 
     # -- commands that take several lines ---------------------------------------------------

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 __all__ = ["examine", "has_lasted", "is_troubled", "look_up", "open_case", "search_base"]
 
+_CHANGE_STEPS = 128
+"""Steps within which trouble may follow a change of a setting. Ours: two verifications."""
+
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
 
@@ -114,6 +117,9 @@ def _approach(
     first_sign = min(
         [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
     )
+    # a change that nobody announced may act long before it shows
+    recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
+    first_sign = min([first_sign, *recent])
     # earlier incidents near this one: what was done did not last, so go further back
     horizon = 4 * policy.verify_steps
     recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
@@ -264,6 +265,8 @@ class RecoveryState:
     num_requests: int = 0
     """Staged so far in the run, count."""
     granted: Grant | None = None
+    expected: tuple[ExpectedChange, ...] = ()
+    """Announced changes."""
     shadow: Shadow = field(default_factory=Shadow)
     """What `act` would have done, where nothing is done."""
 
