@@ -27,6 +27,8 @@ _COMMANDS = (
     "compare",
     "similar",
     "dismiss",
+    "approve",
+    "shadow",
     "preflight",
     "plan",
     "audit",

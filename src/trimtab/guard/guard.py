@@ -338,6 +338,7 @@ class Guard:
     skip_samples = delegate(Control.skip_samples)
     skip_list = delegate(Control.skip_list)
     change_data = delegate(Control.change_data)
+    expect = delegate(Control.expect)
     undo = delegate(Control.undo)
     roll_back = delegate(Control.roll_back)
     start_over = delegate(Control.start_over)

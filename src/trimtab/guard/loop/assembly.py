@@ -28,6 +28,9 @@ from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.fault_events import FaultEvents
 from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recovery.executor import Recovery
+from trimtab.guard.settings.expected import ExpectedChanges
+from trimtab.guard.settings.ledger import SettingsLedger
+from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.judgement import Judgement
 from trimtab.guard.state.restore_points import RestorePoints
@@ -133,7 +136,13 @@ def assemble(setup: Setup) -> Assembled:
         )
     )
     _begin_coverage(s, parts, judged)
+    if s.is_old and (s.policy.authority or s.policy.per_day):
+        journal = s.recorder.directory.journal
+        recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
     _hear_errors(s, parts, edge)
+    held = {name: tuple(v) for name, v in parts.state.decisions.held_settings.items()}
+    if held:
+        edge.run("recovery", lambda: engine.hold_settings(held))
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)
     status = RunStatus(
@@ -189,7 +198,14 @@ def assemble(setup: Setup) -> Assembled:
     gate = CallGate(
         has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=pending.settle
     )
-    log = ActionLog(state, recorder=s.recorder, recovery=recovery, edge=edge, say=say)
+    log = ActionLog(
+        state,
+        recorder=s.recorder,
+        recovery=recovery,
+        edge=edge,
+        say=say,
+        accept=parts.settings.accept,
+    )
     control = Control(
         parts,
         gate=gate,
@@ -348,6 +364,9 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         clock=clock,
     )
+    expected = ExpectedChanges()
+    ledger = SettingsLedger(SettingsReader(s.training, clip=lambda: update.clip), expected)
+    state.on_restore(ledger.went_back)
     points = RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks)
     least_steps = s.policy.verify_steps
     points.doubt_if(lambda healthy: _doubt_of(step(), healthy, judged, least_steps=least_steps))
@@ -369,5 +388,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         deferred=deferred,
         reads_late=late,
+        settings=ledger,
+        expected=expected,
     )
     return parts, edge, judged

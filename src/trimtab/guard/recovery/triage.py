@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.guard.settings.expected import NEVER_EXPECTED
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
 __all__ = [
     "EARLY_SIGNS",
+    "explained_by",
     "find_incident",
     "is_trouble",
     "puts_in_doubt",
@@ -115,6 +118,17 @@ def is_trouble(
     if f.closed or f.signal != "loss" or age < patience:
         return False
     return last or not waits(f)
+
+
+def explained_by(expected: Sequence[ExpectedChange], finding: Finding) -> ExpectedChange | None:
+    """Return the announced change that explains a finding; None where none does.
+
+    It explains what begins in its window, but no value that is not finite and no loss scale that
+    collapses: no plan leads there.
+    """
+    if finding.kind in NEVER_EXPECTED:
+        return None
+    return next((c for c in expected if c.holds(finding.onset)), None)
 
 
 def find_incident(
