@@ -35,6 +35,7 @@ _COMMANDS = (
     "smoke",
     "parity",
     "scan",
+    "rollback",
     "chronicle",
     "journal",
     "report",
