@@ -34,6 +34,8 @@ _COMMANDS = (
     "parity",
     "scan",
     "chronicle",
+    "adopt",
+    "note",
     "journal",
     "report",
     "lab",
